@@ -51,6 +51,14 @@ def quickest_first(runner, tests):
     known = state().duration_by_test
     return arguments(runner, sorted(tests, key=lambda name: (known.get(name, 0), name)))
 PytestRunner._pytest_args_regular_run = quickest_first
+any_child = ForkRunner.wait_for_result
+def mutant_alone(runner, timeout=None):
+    while True:
+        try:
+            return any_child(runner, timeout)
+        except KeyError:  # a process that tests left to mutmut has ended, and is no mutant
+            continue
+ForkRunner.wait_for_result = mutant_alone
 cli()
 """
 # How long the tests of a mutant may take: a time of its own, and then so many times as usual.
@@ -173,6 +181,11 @@ def run(room: Room, folder: Path, processes: int, sample: int | None, seed: int)
     forget(folder)
     # Mutated modules are many times as long as the code: they are compiled once.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    # Other runs of pytest clear away what they find beside theirs, and a fault of that kind ends
+    # this one.
+    temporary = folder / "temporary"
+    temporary.mkdir(exist_ok=True)
+    environment["PYTEST_DEBUG_TEMPROOT"] = str(temporary)
     make = [sys.executable, "-c", MAKE]
     subprocess.run(make, cwd=folder, check=True, stdout=subprocess.DEVNULL, env=environment)
     names = sorted(key for path in _results(folder) for key in _codes(path))

@@ -204,8 +204,14 @@ class Server:
 
     def _model(self, module: Any, name: str) -> Any:
         policy: dict[str, Any] = {}
+
+        def set_model_transaction_policy(given: Mapping[str, Any]) -> None:
+            if given.keys() - {"decoupled"}:
+                raise ValueError("contains property other than 'decoupled'")  # as Triton's own
+            policy.update(given)
+
         asked = SimpleNamespace(
-            set_model_transaction_policy=policy.update,
+            set_model_transaction_policy=set_model_transaction_policy,
             set_max_batch_size=lambda size: policy.update(max_batch_size=size),
         )
         assert module.TritonPythonModel.auto_complete_config(asked) is asked

@@ -68,6 +68,10 @@ WRONG_VALUES: dict[str, tuple[dict[str, Any], str]] = {
         "sampling_param_guided_decoding_json: is no JSON: ",
     ),
     "guided json list": ({"guided_decoding_json": "[1]"}, "json: is [1]; an object in JSON is exp"),
+    "structural tag": (
+        {"guided_decoding_structural_tag": "{"},
+        "sampling_param_guided_decoding_structural_tag: is no JSON: ",
+    ),
     "two guides": (
         {"guided_decoding_regex": "a", "guided_decoding_json_object": True},
         "sampling_param_guided_decoding_regex and sampling_param_guided_decoding_json_obj",
@@ -124,10 +128,16 @@ def test_a_misspelt_input_is_named(served: Served) -> None:
 
 def test_a_guide_reaches_an_engine_that_has_guided_decoding(start: Serve) -> None:
     served = start(MODEL_YAML + "guided_decoding_backend: xgrammar\n")
-    schema = '{"type": "object"}'
-    served.client.ask("tokens=1 name=guided", guided_decoding_json=schema)
-    [submitted] = served.events("submit")
-    assert f"json={schema!r}" in submitted["sampling"]["guided_decoding"]
+    guides = {
+        **dict.fromkeys(("json", "structural_tag"), '{"type": "object"}'),
+        **dict.fromkeys(("regex", "grammar"), "a"),
+    }
+    for name, guide in guides.items():
+        served.client.ask("tokens=1 name=guided", **{f"guided_decoding_{name}": guide})
+    given = [row["sampling"]["guided_decoding"] for row in served.events("submit")]
+    assert all(
+        f"{name}={guide!r}" in row for row, (name, guide) in zip(given, guides.items(), strict=True)
+    )
 
 
 def test_a_missing_prompt_is_named(served: Served) -> None:

@@ -273,6 +273,23 @@ def test_what_runs_when_the_engines_model_ends_is_told_so_and_what_comes_then_wa
             engine.close()
 
 
+def test_a_request_that_is_never_answered_keeps_the_second_model_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unary = unary_module()
+    monkeypatch.setattr(unary, "DRAIN_TIMEOUT_S", 0.05)
+    model = unary.TritonPythonModel()
+    model.initialize({"model_name": "silent_unary"})
+    with closing(listener_at(unary.address("silent"))) as listener:
+        model.execute([Request(reads=True, takes=True)])
+        with closing(Connection(listener.accept()[0].detach())) as engine:
+            engine.recv()
+            ending = threading.Thread(target=model.finalize, daemon=True)
+            ending.start()
+            ending.join(ANSWER_S)
+            assert not ending.is_alive()
+
+
 def test_a_process_of_another_parent_cannot_play_the_engine() -> None:
     program = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(10)\n"

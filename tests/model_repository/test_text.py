@@ -48,6 +48,18 @@ def test_the_beginning_of_a_stop_word_waits_for_its_end(served: Served) -> None:
     assert whole.text[0] == "one two "
 
 
+def test_a_stop_word_that_is_to_be_in_the_text_waits_for_nothing(served: Served) -> None:
+    asked = {"sampling_param_stop": ["END OF TEXT"], "include_stop_str_in_output": True}
+    streamed = joined(served, "text=one_two_END_OF_TEXT tokens=5 step_ms=40", **asked)
+    assert streamed.startswith("one two END OF")
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_text_may_end_with_any_character(served: Served, streaming: bool) -> None:
+    responses = served.client.ask("text=a\0 tokens=2 step_ms=40", streaming=streaming)
+    assert "".join(response.text[0] for response in responses) == "a\0 a\0"
+
+
 @pytest.mark.parametrize("streaming", [True, False])
 def test_cumulative_text_is_there_for_clients_that_ask(served: Served, streaming: bool) -> None:
     parameters = {"cumulative_text": True}

@@ -146,6 +146,17 @@ def test_a_preflight_leaves_all_that_it_checked(
     assert f"{'ok    ' if code == 0 else 'FAILED'} program: {program}: " in told
 
 
+@pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, 6)])
+def test_a_preflight_ends_by_whether_all_passed(
+    job: Job, call: Call, monkeypatch: pytest.MonkeyPatch, passed: bool, code: int
+) -> None:
+    rows = [("gpus", True, "8 of 8"), ("ports", passed, "8000")]
+    monkeypatch.setattr(commands, "preflight_checks", lambda *_: rows)
+    job.write()
+    assert call("preflight", job.bundle / "slurm") == code
+    assert (state.read_json(job.path / state.PREFLIGHT) or {})["ok"] is passed
+
+
 def test_a_fault_is_a_line_and_no_traceback(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -220,7 +220,8 @@ def test_a_write_that_fails_is_logged_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(record, "RETRY_S", 0.0)
-    own.close()  # without a reserve
+    own.close()
+    own.close()  # without a reserve, which is no fault
     works = False
 
     def write() -> str:

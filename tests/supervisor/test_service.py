@@ -205,6 +205,22 @@ def test_without_a_suite_the_canary_request_is_the_admission(job: Job) -> None:
     assert (result["ok"], result["what"]) == (True, "it generates")
 
 
+def test_the_canary_request_is_that_of_the_bundle_and_goes_to_the_frontend(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = job.folder / "asked"
+
+    def argv(*words: object) -> list[str]:
+        return ["sh", "-c", 'echo "$@" >"$0"', str(asked), *map(str, words)]
+
+    del job.document["smoke"]
+    monkeypatch.setattr(service, "own_argv", argv)
+    job.once("published", job.stop)
+    job.run()
+    folder = str(job.bundle / "slurm")
+    assert asked.read_text().split() == ["smoke", folder, "127.0.0.1", str(job.port)]
+
+
 def test_a_server_that_is_ready_but_generates_nothing_is_not_admitted(job: Job) -> None:
     del job.document["smoke"]
     job.answer(completions=500)
