@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import os
@@ -21,9 +22,15 @@ START_PERIOD_S = 0.5  # between probes of a server that is not ready yet
 RESPONSE_BYTES = 1 << 20  # of an answer to a probe or a canary request
 ESTABLISHED, LISTENING = "01", "0A"  # states in the kernel's tables
 MAX_ANCESTORS = 64
+# What this host lacks for a connection, whatever the other side does.
+LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL)
 
 
 # --- Servers --------------------------------------------------------------------------------------
+
+
+class NotSent(OSError):
+    """A request that this host could not send, or not even address: the server got none."""
 
 
 def http_request(
@@ -37,7 +44,8 @@ def http_request(
     """Status and body, without any proxy of the environment.
 
     Raises `OSError`, also where the whole response takes longer than `timeout_s`, however it
-    comes, or is longer than any that is asked for here.
+    comes, is longer than any that is asked for here, or none of HTTP; `NotSent` where that is
+    this host's own fault.
     """
     deadline = time.monotonic() + timeout_s
     connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
@@ -45,7 +53,7 @@ def http_request(
     sent = {"Content-Type": "application/json", "Connection": "close", **(headers or {})}
     late = None
     try:
-        connection.connect()
+        _connect(connection)
         late = threading.Timer(deadline - time.monotonic(), _end, [connection.sock])
         late.daemon = True
         with suppress(RuntimeError):  # no thread is left: then each read alone is bounded
@@ -60,7 +68,7 @@ def http_request(
         if time.monotonic() < deadline:
             return found
         raise TimeoutError("timed out")
-    except (http.client.HTTPException, OSError) as fault:
+    except (http.client.HTTPException, ValueError, OSError) as fault:
         if time.monotonic() >= deadline:
             raise TimeoutError("timed out") from fault
         if isinstance(fault, OSError):
@@ -72,6 +80,15 @@ def http_request(
         connection.close()
 
 
+def _connect(connection: http.client.HTTPConnection) -> None:
+    try:
+        connection.connect()
+    except OSError as fault:
+        if isinstance(fault, socket.gaierror) or fault.errno in LACKING:
+            raise NotSent(*fault.args) from fault
+        raise
+
+
 def _end(connection: socket.socket) -> None:
     """What waits for a part of a response goes on at once."""
     with suppress(OSError):
@@ -79,18 +96,25 @@ def _end(connection: socket.socket) -> None:
 
 
 def health_error(address: str, port: int, path: str, timeout_s: float) -> str | None:
-    """What is wrong with the server; `None` where it is ready."""
+    """What is wrong with the server; `None` where it is ready. Raises `NotSent`."""
     try:
         status, _ = http_request(address, port, path, timeout_s)
+    except NotSent:
+        raise
     except OSError as fault:
         return f"{path}: {fault}"
     return None if status == 200 else f"{path}: HTTP {status}"
 
 
 def canary_error(address: str, port: int, request: CanaryRequest) -> str | None:
-    """What is wrong with a generated response; `None` where it is text, or the server only busy."""
+    """What is wrong with a generated response; `None` where it is text, or the server only busy.
+
+    Raises `NotSent`.
+    """
     try:
         status, body = http_request(address, port, request.path, request.timeout_s, request.body)
+    except NotSent:
+        raise
     except OSError as fault:
         return f"{request.path}: {fault}"
     shown = body[:200].decode(errors="replace")
@@ -121,7 +145,7 @@ class Probe(threading.Thread):
     """A check that is repeated until `stop`.
 
     `failures` counts those in a row since the server was first ready; `last` is what the last check
-    returned, `None` where all was well.
+    returned, `None` where all was well. One that could not be made says nothing of the server.
     """
 
     def __init__(
@@ -149,13 +173,20 @@ class Probe(threading.Thread):
         try:
             while not self._stopped.is_set():
                 began = time.monotonic()
-                self.last = self._check()
-                self.is_ready = self.is_ready or self.last is None
-                self.failures = self.failures + 1 if self.last and self.is_ready else 0
+                self._look()
                 period_s = self._period_s if self.is_ready else min(START_PERIOD_S, self._period_s)
                 self._stopped.wait(max(0.0, period_s - (time.monotonic() - began)))
         except BaseException as error:  # the main loop raises it
             self.error = error
+
+    def _look(self) -> None:
+        try:
+            self.last = self._check()
+        except NotSent as fault:
+            self.last = str(fault)
+            return
+        self.is_ready = self.is_ready or self.last is None
+        self.failures = self.failures + 1 if self.last and self.is_ready else 0
 
     def stop(self) -> None:
         self._stopped.set()
@@ -165,13 +196,18 @@ class Probe(threading.Thread):
 
 
 def check_ports(node: str, wanted: Sequence[int]) -> Json:
-    """Which of the wanted ports are taken on this host; one that is free for each 0."""
+    """Which of the wanted ports are taken on this host; one that is free for each 0.
+
+    Raises `OSError` where that cannot be tried.
+    """
     taken = []
     with ExitStack() as held:  # so that none of them is a free one
         for port in filter(None, dict.fromkeys(wanted)):
             try:
                 held.enter_context(listen("", port))
-            except OSError:
+            except OSError as fault:
+                if fault.errno in LACKING:
+                    raise
                 taken.append(port)
         free = free_ports(wanted.count(0), "")
     return {"node": node, "taken": taken, "free": free}

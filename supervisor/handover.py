@@ -8,9 +8,10 @@ import os
 import time
 from contextlib import suppress
 
+from .allocation import Allocation
 from .lock import SuccessorLock
 from .record import Record
-from .slurm import Allocation, Cluster
+from .slurm import Cluster
 from .spec import JobExit, Spec
 from .state import (
     CANARY,
@@ -19,6 +20,7 @@ from .state import (
     LEASE_S,
     PREDECESSOR,
     RUN,
+    STATE_FOLDER,
     SUBMIT_OPTIONS,
     Json,
     ServiceFolder,
@@ -34,8 +36,7 @@ MAX_SUBMIT_PERIOD_S = 60.0  # between tries of a submission that fails; each wai
 LAST_SUBMIT_S = 120.0  # for a job that ends to submit the next one
 RESTART_POLL_S = 0.2
 LOCK = "successor.lock"
-# What clients go by in an endpoint. Its time also changes where a job's limit is changed.
-FOLLOWED = ("host", "ports", "urls", "until", "lease_s")
+SERVES = ("admitted", "serving")  # states of a job that may have the endpoint
 
 
 class Successor:
@@ -98,6 +99,7 @@ class Successor:
         script = self._spec.folder / "serve.sbatch"
         environment = {PREDECESSOR: self._cluster.job_id, CANARY: ""}
         environment["BUNDLE"] = str(self._spec.bundle)
+        environment[STATE_FOLDER] = str(self._spec.service.root)  # whatever folder it starts in
         try:
             # One that seemed to fail may have gone through: whoever is in the queue then is it.
             found = self._cluster.newer_job(script) if self._refusals else None
@@ -174,27 +176,39 @@ class Publication:
         """The job that clients are sent to."""
         return self._spec.service.owner
 
+    def begin(self) -> None:
+        """What an earlier run of a job left that Slurm put back into the queue sends clients to
+        nobody. Raises `JobExit` where a live job serves that this one does not succeed.
+        """
+        self._spec.service.withdraw_endpoint(self._cluster.job_id)
+        self._draft.unlink(missing_ok=True)
+        self.refuse_second()
+
     def draft(self, frontend: Step) -> None:
         self._record.write(ENDPOINT, self._content(frontend))
 
     def publish(self, frontend: Step) -> bool:
-        """Taken from a predecessor by one rename: clients always find one of the two."""
+        """Taken from a predecessor by one rename: clients always find one of the two.
+
+        The predecessor reads in the record that this job serves.
+        """
         self.refuse_second()
+        self._record.save()
         write_json(self._spec.service.endpoint_file, self._content(frontend))
         return True
 
     def owner_or_own(self, frontend: Step) -> str:
-        """The job that clients are sent to; an endpoint that is lost, damaged, of a job that cannot
-        answer, or says what this job does not, is written again.
+        """The job that clients are sent to; an endpoint that is lost, damaged, of a job that does
+        not serve, or says what this job does not, is written again.
 
         Not over a newer job, which serves already: it writes its own.
         """
         found, own = self._spec.service.endpoint, self._content(frontend)
         owner = str(found["job_id"]) if found else self._newer_server()
         is_own = owner == self._cluster.job_id
-        if found and not is_own and self.is_orphaned():  # nobody answers where it sends clients
+        if found and not is_own and self.is_lost():  # nobody answers where it sends clients
             owner = self._newer_server(dead=owner)
-        if owner is None or (is_own and found and any(found[key] != own[key] for key in FOLLOWED)):
+        if owner is None or (is_own and found and {**found, "since": own["since"]} != own):
             write_json(self._spec.service.endpoint_file, own)
             self._record.event("endpoint_restored")
         return owner or self._cluster.job_id
@@ -214,6 +228,15 @@ class Publication:
     def end(self) -> None:
         self.withdraw()
         self._record.attempt("draft", lambda: self._draft.unlink(missing_ok=True), None)
+
+    def is_lost(self) -> bool:
+        """Whether clients are sent to no job that serves.
+
+        By a hand or an old copy they are sent to one that is not ready yet, or that drains.
+        """
+        if self.is_orphaned() or (owner := self.owner) is None:
+            return True
+        return (self._spec.service.job(owner).run or {}).get("state") not in SERVES
 
     def is_orphaned(self) -> bool:
         """Whether the job that clients are sent to can no longer answer, or there is none.

@@ -29,7 +29,10 @@ def preflight_checks(spec: Spec, cluster: Cluster) -> Iterator[Check]:
     """What can be known on a compute node before the service's job, by `preflight` of the spec."""
     wanted: Json = spec.raw.get("preflight") or {}
     yield _check_versions(cluster)
-    error = bundle_error(spec)
+    try:
+        error = bundle_error(spec)
+    except OSError as fault:
+        error = f"cannot be read: {fault}"
     yield "bundle", error is None, error or "its files are those of the manifest"
     for image in (wanted.get("images") or {}).values():
         if image.startswith(("/", ".")):  # else the name in a registry: a step will show
@@ -62,7 +65,10 @@ def _check_versions(cluster: Cluster) -> Check:
 
 
 def bundle_error(spec: Spec, digest: str | None = None) -> str | None:
-    """What is wrong with the files of the bundle, by its manifest, whose digest may be known."""
+    """What is wrong with the files of the bundle, by its manifest, whose digest may be known.
+
+    Raises `OSError` where they cannot be read, which may pass.
+    """
     try:
         manifest = read_json(spec.manifest)
         if manifest is None:
@@ -75,7 +81,7 @@ def bundle_error(spec: Spec, digest: str | None = None) -> str | None:
             if not (spec.bundle / name).is_file()
             or file_digest(spec.bundle / name) != row["sha256"]
         ]
-    except (OSError, AttributeError, LookupError, TypeError) as fault:
+    except (AttributeError, LookupError, TypeError) as fault:
         return f"cannot be checked by its manifest: {fault}"
     return f"missing or changed: {', '.join(wrong)}" if wrong else None
 

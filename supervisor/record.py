@@ -26,6 +26,7 @@ from .state import (
     write_json,
 )
 
+RESERVE = "reserve"
 RESERVE_BYTES = 64 * 1024  # freed on a full disk, so that the record can still be written
 RETRY_S = 1.0  # between tries of what failed
 EVENTS_KEPT = 1000  # that could not be written yet
@@ -48,18 +49,24 @@ class Record:
     def __init__(self, job: JobFolder, first: Json) -> None:
         self.job = job
         self.run: Json = first
-        self._reserve = job.path / "reserve"
+        self._reserve = job.path / RESERVE
         self._written = 0.0
         self._events: deque[str] = deque(maxlen=EVENTS_KEPT)
         self._faults: dict[str, tuple[str, float]] = {}
-        job.path.mkdir(parents=True, exist_ok=True)
-        if os.path.lexists(job.path / RUN):  # the job was requeued
-            earlier = len(list(job.path.glob("run-*.json")))
-            self.run["restarts"] = earlier + 1
-            (job.path / RUN).replace(job.path / f"run-{earlier}.json")
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Nothing is written before it. Raises `OSError` where the folder cannot be had."""
+        path = self.job.path
+        path.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(path / RUN):  # the job was requeued
             for request in (DRAIN, PROMOTE):
-                (job.path / request).unlink(missing_ok=True)
-        self.attempt("reserve", lambda: self._reserve.write_bytes(b"\0" * RESERVE_BYTES), 0)
+                (path / request).unlink(missing_ok=True)
+            earlier = len(list(path.glob("run-*.json")))
+            (path / RUN).replace(path / f"run-{earlier}.json")
+            self.run["restarts"] = earlier + 1
+        self._has_begun = True
+        self.attempt(RESERVE, lambda: self._reserve.write_bytes(b"\0" * RESERVE_BYTES), 0)
         self.update()
 
     def attempt(self, what: str, action: Callable[[], Result], default: Result) -> Result:
@@ -73,7 +80,8 @@ class Record:
         try:
             result = action()
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT) and self._free_reserve():
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if is_full and what != RESERVE and self._free_reserve():
                 return self.attempt(what, action, default)
             said = f"{error.filename or self.job.path}: {error.strerror or error}"
             if said != fault:
@@ -92,21 +100,29 @@ class Record:
         log(f"{self.job.path}: {os.strerror(errno.ENOSPC)}; its reserve is freed")
         return True
 
+    def fault(self, what: str) -> str:
+        """Why the last try of it failed; empty where it did not."""
+        return self._faults.get(what, ("", 0.0))[0]
+
     def write(self, name: str, value: Any) -> None:
         """A JSON file of the job."""
         self.attempt(name, lambda: write_json(self.job.path / name, value), None)
 
     def update(self, **values: Any) -> None:
         self.run.update(values, heartbeat=timestamp())
-        self.attempt(RUN, self._write_run, None)
+        if self._has_begun:
+            self.attempt(RUN, self.save, None)
 
-    def _write_run(self) -> None:
+    def save(self) -> None:
+        """run.json as it is now. Raises `OSError`."""
         self._written = -HEARTBEAT_S  # until it is there
         write_json(self.job.path / RUN, self.run)
         self._written = time.monotonic()
 
     def heartbeat(self) -> None:
         """Now and then, and where the file is gone or could not be written."""
+        if not self._has_begun:
+            return
         overdue = time.monotonic() - self._written > HEARTBEAT_S
         if overdue or not is_there(self.job.path / RUN):
             self.update()
@@ -116,7 +132,8 @@ class Record:
     def event(self, name: str, **values: Any) -> None:
         log(" ".join([name, *(f"{key}={value}" for key, value in values.items())]))
         self._events.append(json.dumps({"time": timestamp(), "event": name, **values}) + "\n")
-        self.attempt(EVENTS, self._append_events, None)
+        if self._has_begun:
+            self.attempt(EVENTS, self._append_events, None)
 
     def _append_events(self) -> None:
         """All that wait, or none: a line is never left in part."""
@@ -137,4 +154,4 @@ class Record:
         self._events.clear()
 
     def close(self) -> None:
-        self.attempt("reserve", lambda: self._reserve.unlink(missing_ok=True), None)
+        self.attempt(RESERVE, lambda: self._reserve.unlink(missing_ok=True), None)

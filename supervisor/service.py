@@ -10,12 +10,14 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
+from .allocation import Allocation
 from .checks import Probe, canary_error, count_connections
 from .handover import Publication, Successor
 from .preflight import bundle_error, file_digest
 from .record import Record
-from .slurm import Allocation, AuxiliarySteps, Cluster, own_argv
+from .slurm import AuxiliarySteps, Cluster, own_argv
 from .spec import OUTCOMES, RESTARTABLE, JobExit, Spec
 from .state import (
     BUNDLE_DIGEST,
@@ -35,6 +37,8 @@ TICK_S = 0.2
 SLURM_GRACE_S = 10.0  # for steps when Slurm ends the job: it kills all after its KillWait
 END_MARGIN_S = 5.0  # between the planned end of a job and its time limit
 SMOKE_LINES = 20  # of a failed suite that are recorded
+
+Result = TypeVar("Result")
 
 
 class Service:
@@ -73,10 +77,11 @@ class Service:
 
     def _start(self) -> None:
         self._check_job()
+        self._until_done("job", self._begin)
         self._check_bundle()
-        self._record.attempt("endpoint", self._publication.refuse_second, None)
+        self._until_done("endpoint", self._publication.begin)
         self._steps.create()
-        self._steps.assign_ports(self._auxiliary)
+        self._until_done("ports", lambda: self._steps.assign_ports(self._auxiliary))
         while not self._steps.are_ready:
             self._steps.start_next()
             self._tick()
@@ -103,11 +108,34 @@ class Service:
         self._record.update(state="admitted", admitted=timestamp())
         self._record.event("admitted", seconds=seconds)
 
+    def _until_done(self, what: str, action: Callable[[], Result]) -> Result:
+        """Its result: files that cannot be read or written for a while only take time.
+
+        Raises `JobExit` where they take longer than a server may take to start.
+        """
+        results: list[Result] = []
+
+        def act() -> bool:
+            results.append(action())
+            return True
+
+        deadline = time.monotonic() + max(step.start_timeout_s for step in self._spec.steps)
+        while not self._record.attempt(what, act, False):
+            if time.monotonic() > deadline:
+                raise JobExit("start_timeout", f"{what}: {self._record.fault(what)}")
+            self._tick()
+        return results[0]
+
+    def _begin(self) -> None:
+        self._record.run.update(of_files(self._spec))
+        self._record.begin()
+
     def _check_bundle(self) -> None:
         """It is still what the operator submitted, for a successor days later too."""
-        wanted = os.environ.get(BUNDLE_DIGEST)
-        if wanted and (wrong := bundle_error(self._spec, wanted)):
-            raise JobExit("not_admitted", f"bundle {self._spec.bundle}: {wrong}")
+        if wanted := os.environ.get(BUNDLE_DIGEST):
+            check = functools.partial(bundle_error, self._spec, wanted)
+            if wrong := self._until_done("bundle", check):
+                raise JobExit("not_admitted", f"bundle {self._spec.bundle}: {wrong}")
 
     def _smoke_suite(self) -> tuple[list[str], float]:
         """The bundle's, else the canary request alone; and how long it may take."""
@@ -123,6 +151,7 @@ class Service:
 
     def _publish(self) -> None:
         """As soon as the endpoint can be written."""
+        self._record.update(state="admitted")
         self._steps.check_listeners(self._auxiliary)
         frontend = self._steps.frontend
         while not self._record.attempt(
@@ -164,7 +193,8 @@ class Service:
         began = time.monotonic()
         is_idle = self._idle_check()
         while (waited_s := time.monotonic() - began) < self._spec.limits.drain_s:
-            if waited_s > self._spec.limits.settle_s and is_idle():
+            is_settled = waited_s > self._spec.limits.settle_s
+            if is_settled and self._record.attempt("connections", is_idle, False):
                 break
             self._tick(ending=True)
         self._record.event("drained", seconds=round(waited_s, 1))
@@ -184,7 +214,12 @@ class Service:
 
     def _must_resume(self, owner: str) -> bool:
         """A successor that died while this job drained leaves the clients to it again."""
-        if not self._record.attempt("endpoint", self._publication.is_orphaned, False):
+        is_lost: bool | None
+        while (
+            is_lost := self._record.attempt("endpoint", self._publication.is_lost, None)
+        ) is None:
+            self._tick(ending=True)
+        if not is_lost:
             return False
         self._record.event("resumed", after=owner)
         self._publish()
@@ -286,19 +321,15 @@ def smoke_summary(output: str) -> str:
 
 
 def initial_run(spec: Spec, allocation: Allocation) -> Json:
-    """run.json of a job that starts."""
-    earlier = []
-    for job in spec.service.jobs:
-        with suppress(OSError):  # one that cannot be read counts as none
-            earlier += [run["generation"]] if (run := job.run) else []
+    """run.json of a job that starts, but for what only files say."""
     later = ("ready", "admitted", "published", "ended", "outcome", "exit_code", "why")
     return {
         "format": FORMAT,
         "job_id": allocation.cluster.job_id,
         "service": spec.name,
-        "generation": 1 + max(earlier, default=0),
+        "generation": 1,
         "bundle": str(spec.bundle),
-        "bundle_digest": file_digest(spec.manifest) if spec.manifest.is_file() else None,
+        "bundle_digest": None,
         "nodes": allocation.cluster.nodes,
         "state": "starting",
         "started": timestamp(),
@@ -310,3 +341,13 @@ def initial_run(spec: Spec, allocation: Allocation) -> Json:
         "predecessor": os.environ.get(PREDECESSOR) or None,
         "restarts": 0,
     }
+
+
+def of_files(spec: Spec) -> Json:
+    """What run.json says of the service's other jobs and of the bundle. Raises `OSError`."""
+    earlier = []
+    for job in spec.service.jobs:
+        with suppress(OSError):  # one that cannot be read counts as none
+            earlier += [run["generation"]] if (run := job.run) else []
+    digest = file_digest(spec.manifest) if spec.manifest.is_file() else None
+    return {"generation": 1 + max(earlier, default=0), "bundle_digest": digest}

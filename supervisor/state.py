@@ -173,8 +173,10 @@ def json_lines(output: str) -> list[Json]:
 
 
 def log(text: str) -> None:
+    """One line, with what a terminal could act upon written out: much is text of servers."""
+    shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
     with suppress(OSError):  # the job's own output may be on the full disk
-        print(f"{timestamp()} {text}", file=sys.stderr, flush=True)
+        print(f"{timestamp()} {shown}", file=sys.stderr, flush=True)
 
 
 # --- What records hold ----------------------------------------------------------------------------

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .allocation import Allocation
 from .checks import START_PERIOD_S, Probe, foreign_listener, health_error, ports_of_nodes
 from .failures import TERMINATED, first_failed_rank, task_failures
 from .record import Record
 from .slurm import (
     COMMAND_TIMEOUT_S,
     KILL_WAIT_S,
-    Allocation,
     AuxiliarySteps,
     Cluster,
     Output,
@@ -214,7 +214,8 @@ class Steps:
                 continue
             port, node = step.ports[step.spec.ready["port"]], step.nodes[0]
             if node == self._cluster.node:
-                foreign = foreign_listener(port, step.mark)
+                look = functools.partial(foreign_listener, port, step.mark)
+                foreign = self._record.attempt("listener", look, None)
             else:
                 argv = own_argv("listener", port, step.mark)
                 _, output = auxiliary.run("listener", [node], argv, COMMAND_TIMEOUT_S * 3)
@@ -225,11 +226,29 @@ class Steps:
                 raise JobExit("ports_taken", f"{step.spec.name}: {what}")
 
     def start_next(self) -> None:
-        """Those that wait for no other step any more."""
+        """Those that wait for no other step any more.
+
+        One whose files cannot be written for a while is tried again; raises `JobExit` where that
+        takes longer than its start may.
+        """
         for step in list(self._waiting):
             if all(self._by_name[name].is_settled for name in step.spec.start_after):
-                self._waiting.remove(step)
-                self._start(step)
+                step.deadline = step.deadline or time.monotonic() + step.spec.start_timeout_s
+                name = step.spec.name
+                if self._record.attempt(name, functools.partial(self._try_start, step), False):
+                    self._waiting.remove(step)
+                elif time.monotonic() > step.deadline:
+                    raise JobExit("start_timeout", f"{name}: {self._record.fault(name)}")
+
+    def _try_start(self, step: Step) -> bool:
+        try:
+            self._start(step)
+        except FileNotFoundError as fault:
+            if not self._record.job.path.is_dir():  # which is made again
+                raise
+            what = f"{fault.filename} is missing"  # a program, or a part of the bundle
+            raise JobExit("server_failed", f"{step.spec.name}: {what}") from None
+        return True
 
     def _start(self, step: Step) -> None:
         fill = functools.partial(self.fill, own=step)

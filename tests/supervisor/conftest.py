@@ -12,24 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import checks, service, slurm, state, steps
+from supervisor import allocation, checks, service, state, steps
 from supervisor.slurm import Cluster
 from tests.supervisor.one_node import NODE, SCRIPTS, Job
 
 Answer = Callable[[socket.socket], None]
 Commands = Callable[..., Cluster]
-NAMES = ("USR1", "USR2", "TERM", "INT", "QUIT", "HUP", "XCPU")
-SIGNALS = [signal.Signals[f"SIG{name}"] for name in NAMES]
 HOSTS = "echo node1; echo node2"
 
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
     """Those that a job takes or ignores end this process again, also where it has to be ended."""
-    handlers = {one: signal.getsignal(one) for one in SIGNALS}
+    handlers = {one: signal.getsignal(one) for one in signal.valid_signals()}
     yield
     for number, handler in handlers.items():
-        signal.signal(number, handler)
+        if signal.getsignal(number) != handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(steps, "POLL_S", 0.005)
     monkeypatch.setattr(steps, "START_PERIOD_S", 0.05)
     monkeypatch.setattr(checks, "START_PERIOD_S", 0.02)
-    monkeypatch.setattr(slurm, "JOB_PERIOD_S", 0.2)
+    monkeypatch.setattr(allocation, "JOB_PERIOD_S", 0.2)
     # A cluster's name of the node means nothing here.
     monkeypatch.setattr(Cluster, "address", lambda self, node: "127.0.0.1")
     return Job(tmp_path)

@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from supervisor import state
 from supervisor.service import Service
 from supervisor.slurm import Cluster
@@ -203,13 +201,13 @@ class Job:
         done = threading.Event()
         operator = threading.Thread(target=self._operate, args=(done,))
         operator.start()
-        before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("the job does not end"))
-        signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+        late = threading.Timer(LIMIT_S, os.kill, [os.getpid(), signal.SIGTERM])
+        late.start()
         try:
             return serve(self.bundle / "slurm")
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            assert not late.finished.is_set(), "the job did not end"
+            late.cancel()
             done.set()
             operator.join()
             for file in (self.folder / "steps").iterdir():

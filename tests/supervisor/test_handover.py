@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from supervisor import handover, state
+from supervisor.allocation import Allocation
 from supervisor.handover import Publication, Successor
 from supervisor.record import Record
 from supervisor.service import initial_run
-from supervisor.slurm import Allocation, Cluster
+from supervisor.slurm import Cluster
 from supervisor.spec import Health, JobExit, Limits, Spec, StepSpec
 from supervisor.steps import Step
 from tests.supervisor.conftest import Commands
@@ -40,6 +41,7 @@ class Job:
         self.service = self.spec.service
         first = {"generation": 2, "bundle_digest": None, "predecessor": predecessor}
         self.record = Record(self.service.job("7"), {"state": "serving", "successors": [], **first})
+        self.record.begin()
         self.allocation = Allocation(cluster, 3600)
         self.publication = Publication(self.spec, self.allocation, self.record)
         self.frontend = Step(step, cluster, self.spec.bundle, self.record.job)

@@ -206,7 +206,9 @@ def test_the_lock_of_a_successor_that_waits_is_kept(
 
 @pytest.fixture
 def own(service: state.ServiceFolder) -> record.Record:
-    return record.Record(service.job("9"), {"state": "serving"})
+    own = record.Record(service.job("9"), {"state": "serving"})
+    own.begin()
+    return own
 
 
 FAULTS = [errno.EPERM, errno.EACCES, errno.EIO, errno.ESTALE, errno.EROFS, errno.ENOSPC]

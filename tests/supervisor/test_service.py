@@ -604,13 +604,19 @@ def test_a_job_that_never_was_admitted_is_not_replaced(job: Job) -> None:
     assert job.given("sbatch") == []
 
 
-def test_a_fault_of_the_supervisor_itself_still_ends_in_order(
-    job: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_of_the_bundle_that_is_missing_is_named(job: Job) -> None:
     job.document["steps"] = [job.server(files={"config.yaml": "missing.yaml"})]
+    assert job.run() == 72
+    assert job.record["why"] == f"server0: {job.bundle}/missing.yaml is missing"
+
+
+def test_a_fault_of_the_supervisor_itself_still_ends_in_order(
+    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps.Steps, "start_next", lambda _: {}["nothing"])
     assert job.run() == 1
     assert job.record["outcome"] == "supervisor_bug"
-    assert job.record["why"].startswith("FileNotFoundError: ")
+    assert job.record["why"].startswith("KeyError: ")
     assert "Traceback" in capsys.readouterr().err
     assert job.events[-2:] == ["ending", "ended"]
     assert job.record["state"] == "ended"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor import allocation as allocations
 from supervisor import slurm
-from supervisor.slurm import Allocation
+from supervisor.allocation import Allocation
 from supervisor.spec import JobExit
 from tests.supervisor.conftest import Commands
 
@@ -323,7 +324,7 @@ def test_slurms_signals_are_told_apart(
     if terminating:
         with pytest.raises(JobExit, match="cancelled: Slurm shows it as RUNNING"):
             allocation.handle_signal()
-        assert allocation.cluster.timeout_s == slurm.TERMINATING_TIMEOUT_S
+        assert allocation.cluster.timeout_s == allocations.TERMINATING_TIMEOUT_S
 
 
 def test_the_time_limit_is_looked_at_now_and_then(
@@ -334,7 +335,11 @@ def test_the_time_limit_is_looked_at_now_and_then(
     times = f"StartTime={end - 600} EndTime={end}"
     clock = f"echo Configuration data as of {end - 600}; echo x >>{tmp_path}/asked"
     allocation = Allocation(commands(scontrol=CLOCK.format(clock, times), sinfo="true"), 3600)
-    for seconds, asked in ((0, 1), (slurm.JOB_PERIOD_S - 1, 1), (slurm.JOB_PERIOD_S + 1, 2)):
+    for seconds, asked in (
+        (0, 1),
+        (allocations.JOB_PERIOD_S - 1, 1),
+        (allocations.JOB_PERIOD_S + 1, 2),
+    ):
         monkeypatch.setattr(time, "monotonic", lambda later=seconds: now + later)
         poll(allocation)
         assert len((tmp_path / "asked").read_text().split()) == asked
@@ -410,9 +415,9 @@ def test_the_controllers_time_is_kept_while_it_does_not_answer(
     allocation = Allocation(commands(scontrol=script, sinfo="true"), 600)
     poll(allocation)
     (tmp_path / "away").touch()
-    monkeypatch.setattr(time, "monotonic", lambda: steady + slurm.JOB_PERIOD_S)
+    monkeypatch.setattr(time, "monotonic", lambda: steady + allocations.JOB_PERIOD_S)
     poll(allocation)
-    assert allocation.left_s == pytest.approx(560 - slurm.JOB_PERIOD_S)
+    assert allocation.left_s == pytest.approx(560 - allocations.JOB_PERIOD_S)
 
 
 def test_a_poll_runs_one_command_at_a_time(commands: Commands, tmp_path: Path) -> None:

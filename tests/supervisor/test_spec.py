@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from supervisor import checks, slurm, state
-from supervisor.slurm import Allocation, AuxiliarySteps, Cluster
+from supervisor.allocation import Allocation
+from supervisor.slurm import AuxiliarySteps, Cluster
 from supervisor.spec import CanaryRequest, Health, JobExit, Limits, Spec, StepSpec
 from supervisor.steps import Step, Steps
 from tests.supervisor.conftest import Commands

@@ -183,7 +183,9 @@ def test_a_successor_that_serves_removes_the_lock_that_names_it(tmp_path: Path) 
 
 def record_in(folder: Path, **first: Any) -> records.Record:
     """Of job 1 of the service in that folder."""
-    return records.Record(service_in(folder).job("1"), first)
+    own = records.Record(service_in(folder).job("1"), first)
+    own.begin()
+    return own
 
 
 def test_a_full_disk_has_room_for_the_last_record(
