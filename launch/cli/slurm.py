@@ -202,7 +202,7 @@ def submit(options: argparse.Namespace) -> None:
 def status(options: argparse.Namespace) -> None:
     root = services.root(options.state)
     found = [services.find(root, name) for name in options.names] or services.every(root)
-    rows = services.statuses(found, scheduler.jobs().values())
+    rows = services.statuses(found, scheduler.jobs())
     if not rows and not options.json:
         say(f"no service has its state in {root}")
         return

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from builder.diagnostics import Diagnostic, nearest
 from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
-from supervisor.state import JobFolder, ServiceFolder
+from supervisor.state import JobFolder, ServiceFolder, is_silent, is_there
 
 from . import scheduler
 from .scheduler import SlurmJob
@@ -180,7 +180,10 @@ def _copy(file: BinaryIO) -> None:
 
 def stop(service: ServiceFolder, now: bool, timeout_s: float, say: Say) -> list[JobFolder]:
     """The jobs that have ended, the oldest first. Raises `NotReady` for those that remain."""
-    service.stop_file.write_text(STOP_NOTE, encoding="utf-8")
+    if not is_there(
+        service.stop_file
+    ):  # whatever is, as a pipe, which would not be written at once
+        service.stop_file.write_text(STOP_NOTE, encoding="utf-8")
     deadline, stopped = time.monotonic() + timeout_s, dict[str, JobFolder]()
     while alive := alive_jobs(service):
         stopped |= {job.id: service.job(job.id) for job in alive}
@@ -194,11 +197,23 @@ def stop(service: ServiceFolder, now: bool, timeout_s: float, say: Say) -> list[
     return [stopped[job_id] for job_id in sorted(stopped, key=int)]
 
 
+def of_service(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> dict[str, SlurmJob]:
+    """A job is of the service whose name it has: a number may come again on a cluster. One that was
+    renamed is of the service in which its supervisor keeps its record.
+    """
+    found = {job.id: job for job in known.values() if job.name == service.name}
+    for job in service.jobs:
+        run = job.run if job.id in known else None
+        if run and run["state"] != "ended" and not is_silent(run):
+            found[job.id] = known[job.id]
+    return found
+
+
 def alive_jobs(service: ServiceFolder) -> list[SlurmJob]:
     """The jobs of a service that Slurm still has, with those that only a predecessor names."""
     ids = {job.id for job in service.jobs}
     ids |= {run["successor"] for job in service.jobs if (run := job.run) and run["successor"]}
-    known = scheduler.by_name(scheduler.jobs().values()).get(service.name, {})
+    known = of_service(service, scheduler.jobs())
     return [known[one] for one in sorted(ids, key=int) if one in known and known[one].is_alive]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,14 +153,6 @@ def jobs(only: str | None = None) -> dict[str, SlurmJob]:
 
 def _only(job_id: str | None) -> list[str]:
     return [f"--jobs={job_id}"] if job_id else []
-
-
-def by_name(known: Iterable[SlurmJob]) -> dict[str, dict[str, SlurmJob]]:
-    """A job is of the service whose name it has: a number may come again on a cluster."""
-    found: dict[str, dict[str, SlurmJob]] = {}
-    for job in known:
-        found.setdefault(job.name, {})[job.id] = job
-    return found
 
 
 def cancel(job_id: str, *options: str) -> None:

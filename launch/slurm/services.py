@@ -13,7 +13,7 @@ from builder.diagnostics import Diagnostic, nearest, one_line, printable
 from builder.errors import BadInput
 from supervisor.state import JobFolder, ServiceFolder, is_silent, parse_time, state_root
 
-from . import scheduler
+from .jobs import of_service
 from .scheduler import SlurmJob
 
 ENDED = ("ended", "dead", "none")
@@ -59,9 +59,8 @@ def find(folder: Path, name: str) -> ServiceFolder:
     return known[name]
 
 
-def statuses(services: Iterable[ServiceFolder], known: Iterable[SlurmJob]) -> list[Status]:
-    named = scheduler.by_name(known)
-    found = [_status(service, named.get(service.name, {})) for service in services]
+def statuses(services: Iterable[ServiceFolder], known: Mapping[str, SlurmJob]) -> list[Status]:
+    found = [_status(service, known) for service in services]
     return [
         {key: mask(value) if isinstance(value, str) else value for key, value in one.items()}
         for one in found
@@ -71,14 +70,14 @@ def statuses(services: Iterable[ServiceFolder], known: Iterable[SlurmJob]) -> li
 def _status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
     """That of one service, also where its files cannot be read: the others are shown too."""
     try:
-        return status(service, known)
+        return status(service, of_service(service, known))
     except OSError as error:
         why = f"{error.filename}: {(error.strerror or str(error)).lower()}"
         return {**dict.fromkeys(KEYS), "name": service.name, "state": UNREADABLE, "why": why}
 
 
 def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
-    """What one service does, as JSON; `known` are the jobs of its name.
+    """What one service does, as JSON; `known` are its jobs that Slurm has.
 
     `job_id` is the job that clients are sent to, or else the newest. `state` is that of run.json
     while the supervisor lives; `dead` is a job that Slurm has no more and whose supervisor recorded

@@ -27,6 +27,10 @@ SERVE, PREFLIGHT, BENCH = "serve.sbatch", "preflight.sbatch", "bench.sbatch"
 # What a job tells its successors; one that an operator submits inherits none of it.
 OF_ANOTHER_JOB = (state.PREDECESSOR, state.CANARY, state.SUBMIT_OPTIONS)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a folder, and of a job
+# Options of sbatch with which it starts no job, waits for its end, or starts several of which each
+# would be the service.
+UNFIT = ("array", "wait", "wrap", "test-only", "help", "usage", "version")
+UNFIT_LETTERS = {"a": "array", "W": "wait", "h": "help", "V": "version"}
 COPIES = "bundles"  # of a service, each verified
 COMPLETE = "whole"  # marks the folder of a reference engine that was prepared to its end
 
@@ -157,6 +161,7 @@ def read_bundle(
     folder: Path, root: Path | None, options: Sequence[str] = (), engine: str | None = None
 ) -> Submission:
     """A bundle that is whole and has a job. Raises `BadInput` or `DamagedBundle`."""
+    _check_options(options)
     bundle = bundles.read(folder)
     document = state.read_json(bundle.folder / "slurm" / "service.json")
     if document is None:
@@ -170,6 +175,19 @@ def read_bundle(
         prepared = service.root / ".reference" / bundle.digest[:16]
         variables = _reference_engine(bundle, prepared)
     return Submission(bundle.folder, bundle, document, service, tuple(options), variables)
+
+
+def _check_options(options: Sequence[str]) -> None:
+    """Slurm takes the beginning of a long option for the whole."""
+    for option in options:
+        name = option.partition("=")[0].removeprefix("--")
+        long = [one for one in UNFIT if one == name or (len(name) > 2 and one.startswith(name))]
+        unfit = long[0] if option.startswith("--") and long else None
+        if not option.startswith("--"):
+            unfit = UNFIT_LETTERS.get(option[1:2])
+        if unfit:
+            what = f"is not for a job that serves (sbatch --{unfit})"
+            raise BadInput(Diagnostic(f"--sbatch={option}", what, "leave it out"))
 
 
 def _check_document(document: Mapping[str, Any], path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -183,6 +184,25 @@ def test_an_endpoint_says_all_that_clients_go_by(make_job: MakeJob) -> None:
     }
 
 
+def test_what_an_earlier_run_of_a_requeued_job_published_is_withdrawn(make_job: MakeJob) -> None:
+    """It names the node and the ports of a server that is gone, in the name of a job that lives."""
+    job = make_job(squeue=RUNNING)
+    job.publication.draft(job.frontend)
+    job.publication.publish(job.frontend)
+    job.publication.begin()
+    assert job.service.endpoint is None
+    assert not (job.record.job.path / "endpoint.json").exists()
+
+
+def test_no_job_is_published_that_others_cannot_see_to_serve(make_job: MakeJob) -> None:
+    job = make_job(squeue=RUNNING)
+    shutil.rmtree(job.record.job.path)
+    job.record.job.path.touch()  # its record cannot be written
+    with pytest.raises(OSError, match="Not a directory"):
+        job.publication.publish(job.frontend)
+    assert job.service.endpoint is None
+
+
 def test_a_lost_endpoint_is_written_again(make_job: MakeJob) -> None:
     job = make_job(squeue=RUNNING)
     assert job.publication.owner_or_own(job.frontend) == "7"
@@ -221,6 +241,8 @@ def test_a_lost_endpoint_is_left_to_a_newer_job_that_serves(
         ("ports", {}),
         ("host", "elsewhere"),
         ("lease_s", 1e9),
+        ("model", "another"),
+        ("bundle_digest", "another"),
     ],
 )
 def test_an_endpoint_that_sends_clients_elsewhere_in_its_name_is_written_again(
@@ -249,11 +271,15 @@ def test_an_endpoint_follows_the_time_limit_of_its_job(make_job: MakeJob) -> Non
         ("9", {}, GONE),
         ("9", {"state": "ended"}, RUNNING),
         ("9", None, RUNNING),  # a job of something else
+        ("9", {"state": "starting"}, RUNNING),  # by a hand that was too early
+        ("9", {"state": "admitting"}, RUNNING),
+        ("5", {"state": "draining"}, RUNNING),  # by an old copy
+        ("9", {"state": "stopping"}, RUNNING),
         ("9" * 18, None, SILENT),
         ("9", {"heartbeat": HOUR_AGO}, SILENT),
     ],
 )
-def test_an_endpoint_of_a_job_that_cannot_answer_is_written_again(
+def test_an_endpoint_of_a_job_that_does_not_serve_is_written_again(
     make_job: MakeJob, other: str, run: dict[str, Any] | None, squeue: str
 ) -> None:
     job = make_job(squeue=squeue)
@@ -337,6 +363,7 @@ def test_a_successor_is_submitted_once(
     assert state.read_json(job.service.lock_file) is not None
     seen = (tmp_path / "seen").read_text().splitlines()
     assert {"SERVICE_PREDECESSOR=7", "SERVICE_CANARY=", f"BUNDLE={job.spec.bundle}"} <= set(seen)
+    assert f"{state.STATE_FOLDER}={tmp_path}/state" in seen
 
 
 def test_a_refused_submission_is_tried_again_ever_more_rarely(

@@ -239,6 +239,35 @@ def test_a_write_that_fails_is_logged_once_and_tried_again(
     assert said == [fault, "file: works again"]
 
 
+def test_a_disk_that_is_full_from_the_start_is_told_once(
+    service: state.ServiceFolder,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the reserve only its name can be written, which frees nothing."""
+
+    def fill(path: Path, _: bytes) -> int:
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    own = record.Record(service.job("9"), {"state": "starting"})
+    own.event("before")
+    assert not own.job.path.exists()
+    own.begin()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "reserve" in line and "tried again" in line] == lines[1:2]
+    assert own.job.run and own.job.run["state"] == "starting"
+
+
+def test_a_line_of_the_log_is_one_line_that_no_terminal_acts_upon(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state.log("why=a\x1b[31m\n2026 forged\u202e é")
+    said = capsys.readouterr().err.partition(" ")[2]
+    assert said == "why=a\\x1b[31m\\n2026 forged\\u202e é\n"
+
+
 def test_what_fails_is_not_tried_at_once(own: record.Record) -> None:
     tries: list[int] = []
 

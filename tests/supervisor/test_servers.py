@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import http.client
 import os
 import socket
 import subprocess
@@ -20,6 +22,7 @@ from supervisor.spec import CanaryRequest
 from tests.supervisor.conftest import Answer
 
 Connection = socket.socket
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
@@ -84,6 +87,8 @@ def test_a_dripping_answer_is_a_timeout(serve: Callable[[Answer], int], answer: 
         (say(b"SSH-2.0-OpenSSH_9.6\r\n"), "BadStatusLine"),
         (say(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"), "cut off 7 bytes before its end"),
         (say(b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200), "got more than"),
+        (say(CHUNKED + b"-5\r\nzz\r\n"), "ValueError"),
+        (say(CHUNKED + b"zz\r\n"), "IncompleteRead"),
         (say(OK.replace(b"200", b"503")), "HTTP 503"),
         (say(OK.replace(b"200", b"302")), "HTTP 302"),
     ],
@@ -109,6 +114,36 @@ def test_a_probe_needs_no_thread_that_its_user_cannot_have(
     monkeypatch.setattr(threading.Timer, "start", refuse)
     assert checks.health_error("127.0.0.1", port, "/health", 5) is None
     assert checks.health_error("127.0.0.1", mute_port, "/health", 0.3) == "/health: timed out"
+
+
+@pytest.mark.parametrize(
+    ("fault", "misses"),
+    [
+        (OSError(errno.EMFILE, "too many open files"), 0),
+        (OSError(errno.EADDRNOTAVAIL, "no port is left"), 0),
+        (socket.gaierror(socket.EAI_AGAIN, "no name server"), 0),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), 1),
+        (OSError(errno.EHOSTUNREACH, "no route"), 1),
+    ],
+)
+@pytest.mark.parametrize("path", ["/health", "/v1/completions"])
+def test_what_this_host_lacks_is_no_miss_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, path: str, fault: OSError, misses: int
+) -> None:
+    def refuse(_: object) -> None:
+        raise fault
+
+    def ask() -> str | None:
+        probe.stop()  # after this look
+        if path == "/health":
+            return checks.health_error("127.0.0.1", 1, path, 1)
+        return checks.canary_error("127.0.0.1", 1, CanaryRequest(path, {}))
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", refuse)
+    probe = checks.Probe(ask, 60, 3, is_ready=True)
+    probe.run()
+    assert (probe.failures, probe.error) == (misses, None)
+    assert fault.args[1] in (probe.last or "")
 
 
 @pytest.mark.parametrize(

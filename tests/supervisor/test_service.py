@@ -5,6 +5,7 @@ Slurm's commands are scripts, the servers real processes; `tests/slurm` has a re
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from supervisor import record, service, state, steps
+from supervisor import handover, record, service, state, steps
+from supervisor.preflight import file_digest
 from supervisor.spec import CanaryRequest, Spec
 from tests.supervisor.one_node import NODE, SCONTROL, Job, free_port, until
 
@@ -257,6 +259,62 @@ def test_a_canary_waits_for_its_promotion(job: Job, monkeypatch: pytest.MonkeyPa
     assert endpoints == [None]
 
 
+def failing_twice(patch: pytest.MonkeyPatch, owner: Any, name: str) -> list[OSError]:
+    """The faults that are left of a function that then works."""
+    faults = [OSError(errno.ESTALE, os.strerror(errno.ESTALE), "state") for _ in range(2)]
+    real = getattr(owner, name)
+
+    def fail(*arguments: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return real(*arguments)
+
+    patch.setattr(record, "RETRY_S", 0.0)
+    patch.setattr(owner, name, fail)
+    return faults
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (service, "of_files"),
+        (record.Record, "begin"),
+        (service, "bundle_error"),
+        (handover.Publication, "begin"),
+        (steps, "ports_of_nodes"),
+        (steps.Step, "start"),
+    ],
+)
+def test_files_that_cannot_be_had_for_a_while_only_delay_a_start(
+    job: Job, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    (job.bundle / "manifest.json").write_text("{}")
+    monkeypatch.setenv(state.BUNDLE_DIGEST, file_digest(job.bundle / "manifest.json"))
+    faults = failing_twice(monkeypatch, owner, name)
+    job.once("published", job.stop)
+    assert job.run() == 0
+    assert faults == []
+    assert job.record["bundle_digest"] == os.environ[state.BUNDLE_DIGEST]
+
+
+@pytest.mark.parametrize(("owner", "what"), [(record.Record, "job"), (steps.Step, "server0")])
+def test_files_that_cannot_be_had_for_as_long_as_a_start_may_take_are_named(
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    owner: Any,
+    what: str,
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ESTALE, "stale", "state")
+
+    monkeypatch.setattr(record, "RETRY_S", 0.0)
+    monkeypatch.setattr(owner, "begin" if what == "job" else "start", fail)
+    job.document["steps"] = [job.server(start_timeout_s=0.05)]
+    assert job.run() == 74
+    assert f"outcome=start_timeout why={what}: state: stale" in capsys.readouterr().err
+
+
 def test_a_job_that_is_stopped_before_it_serves_withdraws_and_drains_nothing(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +354,22 @@ def test_clients_of_a_successor_that_died_during_the_drain_come_back(job: Job) -
     assert job.run() == 0
     assert job.events.count("published") == 2
     assert [row["after"] for row in job.rows if row["event"] == "resumed"] == ["8"]
+
+
+def test_a_job_that_handed_over_ends_only_when_it_knows_who_serves(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor died in the drain, when nothing could be read."""
+
+    def harm() -> None:
+        job.slurm(state="")
+        failing_twice(monkeypatch, handover.Publication, "is_lost")
+
+    job.once("published", lambda: job.publish_as("8"))
+    job.once("handover", harm)
+    job.once("resumed", job.stop)
+    assert job.run() == 0
+    assert "resumed" in job.events
 
 
 def test_a_drain_whose_clients_cannot_be_counted_takes_its_whole_time() -> None:
@@ -613,7 +687,7 @@ def test_a_part_of_the_bundle_that_is_missing_is_named(job: Job) -> None:
 def test_a_fault_of_the_supervisor_itself_still_ends_in_order(
     job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps.Steps, "start_next", lambda _: {}["nothing"])
+    monkeypatch.setattr(steps.Steps, "start_next", lambda _: os.environ["NOTHING"])
     assert job.run() == 1
     assert job.record["outcome"] == "supervisor_bug"
     assert job.record["why"].startswith("KeyError: ")

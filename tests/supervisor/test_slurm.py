@@ -98,6 +98,7 @@ def test_the_end_of_a_job_is_the_same_in_every_zone(
         "",
         "JobState=RUNNING EndTime=2023-11-14T22:13:20",
         "JobState=RUNNING EndTime",
+        f"JobState=RUNNING StartTime={10**20} EndTime={10**20}",
         "JobState=COMPLETING EndTime=1700000000",  # it was cancelled then
         "JobState=CANCELLED EndTime=1700000000",
     ],
@@ -115,6 +116,8 @@ def test_an_end_that_slurm_does_not_say_is_unknown(commands: Commands, shown: st
         ("JobState=TIMEOUT PreemptTime=None Restarts=0", "time_limit"),
         ("JobState=CANCELLED PreemptTime=None Restarts=0", "cancelled"),
         ("JobState=RUNNING PreemptTime=None Restarts=0", None),
+        ("JobState=RUNNING Restarts=many", None),
+        (f"JobState=PREEMPTED PreemptTime={10**20}", "preempted"),
         ("", None),
     ],
 )
@@ -303,7 +306,10 @@ def test_a_job_is_shown_by_the_first_value_of_each_key(commands: Commands) -> No
     assert info == {"JobId": "7", "JobState": "RUNNING", "Comment": "a=b"}
 
 
-IGNORED = (signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU)
+IGNORED = (
+    *(signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM, signal.SIGVTALRM),
+    *(signal.SIGPROF, signal.SIGIO, signal.SIGPWR, signal.SIGSTKFLT, signal.SIGRTMIN),
+)
 
 
 @pytest.mark.parametrize(
@@ -476,6 +482,21 @@ def test_slurm_is_asked_in_a_form_that_its_answers_are_read_in(
     commands: Commands, tmp_path: Path, ask: Callable[[slurm.Cluster], object], line: str
 ) -> None:
     assert said(commands, tmp_path, ask) == [line]
+
+
+def test_a_job_is_submitted_where_this_one_was_while_that_folder_is_there(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "bundle" / "serve.sbatch"
+    script.parent.mkdir()
+    (folder := tmp_path / "submitted").mkdir()
+    monkeypatch.setenv("SLURM_SUBMIT_DIR", str(folder))
+    cluster = commands(sbatch=f"pwd >{tmp_path}/where; echo 8")
+    assert cluster.submit(script, [], {}) == "8"
+    assert (tmp_path / "where").read_text().strip() == str(folder)
+    folder.rmdir()
+    assert cluster.submit(script, [], {}) == "8"
+    assert (tmp_path / "where").read_text().strip() == str(script.parent)
 
 
 def test_steps_of_a_job_of_several_parts_are_asked_for_at_once(

@@ -58,6 +58,16 @@ def test_a_supervisor_without_a_heartbeat_is_silent(slurm: Slurm, queued: str) -
     assert (row["state"], row["url"]) == ("silent", None)
 
 
+def test_a_job_that_was_renamed_is_still_that_of_its_supervisor(slurm: Slurm, queued: str) -> None:
+    """Until its record falls silent: a number may come again on a cluster."""
+    slurm.cluster.run("scontrol", "update", f"jobid={queued}", "name=another")
+    leave(slurm.state, "svc", queued)
+    leave(slurm.state, "gone", queued, beat_s=120)
+    rows = {row["name"]: row for row in slurm.status()}
+    assert (rows["svc"]["state"], rows["svc"]["job_id"]) == ("serving", queued)
+    assert rows["gone"]["state"] == "dead"
+
+
 def test_a_credential_in_an_address_or_a_reason_is_not_shown(slurm: Slurm, queued: str) -> None:
     leave(slurm.state, "svc", queued, successor=None, model="m")
     path = slurm.state / "svc" / "endpoint.json"

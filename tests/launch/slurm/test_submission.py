@@ -37,6 +37,26 @@ def test_an_odd_description_of_a_service_is_refused(
         submission.read_bundle(bundle.folder, tmp_path / "state")
 
 
+@pytest.mark.parametrize(
+    ("option", "is_fit"),
+    [
+        *(("--array=0-3", False), ("-a0-3", False), ("--arr=1", False), ("--wait", False)),
+        *(("-W", False), ("--test-only", False), ("--wrap=true", False), ("-h", False)),
+        *(("--account=a", True), ("-A a", True), ("--wait-all-nodes=1", True), ("--hold", True)),
+        *(("-w node1", True), ("--export=ALL,A=B", True), ("--wckey=a", True)),
+    ],
+)
+def test_options_that_start_another_kind_of_job_are_refused(
+    make_bundle: MakeBundle, tmp_path: Path, option: str, is_fit: bool
+) -> None:
+    folder = make_bundle("bundle").folder
+    if is_fit:
+        assert submission.read_bundle(folder, tmp_path / "state", [option]).options == (option,)
+        return
+    with pytest.raises(BadInput, match="is not for a job that serves"):
+        submission.read_bundle(folder, tmp_path / "state", [option])
+
+
 @pytest.fixture
 def order(make_bundle: MakeBundle, tmp_path: Path) -> submission.Submission:
     return submission.read_bundle(make_bundle("bundle").folder, tmp_path / "state")
