@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +20,6 @@ from .state import (
     RUN,
     JobFolder,
     Json,
-    is_there,
     log,
     set_aside,
     timestamp,
@@ -51,6 +51,7 @@ class Record:
         self.run: Json = first
         self._reserve = job.path / RESERVE
         self._written = 0.0
+        self._size = 0  # of run.json as it was written
         self._events: deque[str] = deque(maxlen=EVENTS_KEPT)
         self._faults: dict[str, tuple[str, float]] = {}
         self._has_begun = False
@@ -117,14 +118,23 @@ class Record:
         """run.json as it is now. Raises `OSError`."""
         self._written = -HEARTBEAT_S  # until it is there
         write_json(self.job.path / RUN, self.run)
+        self._size = (self.job.path / RUN).stat().st_size
         self._written = time.monotonic()
 
+    def _is_as_written(self) -> bool:
+        """As far as its size tells, which is looked at often."""
+        try:
+            found = (self.job.path / RUN).lstat()
+        except OSError:
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_size == self._size
+
     def heartbeat(self) -> None:
-        """Now and then, and where the file is gone or could not be written."""
+        """Now and then, and where the file is gone, damaged or could not be written."""
         if not self._has_begun:
             return
         overdue = time.monotonic() - self._written > HEARTBEAT_S
-        if overdue or not is_there(self.job.path / RUN):
+        if overdue or not self._is_as_written():
             self.update()
         if self._events:
             self.attempt(EVENTS, self._append_events, None)

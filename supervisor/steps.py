@@ -226,10 +226,9 @@ class Steps:
                 raise JobExit("ports_taken", f"{step.spec.name}: {what}")
 
     def start_next(self) -> None:
-        """Those that wait for no other step any more.
+        """Those that wait for no other step any more; again where files cannot be had for a while.
 
-        One whose files cannot be written for a while is tried again; raises `JobExit` where that
-        takes longer than its start may.
+        Raises `JobExit` where that takes longer than a start may.
         """
         for step in list(self._waiting):
             if all(self._by_name[name].is_settled for name in step.spec.start_after):

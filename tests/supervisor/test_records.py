@@ -290,6 +290,17 @@ def test_a_job_folder_that_was_removed_comes_back_at_once(own: record.Record) ->
     assert json.loads((own.job.path / "events.jsonl").read_text())["event"] == "serving"
 
 
+@pytest.mark.parametrize("content", ["", "{}", '{"state": "ser'])
+def test_a_record_that_was_damaged_comes_back_at_once(own: record.Record, content: str) -> None:
+    path = own.job.path / "run.json"
+    path.write_text(content)
+    own.heartbeat()
+    assert own.job.run and own.job.run["state"] == "serving"
+    before = path.stat().st_ino
+    own.heartbeat()
+    assert path.stat().st_ino == before, "it is written only now and then"
+
+
 def somebodys(path: Path) -> None:
     """A link to a file that is not the service's."""
     path.with_name("anybodys").touch()
