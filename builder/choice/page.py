@@ -153,7 +153,7 @@ def _chart(selection: Selection, chosen: Option | None) -> dict[str, Any]:
     x = axis([found.high for found in users.values()], LEFT, RIGHT)
     y = axis([found.high for found in per_gpu.values()], BOTTOM, TOP)
     labelled = [*([chosen] if chosen else []), *(o for o in selection.front if o is not chosen)]
-    labels = _labels(labelled, x, y)
+    labels = _labels(labelled, x, y, names_gpus=len(selection.request.bases) > 1)
     front = [(x.at(users[id(o)].value), y.at(per_gpu[id(o)].value)) for o in selection.front]
     return {
         "width": WIDTH,
@@ -200,14 +200,17 @@ def _mark(
     }
 
 
-def _labels(options: Sequence[Option], x: Axis, y: Axis) -> dict[int, tuple[float, float, str]]:
+def _labels(
+    options: Sequence[Option], x: Axis, y: Axis, names_gpus: bool
+) -> dict[int, tuple[float, float, str]]:
     """Where the names of options stand beside their marks; one without room is left out."""
     taken: list[tuple[float, float, float, float]] = []
     found: dict[int, tuple[float, float, str]] = {}
     for option in options:
         user, per_gpu = _speed(option)
         a, b = x.at(user.value), y.at(per_gpu.value)
-        words = servers_text(option).partition(" on ")[0]
+        words = servers_text(option).partition(", ")[0]
+        words = words if names_gpus else words.partition(" on ")[0]
         width = len(words) * LETTER
         for left, base in ((a + 9, b - 9), (a - 9 - width, b - 9), (a + 9, b + 19)):
             box = (left, base - LINE, left + width, base + 3)

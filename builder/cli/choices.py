@@ -18,11 +18,12 @@ _SUMMARY = "and {count} more: --json has all"
 _GPU, _LAYOUT = "GPU", "LAYOUT"
 _NUMBERS = frozenset(("FREE", "TTFT MS", "ITL MS", "E2E S", "ROWS", "TOK/S/GPU", "$/M", "GPUS"))
 _SPARE = ("E2E S", "FREE", "TTFT MS", "ROWS")  # columns that give way, the first one first
-_LEGEND = (
-    "value<promised upper end, ! where that misses the objective; FREE: GiB of KV "
-    "cache to spare on each GPU; ROWS: measured rows behind the estimate; $/M: USD per million "
-    "output tokens"
-)
+_LEGEND = {  # of columns, where they are shown
+    "": "value<promised upper end, ! where that misses the objective",
+    "FREE": "FREE: GiB of KV cache to spare on each GPU",
+    "ROWS": "ROWS: measured rows behind the estimate",
+    "$/M": "$/M: USD per million output tokens",
+}
 
 
 def add_choose(parser: Parser) -> None:
@@ -103,10 +104,9 @@ def _table(found: Selection, shown: Sequence[Option], chosen: Option | None) -> 
         if max(map(len, table.splitlines())) <= WIDTH or not (spare := _spare(heads)):
             break
         heads.remove(spare)
-    legend = (
-        f"{_LEGEND}; B: max_batch_size" if any("B" in row[_LAYOUT] for row in rows) else _LEGEND
-    )
-    return "\n".join([table, "", *wrapped("", legend)])
+    legend = [words for head, words in _LEGEND.items() if head in heads]
+    legend += ["B: max_batch_size"] if any(" B" in row[_LAYOUT] for row in rows) else []
+    return "\n".join([table, "", *wrapped("", "; ".join(legend))])
 
 
 def _spare(heads: Sequence[str]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builder.choice import load, record, request, selection, verdict
+from builder.choice import load, page, record, request, selection, verdict
 from builder.choice.candidates import Planner, candidates
 from builder.choice.selection import Selection, rank
 from builder.estimates import Estimator, Question, Refusal
@@ -241,6 +241,34 @@ def test_the_table_fits_a_terminal_and_marks_the_chosen_one(write: Write, builde
     assert len(rows) == 1
     assert "b200" in rows[0]
     assert "evidence:" in done.stdout
+
+
+@pytest.mark.parametrize("itl_ms", [20, 1])
+def test_the_legend_is_of_the_columns_that_are_shown(
+    itl_ms: int, write: Write, builder: Run
+) -> None:
+    """Names of small batches take the room of what memory is left."""
+    shown = builder("choose", write(), "--set", f"slo.itl_ms={itl_ms}").stdout
+    heads = next(line.split() for line in shown.splitlines() if " LAYOUT " in line)
+    legend = " ".join(shown.partition("value<promised upper end")[2].partition("\n\n")[0].split())
+    assert all((f"{head}: " in legend) == (head in heads) for head in ("FREE", "ROWS", "$/M"))
+    assert ("FREE" in heads) == (itl_ms == 20)
+
+
+def test_a_page_of_several_gpus_names_the_gpu_of_each_point_and_sets_commands_apart(
+    select: Select,
+) -> None:
+    found = select(
+        {
+            "gpu: b200": "gpu: [b200, h200]",
+            "percentile: p50": "percentile: p95",
+            "{b200: 4.5}": "4.5",
+        }
+    )
+    option, _ = record.chosen(found) or pytest.fail("nothing is chosen")
+    text = page.text(found, option)
+    assert f">{record.servers_text(option)}</text>" in text
+    assert "<code>python -m launch bench</code>" in text and "`" not in text
 
 
 def test_the_chosen_deployment_is_rendered_with_its_reason(
