@@ -261,7 +261,7 @@ def words_of(
         for statement in script.statements(values):
             for word in statement.words:
                 place = inside(document, where, values, word.location)
-                yield where, Word(word.text, place, word.certain)
+                yield where, replace(word, location=place)
     for index, value in enumerate(values if isinstance(values, list) else ()):
         where, text = below(path, f"{key}.{index}"), as_shell(str(value))
-        yield where, Word(text, document.locate(where), "$" not in text)
+        yield where, Word(text, document.locate(where), "$" not in text, quoted=True)

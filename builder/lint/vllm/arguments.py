@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ...diagnostics import Diagnostic, Location, located
@@ -68,7 +68,11 @@ def read(words: Sequence[Word], release: Release, is_part: bool = False) -> Argu
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        if _is_flag(word):
+        if joined := _joined(word, release):
+            what, fix = "is one word with its value", f"make two words of it, or {'='.join(joined)}"
+            found.wrong(word.text, word.location, what, fix, "stray-word")
+            rest[:0] = [replace(word, text=text) for text in joined]
+        elif _is_flag(word):
             _read_flag(word, rest, release, found)
         elif not word.certain or "$" in word.text:
             found.is_open = True
@@ -79,9 +83,22 @@ def read(words: Sequence[Word], release: Release, is_part: bool = False) -> Argu
             what = "is no flag, and the command takes one model only"
             fix = "write a flag with two dashes, and what belongs together in quotes"
             if found.model and found.model.text == formats().subcommand:
-                fix = f"drop {found.model.text} before it: the image starts the server by itself"
+                word, found.model = found.model, word
+                what, fix = (
+                    "is taken for the model",
+                    "drop it: the image starts the server by itself",
+                )
             found.wrong(word.text, word.location, what, fix, "stray-word")
     return found
+
+
+def _joined(word: Word, release: Release) -> list[str]:
+    """A flag and its value that are one word, which the parser takes for neither."""
+    name, _, value = word.text.partition(" ")
+    is_flag = (
+        word.quoted and word.certain and _FLAG.match(name) and "=" not in name and value.strip()
+    )
+    return [name, value.strip()] if is_flag and find(spelled(name), release) else []
 
 
 def _is_placeholder(text: str) -> bool:
@@ -285,14 +302,15 @@ def _number(match: re.Match[str]) -> str:
 
 
 def of_mapping(
-    data: Mapping[str, Any], places: Mapping[str, Location], release: Release
+    data: Mapping[str, Any], places: Mapping[str, Location], release: Release, is_parsed: bool
 ) -> Arguments:
-    """The options of a configuration file, whose keys are flags without their dashes."""
+    """The options of a configuration file, whose keys are flags without their dashes. Of one that
+    the command's parser does not read, every name is a whole one."""
     found = Arguments()
     for key, value in data.items():
         name, place = str(key), places[str(key)]
         meant = find(spelled(f"--{name}"), release)
-        if meant is None:
+        if meant is None or (meant.is_begun and not is_parsed):
             found.unknown[name] = ("" if isinstance(value, Mapping) else str(value), place)
             continue
         argument, is_off = meant.argument, meant.is_off

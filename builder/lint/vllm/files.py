@@ -51,13 +51,14 @@ def of_program(text: str, release: Release) -> Iterator[Given]:
     for section in python_api.sections(text, release, api=api) or ():
         found = Arguments(is_open=section.is_open)
         for key, value in section.options.items():
-            place = section.document.locate(key)
+            place, inner = section.document.locate(key), formats().python_numbers.get(key)
+            value = {inner: value} if inner and isinstance(value, int) else value
             if key in release.top_level:
                 found.set(key, value, key, place)
             elif key not in formats().python_options:
                 found.unknown[key] = ("", place)
-        inner = section.document.places.items()
-        found.places |= {path: place for path, place in inner if "." in path}
+        places = section.document.places.items()
+        found.places |= {path: place for path, place in places if "." in path}
         yield Given(found, is_engine_file=True)
 
 
@@ -147,12 +148,13 @@ def _configuration(
     within: str,
     is_open: bool,
     names: Mapping[str, str] | None = None,
+    is_parsed: bool = True,
 ) -> Given:
     """`names` are those of options by those of keys, where keys are spelled otherwise."""
     names = names or {str(key): str(key) for key in data}
     places = {names[str(key)]: document.locate(below(path, str(key))) for key in data}
     options = {names[str(key)]: value for key, value in data.items()}
-    found = arguments.of_mapping(options, places, release)
+    found = arguments.of_mapping(options, places, release, is_parsed)
     for inner, place in document.places.items():
         start, dot, rest = inner.removeprefix(f"{path}." if path else "").partition(".")
         top = start.replace("-", "_")
@@ -245,13 +247,16 @@ def _held(
     `maxModelLen`. `gpus` are those of a server."""
     roles = [key for key in data if key in formats().roles and isinstance(data[key], Mapping)]
     for role in roles:
-        given = _configuration(document, data[role], below(path, str(role)), release, "", False)
+        inner = below(path, str(role))
+        given = _configuration(
+            document, data[role], inner, release, "", is_open=False, is_parsed=False
+        )
         name = "agg" if role == "aggregated" else str(role)
         yield Given(given.arguments, given.path, is_extended=True, role=name)
     data = {key: value for key, value in data.items() if key not in formats().flag_lists}
     names = {str(key): _of_chart(str(key), release) for key in data}
     if not roles and hits(dict.fromkeys(names.values()), release) * 2 > len(data):
-        given = _configuration(document, data, path, release, "", False, names)
+        given = _configuration(document, data, path, release, "", False, names, is_parsed=False)
         yield Given(given.arguments, given.path, is_extended=True, gpus=gpus)
 
 

@@ -40,6 +40,7 @@ class Formats:
     json_flags: tuple[Text, ...]
     python_classes: tuple[Text, ...]
     python_options: tuple[Text, ...]
+    python_numbers: dict[str, Text]
     brought_by: dict[str, Text]
     lifted: dict[str, Text]
     former: dict[str, Text]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -166,10 +166,15 @@ def _meant(name: str, release: Release) -> str | None:
         return found
     off = option.removeprefix("no_")
     if off != option:
-        found = closest(off, names)
+        found = closest(off, names) or _alike(off, names)
         return found and f"no_{found}"
-    alike = [name for name in names if _is_alike(option.split("_"), name.split("_"))]
-    return alike[0] if len(alike) == 1 else None
+    return _alike(option, names)
+
+
+def _alike(option: str, names: Collection[str]) -> str | None:
+    """The only option of the same words, written out or cut short."""
+    found = [name for name in names if _is_alike(option.split("_"), name.split("_"))]
+    return found[0] if len(found) == 1 else None
 
 
 def _is_alike(words: Sequence[str], others: Sequence[str]) -> bool:

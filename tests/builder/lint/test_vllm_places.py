@@ -49,6 +49,26 @@ WRONG = {
     "a shell behind an entry point": f"""#!/bin/sh
 docker run {IMAGE} bash -c "vllm serve some/model" <<< stray-word: another entry point
 """,
+    "a flag that is one word with its value": POD
+    + """    args:
+    - --model=some/model
+    - --max-num-seqs 64 <<< stray-word: --max-num-seqs=64
+""",
+    "the subcommand behind an entry point": POD
+    + """    args:
+    - serve <<< stray-word: drop it
+    - some/model
+    - --max-num-seqs=64
+""",
+    "options that a launcher hands on, which nobody completes": """# vllm==0.32.0
+llm_configs:
+- engine_kwargs:
+    tensor_parallel_size: 2
+    max_num_seq: 64 <<< unknown-key: max_num_seqs
+""",
+    "a switch that is turned off by another word": """#!/bin/sh
+vllm serve some/model --no-enable-prefix-cache <<< unknown-flag: --no-enable-prefix-caching
+""",
     "a published port": f"""#!/bin/sh
 docker run -p 8000:8080 {IMAGE} --model some/model <<< port-unreached: publish 8000
 """,
@@ -157,6 +177,7 @@ RIGHT = {
     "chart_yaml": "raySpec: {}\nrequestGPU: 1\nvllmConfig: {maxModelLen: 4096, "
     "tensorParallelSize: 2}\n",
     "other_service": "[Service]\nExecStart=/usr/sbin/sshd -D --port 80000\n",
+    "number_py": "from vllm import LLM\nLLM('m', compilation_config=3)\n",
     "other_py": "from vllm import SamplingParams\nfrom mine import LLM\nLLM(max_num_seq=4)\n",
 }
 
