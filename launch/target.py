@@ -24,6 +24,12 @@ FILES = ("SERVE_KEY_FILE", "SERVE_TLS_CERTIFICATE", "SERVE_TLS_KEY", "SERVE_TLS_
 # What a server without a word on it may take to stop: running requests, and a little more.
 STOP_TIMEOUT_S = 330.0
 
+# What starts a server of several nodes, by the file of a bundle that does it.
+_STARTERS = {
+    "slurm/serve.sbatch": "run it as a job of Slurm: sbatch BUNDLE/slurm/serve.sbatch",
+    "kubernetes": "run it on a cluster: kubectl apply -k BUNDLE/kubernetes",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -115,7 +121,8 @@ class Target:
     def check_nodes(self) -> None:
         """Raises `BadInput` for a server of several nodes, whose script starts one rank of it."""
         if self.nodes > 1:
-            remedy = "run it as a job of Slurm: sbatch BUNDLE/slurm/serve.sbatch"
+            ways = [way for file, way in _STARTERS.items() if (self.folder / file).exists()]
+            remedy = "; or ".join(ways) or "render it for slurm or kubernetes, which start several"
             raise BadInput(
                 Diagnostic(f"target {self.name}", f"needs {self.nodes} nodes, this is one", remedy)
             )

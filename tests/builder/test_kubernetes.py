@@ -301,6 +301,10 @@ def test_pods_on_several_nodes_share_a_domain_of_nvlink_if_asked(tmp_path: Path)
     assert any("compute_domain: is off" in line for line in found)
     found = render(tmp_path / "with", *overrides, asked, preset=preset)
     assert not any("compute_domain" in line for line in found)
+    assert any("topology_key: is not given" in line for line in found)
+    near = "targets.kubernetes.topology_key=nvidia.com/gpu.clique"
+    found = render(tmp_path / "near", *overrides, asked, near, preset=preset)
+    assert not any("topology_key" in line for line in found)
     folder = tmp_path / "with/bundle/kubernetes"
     domain = yaml.safe_load((folder / "shared/compute-domain.yaml").read_text())
     assert (domain["kind"], domain["spec"]["numNodes"]) == ("ComputeDomain", 0)

@@ -142,7 +142,7 @@ def test_the_script_of_several_nodes_does_not_start_alone(render: Render, server
     script = bundle.folder / server / "serve.sh"
     ended = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert "needs 2 nodes" in ended.stderr
+    assert "needs 2 nodes: start it with slurm/serve.sbatch, or start it by" in ended.stderr
 
 
 def test_launch_refuses_to_start_one_rank_of_several_nodes(render: Render, tmp_path: Path) -> None:
@@ -150,7 +150,20 @@ def test_launch_refuses_to_start_one_rank_of_several_nodes(render: Render, tmp_p
     command = [sys.executable, "-m", "launch", "up", str(bundle.folder)]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert "needs 2 nodes, this is one" in ended.stderr
+    assert "needs 2 nodes, this is one; run it as a job of Slurm" in ended.stderr
+
+
+def test_a_server_of_several_nodes_for_kubernetes_alone_names_no_job(tmp_path: Path) -> None:
+    request = {**R1, "hardware": {"gpu": "gb200", "num_gpus": 8}, "targets": {}}
+    request["targets"] = {"trtllm_serve": {}, "kubernetes": {}}
+    (tmp_path / "deployment.yaml").write_text(yaml.safe_dump(request))
+    folder = pipeline.render(str(tmp_path / "deployment.yaml"), tmp_path / "bundle").folder
+    started = [["bash", str(folder / "trtllm_serve/serve.sh")]]
+    started += [[sys.executable, "-m", "launch", "up", str(folder)]]
+    for command, way in zip(started, ("apply kubernetes/", "kubectl apply -k"), strict=True):
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (ended.returncode, way in ended.stderr) == (2, True), ended.stderr
+        assert "slurm" not in ended.stderr
 
 
 def test_instances_share_a_node_behind_a_router(render: Render) -> None:

@@ -142,6 +142,9 @@ class KubernetesOptions(ContainerOptions):
 
 
 TARGET = "kubernetes"
+# What NVIDIA's GPU operator says of a node with multi-node NVLink: its domain and the part of it.
+# Source: NVIDIA/topograph, pull requests 255 and 305.
+NVLINK_LABEL = "nvidia.com/gpu.clique"
 
 
 def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
@@ -177,6 +180,12 @@ def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Dia
         what = f"is off: pods on several nodes of {gpu.name} reach each other's memory by no NVLink"
         remedy = "give true where NVIDIA's DRA driver runs, or name its claim in resource_claims"
         yield Diagnostic(f"targets.{TARGET}.compute_domain", what, remedy, severity="warning")
+    if options.compute_domain and options.topology_key is None:
+        what = (
+            "is not given: pods of the domain may come to nodes of two racks, and wait for NVLink"
+        )
+        remedy = f"name the label that nodes of one rack share, as {NVLINK_LABEL} is"
+        yield Diagnostic(f"targets.{TARGET}.topology_key", what, remedy, severity="warning")
     if any(side.nodes > 1 for side in sides) and not options.update.max_unavailable:
         # Source: kubernetes-sigs/lws, issue 776.
         what = "is 0, which the StatefulSets behind a LeaderWorkerSet may refuse"

@@ -20,7 +20,7 @@ is_plain "$here" ||
 
 # One rank of several runs this script; 4 nodes hold the others.
 if [[ ${TLLM_SPAWN_PROXY_PROCESS:-} != 1 ]]; then
-  printf '%s: needs 4 nodes: start it with slurm/serve.sbatch, or by trtllm-llmapi-launch\n' "$0" >&2
+  printf '%s: needs 4 nodes: start it with slurm/serve.sbatch, or start it by trtllm-llmapi-launch\n' "$0" >&2
   exit 2
 fi
 export CHECKPOINT=${CHECKPOINT:-nvidia/DeepSeek-R1-0528-NVFP4-v2}

@@ -5,7 +5,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # One rank of several runs this script; 2 nodes hold the others.
 if [[ ${TLLM_SPAWN_PROXY_PROCESS:-} != 1 ]]; then
-  printf '%s: needs 2 nodes: start it with slurm/serve.sbatch, or by trtllm-llmapi-launch\n' "$0" >&2
+  printf '%s: needs 2 nodes: start it with slurm/serve.sbatch, or apply kubernetes/, or start it by trtllm-llmapi-launch\n' "$0" >&2
   exit 2
 fi
 export CHECKPOINT=${CHECKPOINT:-nvidia/DeepSeek-V3.2-NVFP4}
