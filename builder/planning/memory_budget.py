@@ -45,7 +45,7 @@ def _load(builder: PlanBuilder) -> Load:
         mtp_draft_tokens=0 if builder.deployment.draft else builder.draft_tokens(),
         mtp_kv_layers=release.mtp_kv_layers,
         moe_backend=builder.value("moe_config.backend") if has_experts else None,
-        moe_max_num_tokens=builder.value("moe_config.max_num_tokens") if has_experts else None,
+        moe_max_num_tokens=builder.value("moe_config.max_num_tokens"),
         share_of=release.engine.memory_share,
     )
 

@@ -17,6 +17,7 @@ from builder.errors import BadInput
 from builder.facts import release
 from builder.facts.published_results import flatten
 from builder.planning import Decision, Facts, plan
+from builder.planning.memory import GIB, Budget
 from builder.rules.validation import validate
 from tests.conftest import of_release
 
@@ -326,7 +327,27 @@ def test_a_known_draft_model_counts_in_the_memory() -> None:
     }
     without, known = weights.values()
     assert 2 < known.budget.weights_gib - without.budget.weights_gib < 3
+    # 16 layers of 8 heads of 64 keys and values in BF16; the model itself drafts nothing then.
+    kept = [found.budget.kv_bytes_per_token for found in (without, known)]
+    assert kept[1] - kept[0] == 16 * 8 * 64 * 2 * 2
     assert not any("draft" in warning.where for warning in known.warnings)
+
+
+def test_the_budget_follows_the_limits_of_the_option_file() -> None:
+    def budget(*settings: str) -> Budget:
+        return pipeline.plan(NVFP4_GB200, [f"engine_config.{one}" for one in settings]).plan.budget
+
+    plain, chunked = budget(), budget("moe_config.max_num_tokens=1024")
+    assert chunked.activations_gib < plain.activations_gib - 1  # the experts' share of a step
+    short = budget("max_seq_len=4096", "max_batch_size=64")
+    tokens = 4096 + 64 * 32  # the longest request, and a block for each other one
+    assert short.temporary_kv_gib == pytest.approx(tokens * short.kv_bytes_per_token / GIB)
+
+
+def test_vllm_gives_the_cache_a_share_of_the_whole_gpu() -> None:
+    found = pipeline.plan("llama-3.3-70b-fp8-h100-vllm").plan.budget
+    share_gib = found.total_gib * found.free_gpu_memory_fraction
+    assert found.kv_cache_gib == pytest.approx(share_gib - found.used_gib)
 
 
 def test_an_unknown_draft_model_is_said_to_be_missing_in_the_memory() -> None:
