@@ -56,6 +56,7 @@ def test_a_node_that_is_down_or_silent_is_lost(
         ("echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", False),
         ("echo Unable to contact slurm controller >&2; exit 1", None),
         ("exec sleep 60", None),
+        (r"printf 'RUNNING\n'; printf 'gr\374n\n' >&2", True),  # Latin-1
     ],
 )
 def test_a_job_is_alive_unless_slurm_says_otherwise(
