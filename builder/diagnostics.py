@@ -217,6 +217,8 @@ def _slips(given: str, other: str) -> int | None:
     ours, theirs = _runs(given), _runs(other)
     if "".join(ours) == "".join(theirs):
         return 0
+    if _is_swapped("".join(ours), "".join(theirs)):
+        return 1
     numbers = [[run for run in runs if run.isdigit()] for runs in (ours, theirs)]
     if numbers[1] and sorted(given[:2]) != sorted(other[:2]) and given[:1] != other[:1]:
         return None
@@ -233,6 +235,15 @@ def _slips(given: str, other: str) -> int | None:
         return None
     limit = 2 if len(letters[1]) >= _LONG or sorted(letters[0]) == sorted(letters[1]) else 1
     return _edits(letters[0], letters[1], limit)
+
+
+def _is_swapped(given: str, other: str) -> bool:
+    """Whether a letter and a digit beside each other have changed places, and nothing else."""
+    if len(given) != len(other) or sorted(given) != sorted(other):
+        return False
+    at = next(i for i, (one, two) in enumerate(zip(given, other, strict=True)) if one != two)
+    one, two = given[at], given[at + 1]
+    return one.isdigit() != two.isdigit() and f"{given[:at]}{two}{one}{given[at + 2 :]}" == other
 
 
 @lru_cache(maxsize=10_000)

@@ -180,6 +180,7 @@ SURROUNDINGS_FILE: Any = {
     "libraries": {"*": {"source": Text, "names": Names}},
     "switches": {"source": Text, "names": Names},
     "choices": {"source": Text, "names": {"*": Names}},
+    "machines": {"source": Text, "names": {"*": Text}},
 }
 
 BENCHMARK_TOOLS: Any = {"*": [{"statement": Text, "source": Text}]}

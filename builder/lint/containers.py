@@ -15,17 +15,20 @@ from ..facts import hardware
 from ..facts.release import ServerRole
 from . import script, script_workers
 from .inner_places import inside
+from .mentioned_gpus import of_label
 from .script import Statement
 from .section import below
 from .server_commands import COMMANDS, containers, environment, words_of
 from .shell_values import Values
-from .workers import ROLES, WORKER, Place, Worker
+from .workers import ROLES, TOOLS, WORKER, Place, Worker, holder
 
 _GPU = "nvidia.com/gpu"
 _RESOURCES = ("limits", "requests", "claims")
+_SIDE = "subComponentType"
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _DEFAULT_PORT = "8000"
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
-_PRODUCT = "nvidia.com/gpu.product"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 # How a service of dstack or a Truss asks for GPUs: `H100:8`, or the number first.
 _SERVICE_GPUS = re.compile(
     r"(?:(?P<first>\d+):(?P<kind>[A-Za-z]\w*)|(?P<kind_first>[A-Za-z]\w*):(?P<last>\d+))(?::\d+GB)?"
@@ -84,6 +87,17 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
             if key and key != _GPU and not above.endswith(".limits") and closest(key, [_GPU]):
                 what, fix = "is no resource of a node", f"did you mean {_GPU}?"
                 yield located(place, path, what, fix, "misspelt-name")
+
+
+def misspelt_sides(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+    """Services of a Dynamo graph of a side that is misspelt: they are of no side then."""
+    for document in documents:
+        for data, path, _ in objects(document):
+            side = data.get(_SIDE)
+            if isinstance(side, str) and side not in ROLES and (near := closest(side, ROLES)):
+                where = below(path, _SIDE)
+                what, fix = f"{side} is no side of a service", f"did you mean {near}?"
+                yield located(document.locate(where), where, what, fix, "unknown-value")
 
 
 def domain_nodes(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
@@ -148,7 +162,7 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
         for data, path, around in objects(document):
             opens = _ports(data) or any(key in data for key in _PROBES)
             servers = list(_started(document, data, path, around)) if opens else []
-            if len(servers) != 1 or servers[0].is_dynamo or servers[0].is_disaggregated:
+            if len(servers) != 1 or servers[0].program or servers[0].is_disaggregated:
                 continue
             given = servers[0].flag(("--port",))
             port = given[0].strip("\"'") if given else _DEFAULT_PORT
@@ -208,17 +222,16 @@ def _objects(
 
 def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) -> Around:
     """What an object adds to what is around its containers."""
-    selector = data.get("nodeSelector")
-    product = selector.get(_PRODUCT) if isinstance(selector, Mapping) else None
-    if product and (kind := _of_product(str(product))):
-        around = replace(around, gpu=kind)
+    kinds = {kind for label in _labels(data) if (kind := of_label(label))}
+    if len(kinds) == 1:
+        around = replace(around, gpu=kinds.pop())
     if count := _number(value_at(data, "leaderWorkerTemplate.size")):
         where = below(path, "leaderWorkerTemplate.size")
         around = replace(around, nodes=(count, where))
     if "componentType" in data or "podTemplate" in data:  # a service of a Dynamo graph
         count = _number(value_at(data, "multinode.nodeCount"))
         where = below(path, "multinode.nodeCount")
-        role = ROLES.get(str(data.get("subComponentType") or data.get("type")))
+        role = ROLES.get(str(data.get(_SIDE) or data.get("type")))
         around = replace(around, nodes=(count, where) if count else None, gpus=None, role=role)
     for key in ("resources.gpu", "resources.accelerator"):
         named = _SERVICE_GPUS.fullmatch(str(value_at(data, key)))
@@ -243,11 +256,25 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
         maps = {name: value_at(row, "configMap.name") for name, row in volumes.items()}
         around = replace(around, config_maps={name: str(row) for name, row in maps.items() if row})
     for name, text, within in environment(data):
-        if name == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"\d+(,\d+)*", text):
+        if name in _VISIBLE and re.fullmatch(r"\d+(,\d+)*", text):
             where = below(path, within)
             count = len(text.split(","))
             around = replace(around, gpus=Place(count, document.locate(where), where))
     return around
+
+
+def _labels(data: Mapping[str, Any]) -> Iterator[str]:
+    """The labels that a pod wants its nodes to have."""
+    selector = data.get("nodeSelector")
+    yield from map(str, selector.values() if isinstance(selector, Mapping) else ())
+    required = f"affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
+    terms = value_at(data, required)
+    for term in terms if isinstance(terms, list) else ():
+        rows = value_at(term, "matchExpressions")
+        for row in rows if isinstance(rows, list) else ():
+            values = value_at(row, "values")
+            is_wanted = value_at(row, "operator") == "In" and isinstance(values, list)
+            yield from map(str, values if is_wanted else ())
 
 
 def _named_rows(rows: Any) -> dict[str, Mapping[str, Any]]:
@@ -282,7 +309,7 @@ def _started(
             spread = spread or script_workers.spreads(word.text)
             for words in script_workers.started(word.text, START, given):
                 found.append([(each, inside(document, where, word.text, at)) for each, at in words])
-    if any(script.is_server(word) or word.endswith(WORKER) for word, _ in listed):
+    if any(script.is_server(word) or holder(word) for word, _ in listed):
         found.append(listed)
     for each in found:
         maps = _mounted(data, around)
@@ -293,16 +320,8 @@ def _started(
 
 def _is_line(text: str) -> bool:
     """Whether a word of a list is a command line of its own, with a server in it."""
-    return script.mentions_server(text) or (WORKER in text and re.search(r"\s", text) is not None)
-
-
-def _of_product(label: str) -> str | None:
-    """The kind of GPU that a label of a node names."""
-    for name in hardware.known():
-        product = hardware.load(name).kubernetes_product.value
-        if label == product or label.startswith(f"{product}-"):
-            return name
-    return None
+    named = any(name in text for name in (WORKER, *TOOLS))
+    return script.mentions_server(text) or (named and re.search(r"\s", text) is not None)
 
 
 def _number(value: Any) -> int | None:

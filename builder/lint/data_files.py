@@ -51,6 +51,8 @@ def schemas() -> Mapping[str, Any]:
         "findings.yaml": plain_data.FINDINGS,
         "formats/counterparts.yaml": Counterparts,
         "formats/dynamo_worker.yaml": WorkerFlags,
+        "formats/trtllm_bench.yaml": WorkerFlags,
+        "formats/trtllm_eval.yaml": WorkerFlags,
         "formats/embedded.yaml": EmbeddedFormats,
         "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
         "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,

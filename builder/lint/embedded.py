@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..diagnostics import Diagnostic
+from ..diagnostics import Diagnostic, is_misspelling, located
 from ..documents import Yaml, value_at
 from ..facts.release import Release
 from ..rules import flags as server_flags
@@ -20,10 +20,6 @@ EMBEDDED = "file with engine options"
 COMPOSE = "Compose file"
 TRUSS = "Truss configuration"
 KINDS = (EMBEDDED, COMPOSE, TRUSS)
-
-# A part of a recipe for Slurm: NVIDIA/srt-slurm examples/features/override.yaml@b9947a0.
-_ZIPPED = "zip_override_"
-_MAX_VARIANTS = 50
 
 
 def read(documents: Sequence[Yaml], release: Release) -> Content | None:
@@ -72,12 +68,8 @@ def _walk(data: Any, path: str, document: Yaml, content: Content, release: Relea
     if isinstance(data, Mapping):
         holder = path.rpartition(".")[2] in names("holders")
         if path and _is_options(data, holder, release):
-            variants = max((1, *_lengths(data))) if path.startswith(_ZIPPED) else 0
-            rows = [_of_variant(data, n) for n in range(min(variants, _MAX_VARIANTS))] or [data]
-            content.sections += (Section(row, document, path) for row in rows)
-            if variants > _MAX_VARIANTS:
-                last = f"{_MAX_VARIANTS + 1} to {variants}"
-                content.unread.append(f"{path}: variants {last}")
+            content.sections.append(Section(data, document, path))
+            content.diagnostics += _misspelt_holder(path, document)
             return
         for key, value in data.items():
             inner = below(path, str(key))
@@ -94,22 +86,14 @@ def _walk(data: Any, path: str, document: Yaml, content: Content, release: Relea
             content.diagnostics += inner_content.diagnostics
 
 
-def _lengths(data: Any) -> Iterator[int]:
-    """How many variants each list has values for: they stand beside each other, a list of one value
-    stands for all."""
-    if isinstance(data, Mapping):
-        for value in data.values():
-            yield from _lengths(value)
-    elif isinstance(data, list):
-        yield len(data)
-
-
-def _of_variant(data: Any, index: int) -> Any:
-    if isinstance(data, Mapping):
-        return {key: _of_variant(value, index) for key, value in data.items()}
-    if isinstance(data, list) and data:
-        return data[min(index, len(data) - 1)]
-    return data
+def _misspelt_holder(path: str, document: Yaml) -> Iterator[Diagnostic]:
+    """The key above options, if it is one that holds them for a launcher, with one slip."""
+    key = path.rpartition(".")[2]
+    style = [name for name in sorted(names("holders")) if ("_" in name) == ("_" in key)]
+    near = [name for name in style if is_misspelling(key, name) and abs(len(name) - len(key)) <= 1]
+    if near and key not in style:
+        what, fix = "is no name under which options are looked for", f"did you mean {near[0]}?"
+        yield located(document.locate(path), path, what, fix, "misspelt-name", "warning")
 
 
 def _is_options(data: Mapping[str, Any], holder: bool, release: Release) -> bool:

@@ -13,7 +13,11 @@ from ..facts.schema import Text
 
 FORMAT = DATA / "formats" / "embedded.yaml"
 SURROUNDINGS = DATA / "formats" / "surroundings.yaml"
-WORKERS = DATA / "formats" / "dynamo_worker.yaml"
+WORKERS = {
+    "dynamo.trtllm": DATA / "formats" / "dynamo_worker.yaml",
+    "trtllm-bench": DATA / "formats" / "trtllm_bench.yaml",
+    "trtllm-eval": DATA / "formats" / "trtllm_eval.yaml",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,9 @@ class EmbeddedFormats:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFlags:
-    """The flags of Dynamo's workers: the `options` that they set, the `switches` among them, those
-    that take `json`, the `prefix` of those that name an option by its path, and `others`."""
+    """The flags of a program with the engine in it: the `options` that they set, the `switches`
+    among them, those that take `json`, the `prefix` of those that name an option by its path, the
+    `modes` or tasks that it has, and `others`."""
 
     source: Text
     options: Mapping[Text, Text]
@@ -64,8 +69,8 @@ def _document() -> EmbeddedFormats:
 
 
 @cache
-def worker_flags() -> WorkerFlags:
-    document: WorkerFlags = data_file.load(WORKERS, WorkerFlags)
+def worker_flags(program: str) -> WorkerFlags:
+    document: WorkerFlags = data_file.load(WORKERS[program], WorkerFlags)
     return document
 
 

@@ -197,6 +197,7 @@ def _disaggregated(document: Yaml) -> Content:
     own, shared = split(document.data, fields_of(table, "Disaggregated"))
     both = {key: value for key, value in own.items() if key in server_keys}
     content = Content(DISAGGREGATED)
+    content.diagnostics += _located(document, _on_both_sides(own))
     servers: tuple[tuple[str, ServerRole], ...]
     servers = (("context_servers", "prefill"), ("generation_servers", "decode"))
     for name, role in servers:
@@ -232,6 +233,17 @@ def _conflicts(
         if shared[key] != options[key]:
             what = "is given here and at the top of the file, with other values"
             yield Diagnostic(f"{name}.{key}", what, "keep one", "conflicting-values")
+
+
+def _on_both_sides(own: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """Addresses that stand on both sides: each server is of one."""
+    first = value_at(own, "context_servers.urls")
+    second = value_at(own, "generation_servers.urls")
+    for index, url in enumerate(second if isinstance(second, list) else ()):
+        if isinstance(first, list) and url in first and "{" not in str(url):
+            what = f"{str(url)[:60]} is one of context_servers.urls as well"
+            fix = "give each server an address of its own"
+            yield Diagnostic(f"generation_servers.urls.{index}", what, fix, "instances-urls")
 
 
 def _urls(name: str, given: Mapping[str, Any]) -> Iterator[Diagnostic]:

@@ -28,7 +28,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(\r\n|.)", re.DOTALL)
-_PRINTERS = ("echo", "printf")  # what they only show is for a reader
+PRINTERS = ("echo", "printf")  # what they only show is for a reader
 _HERE = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
 _TARGET = re.compile(
     r"(?:(?<![\d&>])(?P<redirect>>>?)\|?[ \t]*"
@@ -225,7 +225,7 @@ def is_recipe(name: str) -> bool:
 
 def mentions_any(text: str) -> bool:
     """Whether a text can start a server or write a file of its own."""
-    if any(name in text for name in (COMMAND, MODULE, "<<", "NIM_", "dynamo.trtllm")):
+    if any(name in text for name in (COMMAND, MODULE, "<<", "NIM_", "dynamo.trtllm", *PROGRAMS)):
         return True
     return re.search(r"\.ya?ml\b|dump\(", text) is not None  # echo, printf, yq or Python
 
@@ -270,7 +270,7 @@ def _commands(
     behind those `around` it."""
     for row in _statements(text, start):
         words, rows = row.words, (*around, row)
-        if words[0].text in _PRINTERS and not row.redirects and row.end != "|":
+        if words[0].text in PRINTERS and not row.redirects and row.end != "|":
             continue
         for index, word in enumerate(words):
             if is_server(word.text):

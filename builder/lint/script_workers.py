@@ -11,7 +11,7 @@ from ..facts import hardware
 from . import job_script, script
 from .script import Word
 from .shell_values import Values
-from .workers import MODE_FLAG, ROLES, SPAWNERS, WORKER, Place, Worker
+from .workers import MODE_FLAG, ROLES, SPAWNERS, TOOLS, WORKER, Place, Worker, holder
 
 Words = list[tuple[str, Location]]
 
@@ -51,12 +51,16 @@ def _started(
     for command, place, rows in zip(read.commands, read.starts, read.runs, strict=True):
         words = [Word(script.COMMAND, place, True), *values.words(command)]
         yield _texts(words), _texts(values.words(script.before(rows)))
-    for row in read.statements if WORKER in text else ():
+    names = (WORKER, *TOOLS)
+    for row in read.statements if any(name in text for name in names) else ():
+        if row.words[0].text in script.PRINTERS and not row.redirects:
+            continue
         for index, word in enumerate(row.words):
-            if word.text.endswith(WORKER):
+            if holder(word.text):
                 yield _texts(values.words(row.words[index:])), _texts(row.words[:index])
                 break
-            if depth < 2 and WORKER in word.text and re.search(r"\s", word.text):  # bash -c "..."
+            is_line = any(name in word.text for name in names) and re.search(r"\s", word.text)
+            if depth < 2 and is_line:  # bash -c "..."
                 yield from _started(word.text, word.location, environment, depth + 1)
 
 

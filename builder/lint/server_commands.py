@@ -22,6 +22,8 @@ from .script import Script, Word
 from .section import Section, below
 from .variables import as_shell
 
+_SIZE = "tensor_parallel_size"
+
 
 @dataclass(frozen=True, slots=True)
 class GivenFlag:
@@ -138,6 +140,8 @@ def beside_flags(
     setters = {
         server_flags.option_path(given[name].flag, rule_context.release): name for name in flags
     }
+    if _is_whole(command, options):
+        together = {_SIZE: 1, **together}  # which the engine takes without
     for diagnostic in constraints.violations(together, rule_context):
         if diagnostic.where in alone:
             continue
@@ -147,6 +151,16 @@ def beside_flags(
             yield _at(given, replace(diagnostic, where=setters[diagnostic.where]))
         elif section and value_at(section.options, diagnostic.where) is not None:
             yield section.locate(diagnostic)
+        elif diagnostic.where in ("model", _SIZE) and command.arguments:
+            yield _at_location(diagnostic, command.arguments[0].location)
+
+
+def _is_whole(command: Command, options: Mapping[str, Any]) -> bool:
+    """Whether a command and its file say how many GPUs share the model, by silence too."""
+    words = (*command.arguments, *(row.word for row in command.given))
+    known = bool(options) or command.option_file is None
+    flags = {row.flag.name for row in command.given}
+    return known and all(row.certain for row in words) and not flags & {"tp_size", _SIZE}
 
 
 def _at(given: Mapping[str, GivenFlag], diagnostic: Diagnostic) -> Diagnostic:

@@ -200,13 +200,16 @@ def unknown(model: Named) -> Diagnostic:
 
 
 def _completed(name: str) -> str | None:
-    """The one name that begins with all of this one and goes on for a letter or a number, or that
-    has a zero where this one has an O."""
-    given = name.lower()
+    """The one name that begins with all of this one and goes on for a letter or a number, that
+    has a zero where this one has an O, or that another of the known publishers has."""
+    given, known = name.lower(), list(model_names.known_names())
+    publisher, _, model = given.rpartition("/")
+    publishers = {other.partition("/")[0].lower() for other in known}
     rows = [
         other
-        for other in model_names.known_names()
-        if re.fullmatch(rf"{re.escape(given)}(?:[a-z]|\d+)", other.lower())
+        for other in known
+        if (publisher in publishers and other.lower().endswith(f"/{model}"))
+        or re.fullmatch(rf"{re.escape(given)}(?:[a-z]|\d+)", other.lower())
         or other.lower().replace("0", "o") == given.replace("0", "o")
     ]
     return rows[0] if len(rows) == 1 and "/" in name else None

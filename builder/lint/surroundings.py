@@ -16,6 +16,7 @@ from .content import role_of
 from .embedded_formats import surroundings as table
 from .section import Section, below, int_at
 from .serving import named_gpu
+from .workers import Place
 
 _VARIABLE = re.compile(r"(?<![\w$.{/-])T[A-Z]*L[A-Z]*(?:_[A-Z0-9]+)+(?![\w/-])")
 # A variable with its value: in a shell, in a mapping, or with the value below the name.
@@ -26,6 +27,8 @@ _SETTING = re.compile(
 )
 _OF_LIBRARY = re.compile(r"(?<![\w$.{/-])(NCCL|UCX)_[A-Z0-9_]+(?=[\"']?(?:[=:,]|\s+[\w\"']|\s*$))")
 _OF_NODE = ("resources.gpus_per_node", "hardware.gpus_per_node")
+_NODE_GPUS, _NODES = ("gpus_per_node", "num_gpus_per_node"), ("num_nodes", "nnodes", "nodes")
+_ALL_GPUS = ("num_gpus", "gpus", "gpu_count", "n_gpus")
 _PLACEHOLDER = re.compile(r"[$<>{}`]")
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
@@ -41,9 +44,10 @@ def layout(document: Yaml) -> str:
     return ""
 
 
-def misspelt_keys(document: Yaml) -> Iterator[Diagnostic]:
-    """Keys of a launcher's file that are one of its own, misspelt: it does not read them."""
-    name = layout(document)
+def misspelt_keys(document: Yaml, name: str = "") -> Iterator[Diagnostic]:
+    """Keys of a launcher's file that are one of its own, misspelt: it does not read them. Of a
+    part of such a file the `name` of its layout is given."""
+    name = name or layout(document)
     for path, known in table()["layouts"][name]["keys"].items() if name else ():
         inside = value_at(document.data, path) if path else document.data
         for key in inside if isinstance(inside, Mapping) else ():
@@ -173,6 +177,27 @@ def _node_gpus(document: Yaml) -> Iterator[Diagnostic]:
             what = f"{given} GPUs in a node, and one of {gpu.name} has {most}"
             fix = f"give {most}, and as many nodes as that takes"
             yield located(document.locate(path), path, what, fix, "node-gpus", "warning")
+
+
+def gpus_beside(document: Yaml, path: str) -> Place | None:
+    """The GPUs that a launcher has beside its options, of all of its nodes."""
+    above = path.rpartition(".")[0]
+    beside = value_at(document.data, above) if above else document.data
+
+    def found(names: Iterable[str]) -> tuple[int, str] | None:
+        rows = ((int_at(beside, name), name) for name in names)
+        return next(((count, name) for count, name in rows if count), None)
+
+    if not (path and isinstance(beside, Mapping)):
+        return None
+    (each, name), nodes = found(_NODE_GPUS) or (None, ""), found(_NODES)
+    if each and nodes:
+        where = below(above, nodes[1] if nodes[0] > 1 else name)
+        return Place(each * nodes[0], document.locate(where), where)
+    if (whole := found(_ALL_GPUS)) and (nodes is None or nodes[0] == 1):
+        where = below(above, whole[1])
+        return Place(whole[0], document.locate(where), where)
+    return None
 
 
 def gpu_diagnostic(

@@ -7,20 +7,22 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from ..diagnostics import Diagnostic
+from ..diagnostics import Diagnostic, located
 from ..documents import DATA, Yaml, value_at
-from ..facts import data_file
+from ..facts import data_file, hardware
 from ..facts.release import Release
 from ..facts.release.table import FORMAT_TABLE
 from ..rules.validation import validate
 from .content import Content
 from .kinds import is_option
 from .section import Section, StatedWorkload, below, int_at
-from .serving import Named, unknown_gpu
+from .serving import ON_GPU, Named, unknown_gpu
 from .surroundings import gpu_diagnostic
 
 FORMAT = DATA / "formats" / "truss.yaml"
 _TOP, _RUNTIME = "trt_llm", "trt_llm.runtime"
+_QUANTIZED = "build.quantization_type"
+_FLOATS = {"fp8": "FP8", "fp4": "NVFP4"}
 _PATCH, _ENGINE = "patch_kwargs", "engine_config"
 _COUNTS = {
     "V1": ("build.tensor_parallel_count", "build.pipeline_parallel_count"),
@@ -112,3 +114,10 @@ def _gpus(document: Yaml, given: Mapping[str, Any], stack: str) -> Iterator[Diag
     yield from (replace(x, severity="warning") for x in unknown_gpu(Named(kind, place, where)))
     if found := gpu_diagnostic(world, gpus, place, where):
         yield found
+    quantized = _FLOATS.get(str(value_at(given, _QUANTIZED)).partition("_")[0])
+    has = hardware.load(kind).precisions.value if kind in hardware.known() else ()
+    if has and quantized and not any(row.startswith(quantized) for row in has):
+        path = below(_TOP, _QUANTIZED)
+        what = f"{value_at(given, _QUANTIZED)}, and {kind} has no {quantized} arithmetic"
+        fix = f"take a GPU that has {quantized}, or another quantization_type"
+        yield located(document.locate(path), path, what, fix, ON_GPU)

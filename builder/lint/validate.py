@@ -12,6 +12,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location
 from ..documents import Yaml, scan_yaml
 from ..errors import BadInput
+from ..facts import hardware
 from ..facts.release import Release
 from ..files import read_bytes, read_text
 from ..rules.context import RuleContext
@@ -21,6 +22,7 @@ from . import (
     embedded,
     job_script,
     kinds,
+    mentioned_gpus,
     named_images,
     python_api,
     python_writing,
@@ -30,6 +32,7 @@ from . import (
     serving,
     surroundings,
     systemd_unit,
+    variants,
     worker_rules,
     workers,
 )
@@ -143,6 +146,30 @@ def validate(
     source: Text, rule_context: RuleContext, accepted: Collection[tuple[str, str]] = ()
 ) -> Verdict:
     """One file by one release. Vulnerable versions of `accepted` products are warned of."""
+    found = _of_file(source, rule_context, accepted)
+    said = mentioned_gpus.of_text(source.text)
+    if said is None or rule_context.gpu or not (found.judged.sections or found.judged.commands):
+        return found
+    gpu = replace(rule_context, gpu=hardware.load(said.kind), num_gpus=said.count or None)
+    told = _of_file(source, gpu, accepted)
+    known = {_fault(row) for row in found.diagnostics}
+    rows = [row if _fault(row) in known else _doubtful(row, said) for row in told.diagnostics]
+    return replace(told, diagnostics=rows)
+
+
+def _fault(diagnostic: Diagnostic) -> tuple[Location, str, str]:
+    return diagnostic.location, diagnostic.path, diagnostic.rule
+
+
+def _doubtful(diagnostic: Diagnostic, said: mentioned_gpus.Mention) -> Diagnostic:
+    """What is wrong only if a file is for the GPU that a remark or a name in it speaks of."""
+    what = f"{diagnostic.message} (line {said.line} names {said.kind})"
+    return replace(diagnostic, message=what, severity="warning")
+
+
+def _of_file(
+    source: Text, rule_context: RuleContext, accepted: Collection[tuple[str, str]]
+) -> Verdict:
     if source.form == MODEL_CONFIG:
         from . import model_config
 
@@ -155,6 +182,18 @@ def validate(
     named, diagnostics = named_images.read(source.text, accepted)
     if source.form in (SCRIPT, DOCKERFILE):
         return _script(source, rule_context, named, diagnostics)
+    if variants.may_be(source.documents, rule_context.release):
+
+        def judge(variant: Yaml) -> Verdict:
+            return _of_yaml(replace(source, documents=[variant]), rule_context, named, diagnostics)
+
+        return variants.verdict(source.documents[0], judge)
+    return _of_yaml(source, rule_context, named, diagnostics)
+
+
+def _of_yaml(
+    source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
+) -> Verdict:
     syntax = [row for document in source.documents for row in document.diagnostics]
     content = kinds.read(source.documents, rule_context.release)
     if content is None or content.kind.startswith(kinds.KUBERNETES):
@@ -204,7 +243,7 @@ def _with_embedded(source: Text, content: Content | None, release: Release) -> C
         return content  # a list of its own is a data set and starts nothing
     inside = embedded.read(source.documents, release)
     if content is None:
-        starts = (script.COMMAND, script.MODULE, workers.WORKER)
+        starts = (script.COMMAND, script.MODULE, workers.WORKER, *workers.TOOLS)
         runs = any(name in source.text for name in starts)
         return inside or (embedded.empty(source.documents) if runs else None)
     if inside:
@@ -236,6 +275,7 @@ def _around(
     yield from containers.no_texts(source.documents)
     if servers:
         yield from containers.misspelt_resources(source.documents)
+        yield from containers.misspelt_sides(source.documents)
         yield from containers.unreached_ports(source.documents)
         yield from containers.domain_nodes(source.documents)
     else:
@@ -255,6 +295,7 @@ def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
         sizes = [name for name in section.options if str(name).endswith("_parallel_size")]
         world = surroundings.world_size(section.options) if sizes else None
         gpus = around.total if around else None
+        gpus = gpus or surroundings.gpus_beside(section.document, section.path)
         if world and gpus and not section.within:
             found = surroundings.gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
             if found:  # they may be those of one node of several

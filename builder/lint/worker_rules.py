@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from ..diagnostics import (
@@ -24,10 +25,9 @@ from .embedded_formats import worker_flags
 from .section import Section, section_diagnostics
 from .surroundings import gpu_diagnostic, world_size
 from .variables import SHELL, TEMPLATE, value_of
-from .workers import MODE_FLAG, WORKER, Worker
+from .workers import MODE_FLAG, Worker
 
 _BLOCKS = "--kv-block-size"
-_WITHIN = f"the flags of {WORKER}"
 
 
 @dataclass
@@ -51,7 +51,8 @@ class _Own:
     def section(self, worker: Worker) -> Section:
         document = Yaml(self.over({}), self.places)
         options, role = document.data, worker.role
-        return Section(options, document, within=_WITHIN, role=role, is_open=self.is_open)
+        within = f"the flags of {worker.program}"
+        return Section(options, document, within=within, role=role, is_open=self.is_open)
 
 
 def diagnostics(
@@ -63,7 +64,9 @@ def diagnostics(
     """All of that. `files` are the options of each file that is given beside the servers, by the
     last part of its name. A job may hold several servers: they share its GPUs."""
     for worker in servers:
-        own = _own_options(worker) if worker.is_dynamo else None
+        own = _own_options(worker) if worker.program else None
+        if own and worker.program in workers.TOOLS:
+            yield from _task(worker)
         if own:
             yield from _misspelt(worker)
             yield from _other_side(worker)
@@ -77,7 +80,7 @@ def diagnostics(
 
 def _own_options(worker: Worker) -> _Own:
     """The options that the flags of a worker of Dynamo set, each at its flag."""
-    table, own = worker_flags(), _Own(places={"": worker.words[0][1]})
+    table, own = worker_flags(worker.program), _Own(places={"": worker.words[0][1]})
     for index, (word, place) in enumerate(worker.words):
         name, equals, text = word.partition("=")
         switch = name.replace("--no-", "--", 1) in table.switches
@@ -136,7 +139,8 @@ def _options(
     """What is wrong with the options of the flags, and with them beside those of the file."""
     here = workers.context(rule_context, worker)
     if not worker.file:
-        yield from section_diagnostics(section, here)
+        for row in section_diagnostics(section, here):
+            yield serving.at_model(row, worker.model)
         return
     yield from section_diagnostics(_opened(section), here)
     base = worker.given(files)
@@ -198,7 +202,7 @@ def _models(servers: Sequence[Worker]) -> Iterator[Diagnostic]:
 
 
 def _misspelt(worker: Worker) -> Iterator[Diagnostic]:
-    table = worker_flags()
+    table = worker_flags(worker.program)
     known = (*table.options, *table.json, *table.others)
     for word, place in worker.words:
         name = word.partition("=")[0].replace("--no-", "--", 1)
@@ -206,15 +210,24 @@ def _misspelt(worker: Worker) -> Iterator[Diagnostic]:
             continue
         near = next((flag for flag in known if is_misspelling(name, flag)), None)
         if near := near or of_same_words(name, known):
-            what = f"{name} is no flag of {WORKER}"
+            what = f"{name} is no flag of {worker.program}"
             yield located(place, worker.path, what, f"did you mean {near}?", "unknown-flag")
+
+
+def _task(worker: Worker) -> Iterator[Diagnostic]:
+    """A task of a tool whose name is misspelt."""
+    for word, place in islice(worker.tasks, 1):
+        modes = worker_flags(worker.program).modes
+        if word not in modes and (near := closest(word, modes)):
+            what = f"{word} is no task of {worker.program}"
+            yield located(place, worker.path, what, f"did you mean {near}?", "unknown-value")
 
 
 def _other_side(worker: Worker) -> Iterator[Diagnostic]:
     """A side that is given twice, and differently."""
     given = worker.flag((MODE_FLAG,))
     side = given[0].strip("\"'") if given else ""
-    modes = worker_flags().modes
+    modes = worker_flags(worker.program).modes
     if given and side not in modes and not serving.is_open(side):
         what, fix = f"{MODE_FLAG} {side} is no side of a worker", nearest(side, modes)
         yield located(given[1], worker.path, what, fix, "disagg-mode")

@@ -15,13 +15,15 @@ from ..facts import hardware
 from ..facts.release import ServerRole
 from ..rules.context import RuleContext
 from . import script, serving
+from .embedded_formats import worker_flags
 from .section import Section
 from .serving import Named
 
 WORKER = "dynamo.trtllm"
+TOOLS = ("trtllm-bench", "trtllm-eval")  # which hold the engine themselves
 SPAWNERS = ("mpirun", "srun", script.LAUNCHER)  # they start a server on other nodes as well
 MODE_FLAG = "--disaggregation-mode"
-MODEL_FLAGS = ("--model-path", "--model")
+MODEL_FLAGS = ("--model-path", "--model", "-m")
 FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
 _SERVER_LISTS = ("-c", "--config_file")  # of a server in front of others
 # Those of the server that have no model behind them.
@@ -58,8 +60,20 @@ class Worker:
     config_maps: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def is_dynamo(self) -> bool:
-        return any(word.endswith(WORKER) for word, _ in self.words)
+    def program(self) -> str:
+        """The program whose flags set options of the engine in words of its own, if it is one."""
+        return next((name for word, _ in self.words if (name := holder(word))), "")
+
+    @property
+    def tasks(self) -> Iterator[tuple[str, Location]]:
+        """The words of a tool that are neither flags nor their values: the first is its task."""
+        table, rest = worker_flags(self.program), list(self.words[1:])
+        while rest:
+            word, place = rest.pop(0)
+            if not word.startswith("-"):
+                yield word, place
+            elif not ("=" in word or word in table.switches or word.startswith("--no")):
+                rest = rest[1:]
 
     def flag(self, names: Iterable[str]) -> tuple[str, Location] | None:
         """The value of the first of these flags that is given."""
@@ -124,6 +138,14 @@ class Worker:
         return any(word.rpartition("/")[2] in SPAWNERS for word, _ in self.words)
 
 
+def holder(word: str) -> str:
+    """The program with the engine in it that a word names: Dynamo's worker, or a tool."""
+    if word.endswith(WORKER):
+        return WORKER
+    name = word.rpartition("/")[2]
+    return name if name in TOOLS else ""
+
+
 def unknown_models(workers: Sequence[Worker]) -> Iterator[Diagnostic]:
     """Models of servers of which no facts are known, each once."""
     seen = set()
@@ -137,7 +159,7 @@ def unknown_models(workers: Sequence[Worker]) -> Iterator[Diagnostic]:
 
 def may_name_a_file(text: str) -> bool:
     """Whether a text can hold a server's command with an option file."""
-    starts = script.COMMAND in text or WORKER in text
+    starts = any(name in text for name in (script.COMMAND, WORKER, *TOOLS))
     return starts and any(flag in text for flag in FILE_FLAGS)
 
 

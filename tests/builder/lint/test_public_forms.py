@@ -435,12 +435,12 @@ base:
   backend:
     type: trtllm
     trtllm_config:
-      decode: {tensor_parallel_size: 8, max_num_tokens: 8192}
+      aggregated: {tensor_parallel_size: 8, max_num_tokens: 8192}
 zip_override_batch:
   name: [small, large]
   backend:
     trtllm_config:
-      decode:
+      aggregated:
         max_batch_size: [32, 64]
         cuda_graph_config: {batch_sizes: [[1, 32], [1, 64]], enable_padding: [true]}
 """
@@ -461,9 +461,7 @@ def test_no_variant_goes_unsaid(builder: Run, tmp_path: Path) -> None:
     many = empty.replace("[32, 64]", str(list(range(1, 61))))
     (tmp_path / "f.yaml").write_text(many)
     (file,) = checked(builder("check", "f.yaml", "--json"))["files"]
-    assert file["not_read"] == [
-        "zip_override_batch.backend.trtllm_config.decode: variants 51 to 60"
-    ]
+    assert file["not_read"] == ["zip_override_batch: variants 51 to 60"]
 
 
 def test_names_of_a_sweep_stand_for_its_values(builder: Run, tmp_path: Path) -> None:
