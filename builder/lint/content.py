@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,10 @@ _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
     ("prefill", ("prefill", "ctx", "context")),
     ("decode", ("decode", "gen")),
     ("agg", ("agg",)),
+)
+SIDE = re.compile(
+    r"(?<![a-z])(?:(?P<prefill>prefill|context|ctx)|(?P<decode>decode|generation|gen))"
+    r"(?:er|ing)?s?(?![a-z])"
 )
 
 
@@ -55,6 +60,12 @@ def fields_of(table: Release, name: str) -> Mapping[str, Any]:
 
 def role_of(name: str) -> ServerRole | None:
     return next((role for role, words in _ROLES if any(word in name for word in words)), None)
+
+
+def side_of(name: str) -> ServerRole | None:
+    """The side of disaggregated serving that the name of a file tells in a word of its own."""
+    found = SIDE.search(name.lower())
+    return None if found is None else "prefill" if found["prefill"] else "decode"
 
 
 def split(

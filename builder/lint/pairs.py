@@ -6,26 +6,22 @@ names differ in nothing but the side: as nothing else says so, that is only warn
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 from ..diagnostics import Diagnostic
-from ..facts.release import Release, ServerRole
+from ..facts.release import Release
 from ..rules.context import RuleContext
 from ..rules.judgement import agreed
 from . import kinds
+from .content import SIDE, side_of
 from .files import SourceFile
 from .section import Section, disagreements
 from .validate import YAML_SUFFIXES, Text
 
 _SIDES = ("prefill", "decode")
-_SIDE = re.compile(
-    r"(?<![a-z])(?:(?P<prefill>prefill|context|ctx)|(?P<decode>decode|generation|gen))"
-    r"(?:er|ing)?s?(?![a-z])"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ def may_be_side(target: SourceFile) -> bool:
         return False
     if target.context:
         return target.context.role in _SIDES and target.context.checkpoint is not None
-    return _SIDE.search(target.path.stem.lower()) is not None
+    return side_of(target.path.stem) is not None
 
 
 def side(target: SourceFile, source: Text, rule_context: RuleContext) -> Side | None:
@@ -58,9 +54,8 @@ def side(target: SourceFile, source: Text, rule_context: RuleContext) -> Side | 
     if content is None or content.kind != kinds.ENGINE or content.sections[0].is_open:
         return None
     context, stem = target.context, target.path.stem.lower()
-    named = _SIDE.search(stem)
-    role: ServerRole = "prefill" if named and named["prefill"] else "decode"
-    service: object = (target.path.parent, _SIDE.sub("", stem))
+    role = side_of(stem) or "decode"
+    service: object = (target.path.parent, SIDE.sub("", stem))
     is_certain = bool(context and context.checkpoint)
     if context and context.checkpoint and context.role:
         role, service = context.role, context.checkpoint.name

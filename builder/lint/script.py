@@ -204,7 +204,7 @@ def is_server(word: str) -> bool:
 
 
 def misspelt_programs(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
-    """Commands whose program is the server's, misspelt."""
+    """Commands whose program is the server's, or what starts its ranks, misspelt."""
     for row in rows:
         names = [word.text.rpartition("/")[2] for word in row.words]
         starts = [0, *(index + 1 for index, name in enumerate(names) if name == LAUNCHER)]
@@ -214,8 +214,15 @@ def misspelt_programs(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
             if is_own or name in PROGRAMS or "-" not in name:
                 continue
             if is_misspelling(name, COMMAND):
-                what, fix = f"no program is called {name}", f"did you mean {COMMAND}?"
-                yield located(row.words[index].location, name, what, fix, "misspelt-name")
+                yield _no_program(row.words[index], COMMAND)
+        for name, word in zip(names, row.words, strict=True):
+            if name != LAUNCHER and word.text == name and is_misspelling(name, LAUNCHER):
+                yield _no_program(word, LAUNCHER)
+
+
+def _no_program(word: Word, near: str) -> Diagnostic:
+    what, fix = f"no program is called {word.text}", f"did you mean {near}?"
+    return located(word.location, word.text, what, fix, "misspelt-name")
 
 
 def is_recipe(name: str) -> bool:

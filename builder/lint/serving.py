@@ -30,6 +30,8 @@ _MODELS = (
     "environment.model_path",
     "metadata.model_dir_name",
     "metadata.model_name",
+    "model_path",
+    "modelPath",
 )
 _PRECISIONS = ("model.precision", "metadata.precision")
 _GPUS = ("resources.gpu_type", "metadata.supported_gpus")
@@ -193,7 +195,8 @@ def _on_one(gpu: Named, facts: Checkpoint) -> list[Diagnostic]:
 
 def unknown(model: Named) -> Diagnostic:
     """A model without facts; one that is misspelt is a finding, any other is only said once."""
-    near = closest(model.name, model_names.known_names()) or _completed(model.name)
+    name = model.name.removeprefix(_PREFIX)
+    near = closest(name, model_names.known_names()) or _completed(name)
     fix = f"did you mean {near}?" if near else ""
     what = f"{model.name} is unknown here: no rule of models was applied"
     return located(model.location, model.path, what, fix, UNKNOWN, "warning")

@@ -36,7 +36,7 @@ from . import (
     worker_rules,
     workers,
 )
-from .content import Content
+from .content import Content, side_of
 from .coverage import ITSELF, Judged, Verdict
 from .script_judging import SCRIPT
 from .section import MAX_DIAGNOSTICS, Section
@@ -196,6 +196,12 @@ def _of_yaml(
 ) -> Verdict:
     syntax = [row for document in source.documents for row in document.diagnostics]
     content = kinds.read(source.documents, rule_context.release)
+    if content and content.kind == kinds.ENGINE and rule_context.role == "agg":
+        side = side_of(source.path.stem)
+        content.sections = [
+            replace(row, role=side) if "cache_transceiver_config" in row.options else row
+            for row in content.sections
+        ]
     if content is None or content.kind.startswith(kinds.KUBERNETES):
         content = _with_embedded(source, content, rule_context.release)
     servers = containers.in_documents(source.documents)

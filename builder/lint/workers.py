@@ -23,7 +23,7 @@ WORKER = "dynamo.trtllm"
 TOOLS = ("trtllm-bench", "trtllm-eval")  # which hold the engine themselves
 SPAWNERS = ("mpirun", "srun", script.LAUNCHER)  # they start a server on other nodes as well
 MODE_FLAG = "--disaggregation-mode"
-MODEL_FLAGS = ("--model-path", "--model", "-m")
+MODEL_FLAGS = ("--model-path", "--model")
 FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
 _SERVER_LISTS = ("-c", "--config_file")  # of a server in front of others
 # Those of the server that have no model behind them.
@@ -85,7 +85,8 @@ class Worker:
 
     @property
     def model(self) -> Named | None:
-        found = self.flag(MODEL_FLAGS) or self._positional()
+        short = ("-m",) if self.program in TOOLS else ()
+        found = self.flag((*MODEL_FLAGS, *short)) or self._positional()
         return Named(found[0].strip("\"'"), found[1], self.path) if found else None
 
     def _positional(self) -> tuple[str, Location] | None:

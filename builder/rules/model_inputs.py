@@ -103,6 +103,12 @@ def _least_gpus(inputs: Inputs) -> int | None:
     return None if total is None or not each else ceil(total / each)
 
 
+def _most_room_gib(inputs: Inputs) -> float | None:
+    """What the weights leave of a GPU's memory at most, where they fit."""
+    each, memory = inputs.number("least_weights_gib"), inputs.number("gpu_memory_gib")
+    return None if each is None or memory is None or each > memory else round(memory - each, 1)
+
+
 def _gpu_memory_gib(inputs: Inputs) -> float | None:
     gpu = inputs.context.gpu
     return None if gpu is None else round(gpu.memory_gib, 1)
@@ -161,5 +167,6 @@ DERIVED: Mapping[str, Callable[[Inputs], Any]] = {
     "least_weights_gib": _least_weights_gib,
     "least_gpus": _least_gpus,
     "gpu_memory_gib": _gpu_memory_gib,
+    "most_room_gib": _most_room_gib,
     "nodes": _nodes,
 }
