@@ -15,8 +15,8 @@ FORMAT = DATA / "formats" / "embedded.yaml"
 SURROUNDINGS = DATA / "formats" / "surroundings.yaml"
 WORKERS = {
     "dynamo.trtllm": DATA / "formats" / "dynamo_worker.yaml",
-    "trtllm-bench": DATA / "formats" / "trtllm_bench.yaml",
-    "trtllm-eval": DATA / "formats" / "trtllm_eval.yaml",
+    "trtllm-bench": DATA / "formats" / "bench_worker.yaml",
+    "trtllm-eval": DATA / "formats" / "eval_worker.yaml",
 }
 
 
