@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import render
 from ..diagnostics import Diagnostic
@@ -28,7 +28,7 @@ from .selection import Option, Selection
 WIDTH, HEIGHT = 640, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 620, 34, 366
 MOST_TICKS = 6
-LETTER, LINE = 7.6, 15  # width of a letter and height of a line of a label
+LETTER, LINE = 12.6, 24  # width of a letter and height of a line of a label, as a phone has them
 NAMES = {
     "ttft_ms": ("time to first token", "ms"),
     "itl_ms": ("time between tokens", "ms"),
@@ -37,6 +37,15 @@ NAMES = {
     "output_tokens_per_s_per_gpu": ("tokens/s of a GPU", ""),
     "usd_per_million_output_tokens": ("USD per million tokens", ""),
 }
+
+
+class Label(NamedTuple):
+    """The name of a mark, and where it begins or ends, as its anchor says."""
+
+    x: float
+    y: float
+    words: str
+    anchor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +190,7 @@ def _mark(
     per_gpu: Interval,
     x: Axis,
     y: Axis,
-    label: tuple[float, float, str] | None,
+    label: Label | None,
 ) -> dict[str, Any]:
     kind = "chosen" if is_chosen else "kept" if option.keeps else "missed"
     tip = (
@@ -200,24 +209,23 @@ def _mark(
     }
 
 
-def _labels(
-    options: Sequence[Option], x: Axis, y: Axis, names_gpus: bool
-) -> dict[int, tuple[float, float, str]]:
+def _labels(options: Sequence[Option], x: Axis, y: Axis, names_gpus: bool) -> dict[int, Label]:
     """Where the names of options stand beside their marks; one without room is left out."""
     taken: list[tuple[float, float, float, float]] = []
-    found: dict[int, tuple[float, float, str]] = {}
+    found: dict[int, Label] = {}
     for option in options:
         user, per_gpu = _speed(option)
         a, b = x.at(user.value), y.at(per_gpu.value)
         words = servers_text(option).partition(", ")[0]
         words = words if names_gpus else words.partition(" on ")[0]
         width = len(words) * LETTER
-        for left, base in ((a + 9, b - 9), (a - 9 - width, b - 9), (a + 9, b + 19)):
+        for left, base in ((a + 9, b - 9), (a - 9 - width, b - 9), (a + 9, b + 27)):
             box = (left, base - LINE, left + width, base + 3)
             inside = left > LEFT and left + width < WIDTH - 2 and TOP < base < BOTTOM
             if inside and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
-                found[id(option)] = (round(left, 1), round(base, 1), words)
+                anchor, at = ("start", left) if left > a else ("end", left + width)
+                found[id(option)] = Label(round(at, 1), round(base, 1), words, anchor)
                 break
     return found
 

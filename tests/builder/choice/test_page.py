@@ -24,7 +24,11 @@ PHONE = {"width": 390, "height": 844}
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("choice")
-    (folder / "open.yaml").write_text(OPEN.replace("name: r1", "name: r1-b"))
+    text = OPEN.replace("nvidia/DeepSeek-R1-0528-NVFP4-v2", "nvidia/Llama-3.3-70B-Instruct-FP8")
+    text = text.replace("name: r1", "name: r1-b").replace("{b200: 4.5}", "4.5")
+    hardware = "hardware: {gpu: [b200, h200], num_gpus: {at_most: 4}}"
+    text = text.replace("hardware: {gpu: b200, num_gpus: {at_most: 8}}", hardware)
+    (folder / "open.yaml").write_text(text)
     found = selection.select(request.read(str(folder / "open.yaml")), Estimator.load())
     chosen = record.chosen(found)
     assert chosen is not None
@@ -79,6 +83,13 @@ def test_a_phone_can_read_the_picture(file: Path, opened: Open) -> None:
     shown = opened(file, viewport=PHONE)
     tick = shown.locator("svg.plot text").first.bounding_box()
     assert tick and tick["height"] >= 10
+    box = shown.locator("svg.plot").bounding_box()
+    labels = shown.locator("svg.plot text.label")
+    assert labels.count()
+    for place in range(labels.count()):
+        label = labels.nth(place).bounding_box()
+        assert box and label
+        assert box["x"] <= label["x"] and label["x"] + label["width"] <= box["x"] + box["width"]
 
 
 @pytest.mark.parametrize("top", [0.0, 0.3, 1.0, 7.0, 113.0, 999.0, 12345.6])
