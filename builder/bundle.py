@@ -22,7 +22,7 @@ from . import contents, launch_file
 from .contents import EVIDENCE, MANIFEST, SIGNATURE, SUMS, Contents, File
 from .diagnostics import Diagnostic, one_line
 from .errors import BadInput, DamagedBundle
-from .files import parse_json
+from .files import parse_json, without_links
 
 LAUNCH = "launch.json"
 FORMAT = 1
@@ -113,7 +113,7 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
     files = complete(files, facts)
     manifest = files[MANIFEST].data
     files[SUMS] = File(sums({path: file.sha256 for path, file in files.items()}))
-    folder = folder.resolve()
+    folder = without_links(folder)
     try:
         if Path.cwd().is_relative_to(folder):
             raise BadInput(Diagnostic(str(folder), "holds the working folder", "give another one"))

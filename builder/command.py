@@ -29,8 +29,11 @@ OF_THE_MACHINE = frozenset(
     (
         *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES),
         *(errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ENAMETOOLONG),
+        *(errno.ELOOP, errno.ENXIO),
+        *(errno.ENOENT, errno.ENOTDIR, errno.ESRCH),  # removed by another since it was listed
     )
 )
+MOST_ERRORS = 200  # that are told at once: each file of a large folder may be wrong
 # What a verb makes, it mostly keeps until it ends: to look for circles of garbage after every 700
 # objects, as Python does, took a tenth of its time.
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -83,10 +86,12 @@ def _run(verb: Callable[[], None]) -> int:
         verb()
         sys.stdout.flush()
     except ToolkitError as error:
-        for diagnostic in error.diagnostics:
+        for diagnostic in error.diagnostics[:MOST_ERRORS]:
             _say(f"{diagnostic.severity}: {diagnostic}")
             for line in diagnostic.log:
                 _say(f"    {one_line(line)}")
+        if (left := len(error.diagnostics) - MOST_ERRORS) > 0:
+            _say(f"error: {left} more; mend these first")
         return error.exit_code
     except BrokenPipeError:
         pass  # the reader went away, as `| head` does; nothing more can be said
@@ -145,6 +150,13 @@ class Parser(argparse.ArgumentParser):
                 remedy = f"write {instead}" if instead else nearest(verb, action.choices)
                 self.error(f"unknown {kind} {verb!r}; {remedy}")
         return super().parse_known_args(words, namespace)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """argparse takes `--` out of values too: of `--signers=--` nothing would be left."""
+        found = super()._get_values(action, arg_strings)
+        if action.nargs is None and found == []:
+            self.error(f"argument {'/'.join(action.option_strings) or action.dest}: -- is no value")
+        return found
 
     def error(self, message: str) -> NoReturn:
         super().error(mask(message))

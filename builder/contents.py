@@ -47,7 +47,7 @@ class Contents:
 
 
 def read(folder: Path) -> Contents:
-    """Every file of a bundle in memory; no link is followed.
+    """Every file of a bundle in memory; no link is followed but one that is the folder itself.
 
     Raises `BadInput` if the folder is not a bundle, `DamagedBundle` where it cannot be read.
     """
@@ -57,7 +57,8 @@ def read(folder: Path) -> Contents:
         if not {MANIFEST, SUMS} & {path.name for path in folder.iterdir()}:
             raise FileNotFoundError
         for path in _walk(folder):
-            name, status = path.relative_to(folder).as_posix(), path.stat(follow_symlinks=False)
+            name = path.relative_to(folder).as_posix()
+            status = path.stat(follow_symlinks=path == folder)
             if wrong := _forbidden(status.st_mode):
                 forbidden[name] = wrong
             if stat.S_ISREG(status.st_mode) and status.st_size > left:
@@ -84,7 +85,7 @@ def read(folder: Path) -> Contents:
 
 def _walk(folder: Path) -> Iterator[Path]:
     """The folder itself and all that is below it. Raises `DamagedBundle` for far too many."""
-    yield folder.resolve() if folder.is_symlink() else folder
+    yield folder
     count = 0
     for parent, folders, names in os.walk(folder, onerror=_raise):
         for name in (*folders, *names):

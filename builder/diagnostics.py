@@ -28,7 +28,10 @@ MOST_ALIKE = 4  # names with all words of another one, of which so many are told
 
 # What moves a cursor, colours a line, hides a letter, turns the direction of writing, or is no
 # letter at all, such as a byte of a file's name that is not UTF-8.
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_UNSAFE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    r"\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def printable(text: str) -> str:

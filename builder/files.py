@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from errno import EISDIR
+from errno import EAGAIN, EISDIR, ENXIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -48,7 +49,13 @@ def is_there(path: Path) -> bool:
         return False
 
 
+def without_links(path: Path) -> Path:
+    """Where a path leads. A link to itself stays, for whoever opens it to say so."""
+    return Path(os.path.realpath(path))  # `Path.resolve` raises `RuntimeError` for one
+
+
 _DEVICES = Path("/dev")
+READER_S = 3.0  # that whoever reads a pipe may take to open it
 
 
 @contextmanager
@@ -61,7 +68,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     if not path.name:
         raise IsADirectoryError(EISDIR, "is a folder", str(path))
     if path.parent == _DEVICES or (is_there(path) and not path.is_file() and not path.is_dir()):
-        yield path
+        with _reader(path):
+            yield path
         return
     new = path.with_name(f".{path.name}.new")
     try:
@@ -69,6 +77,33 @@ def whole_file(path: Path) -> Iterator[Path]:
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
+
+
+@contextmanager
+def _reader(path: Path) -> Iterator[None]:
+    """Holds on to whoever reads a pipe: to write would wait for ever for one that does not come."""
+    if not path.is_fifo():
+        yield
+        return
+    end_s = time.monotonic() + READER_S
+    while (writer := _writer(path)) is None:
+        if time.monotonic() > end_s:
+            raise OSError(ENXIO, "nobody reads this pipe", str(path))
+        time.sleep(0.02)
+    try:
+        yield
+    finally:
+        os.close(writer)
+
+
+def _writer(path: Path) -> int | None:
+    """The end of a pipe to write to, where somebody holds the other one."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == ENXIO:
+            return None
+        raise
 
 
 class NotRegularFile(OSError):
@@ -94,6 +129,8 @@ def read_bytes(
         with regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             data = file.read(max_bytes + 1)
+            if data is None:  # the kernel's own logs, where nothing is in them
+                raise BlockingIOError(EAGAIN, "nothing is there to read now")
     except NotRegularFile as failure:
         raise error(Diagnostic(str(path), str(failure), "give a file")) from None
     except (OSError, ValueError) as failure:  # ValueError: a name that no file can have

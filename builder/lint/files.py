@@ -70,18 +70,21 @@ def expand(paths: Sequence[Path], unread: Counter[str]) -> Iterator[SourceFile]:
     seen: set[tuple[int, int]] = set()
     for path in dict.fromkeys(paths):
         if is_folder(path):
-            yield from _folder(path, seen, _enclosing(path), unread)
+            yield from _folder(path, path.resolve(), seen, _enclosing(path), unread)
         else:
             yield SourceFile(path, given=True, context=_enclosing(path))
 
 
 def _folder(
     folder: Path,
+    given: Path,
     seen: set[tuple[int, int]],
     context: BundleContext | None,
     unread: Counter[str],
 ) -> Iterator[SourceFile]:
-    """The files below a folder. Links are followed, and no folder is entered twice."""
+    """The files below a folder. Links to files are followed, and those to folders of the same
+    `given` one: a link to `/` would else have all files of the machine read. None is entered twice.
+    """
     try:
         status = folder.stat()
         if (status.st_dev, status.st_ino) in seen:
@@ -105,7 +108,10 @@ def _folder(
         if entry.name.startswith(".") or entry.name in ("__pycache__", "node_modules"):
             continue
         if _is(entry, "is_dir"):
-            yield from _folder(path, seen, context, unread)
+            if entry.is_symlink() and not path.resolve().is_relative_to(given):
+                unread["link to a folder elsewhere"] += 1
+            else:
+                yield from _folder(path, given, seen, context, unread)
         elif _may_be_judged(path) and _is(entry, "is_file"):
             yield SourceFile(path, context=context)
         elif _is(entry, "is_file") and context is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from . import job_script, script, written
 from .job_script import Job, Step, job_diagnostic, whole
 from .script import Statement, Word
 from .server_commands import read_option_file
-from .shell_values import Values
 
 _SIZES = (("tensor_parallel_size", "tp_size"), ("pipeline_parallel_size", "pp_size"))
 _OPTION_FILES = ("config", "extra_llm_api_options")
@@ -121,7 +121,7 @@ def _ranks(step: Step, job: Job) -> int | None:
 def _world_size(words: Sequence[Word], job: Job, folder: Path) -> int | None:
     """The ranks that a server wants: from its flags, or from its option file, which the job writes
     or which lies beside it."""
-    words, given = Values(job.commands).words(words), {}
+    words, given = job.values.words(words), {}
     for index, word in enumerate(words):
         name, equals, value = word.text.partition("=")
         if name.startswith("--"):
@@ -141,10 +141,15 @@ def _world_size(words: Sequence[Word], job: Job, folder: Path) -> int | None:
     return size
 
 
+@lru_cache(maxsize=4)
+def _files(text: str) -> tuple[written.WrittenFile, ...]:
+    read = script.read(text)
+    return tuple(written.files(read.here, read.statements, text))
+
+
 def _written(job: Job, name: str) -> Mapping[str, Any]:
     """The options of a file that a job writes, if it does so in one way."""
-    read = script.read(job.text)
-    rows = [row for row in written.files(read.here, read.statements, job.text) if row.name == name]
+    rows = [row for row in _files(job.text) if row.name == name]
     data = rows[0].documents[0].data if len(rows) == 1 and not rows[0].is_open else None
     return data if isinstance(data, Mapping) else {}
 

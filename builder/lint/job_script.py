@@ -13,6 +13,7 @@ from ..diagnostics import Diagnostic, Location, closest, located, nearest
 from ..documents import DATA
 from ..facts import data_file, plain_data
 from .script import LAUNCHER, Statement, Word, is_server, statements
+from .shell_values import Values
 
 FORMAT = DATA / "formats" / "job_scripts.yaml"
 
@@ -106,6 +107,10 @@ class Job:
     def steps(self) -> list[Step]:
         found = (_step(row, index) for index, row in enumerate(self.commands))
         return [step for step in found if step]
+
+    @cached_property
+    def values(self) -> Values:
+        return Values(self.commands)
 
     def option(self, name: str) -> Option | None:
         """What sbatch is given for an option, in a job of one part."""

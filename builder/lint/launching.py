@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
@@ -33,6 +33,7 @@ _ASKED = re.compile(r"\$\{(\w+):?[-?=+]")  # which says what to do without it
 _SOURCES = frozenset(("source", "."))
 _TELLING = 4  # letters of a name that no other is like by chance; one more beside other scripts
 _STARTERS = ("mpirun", "mpiexec")
+_ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *_STARTERS))
 _LAST_PORT = 65535
 
 
@@ -255,17 +256,20 @@ def same_port(
 ) -> Iterator[Diagnostic]:
     """Servers beside each other on one machine that want the same port: the statement of each, its
     port, and where it stands."""
-    for (one, port, first), (other, wanted, second) in combinations(servers, 2):
-        words = {word.text.rpartition("/")[2] for row in (one, other) for word in row.words}
-        between = rows[rows.index(one) + 1 : rows.index(other)]
-        if any(word.text in _ENDS for row in between for word in row.words):
-            continue
-        if one.end != "&" or words & {"docker", "podman", "srun", "ssh", *_STARTERS}:
-            continue
-        if port == wanted and port.isdigit() and second:
-            line = first.line if first else 0
-            what = f"wants port {port}, which the server of line {line} has"
-            yield located(second, "--port", what, "give it another port", "port-taken")
+    known = {row.words[0].location: (port, place) for row, port, place in servers}
+    running: dict[str, Location | None] = {}
+    for row in rows:
+        words = {word.text for word in row.words}
+        port, place = known.get(row.words[0].location, ("", None))
+        if port and _ELSEWHERE.isdisjoint(word.rpartition("/")[2] for word in words):
+            if port in running and port.isdigit() and place:
+                line = first.line if (first := running[port]) else 0
+                what = f"wants port {port}, which the server of line {line} has"
+                yield located(place, "--port", what, "give it another port", "port-taken")
+            if row.end == "&":
+                running.setdefault(port, place)
+        elif not words.isdisjoint(_ENDS):
+            running.clear()
 
 
 def _default(name: str, release: Release) -> str:

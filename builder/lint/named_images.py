@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,9 @@ def _vulnerable(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Di
         row = advisories.unknown(content.product, content.version, "", strict=False)
         if (content.product, content.version) not in accepted:
             yield located(_place(text, content), "", row.message, row.fix, row.rule, row.severity)
+    told = cache(lambda product, version: advisories.diagnostic(product, version, ""))
     for content in images.contents(text):
-        diagnostic = advisories.diagnostic(content.product, content.version, "")
+        diagnostic = told(content.product, content.version)
         if diagnostic:
             taken = any(
                 product == content.product and advisories.same(version, content.version)

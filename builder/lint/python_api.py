@@ -22,6 +22,7 @@ from .section import Section, below
 KIND = "LLM API program"
 _USE = re.compile(r"\b\w*(?:LLM|LlmArgs|EngineArgs)\s*\(")
 MAX_DEPTH = 20
+MOST_VALUES = 10_000  # of a program: lists of lists of one name double at every level
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class _Program:
         self._modules: set[str] = set()
         self._names: dict[str, str] = {}
         self._values: dict[str, list[ast.expr | None]] = {}
+        self._left = MOST_VALUES
         for node in ast.walk(tree):
             self._read(node)
 
@@ -159,7 +161,8 @@ class _Program:
         given, node = node, self._known(node)
         if isinstance(node, ast.Constant | ast.Call) and node is not given:
             document.places[path] = self._place(node)
-        if depth > MAX_DEPTH:
+        self._left -= 1
+        if depth > MAX_DEPTH or self._left < 0:
             return Variable(ast.unparse(node))
         if isinstance(node, ast.Dict):
             return self._mapping(node, path, document, depth)

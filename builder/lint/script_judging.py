@@ -35,6 +35,7 @@ from .variables import variable_paths
 from .workers import Worker
 
 SCRIPT = "script"
+MOST_COMMANDS = 500  # of one script: each is held against every rule
 
 
 def written_options(
@@ -117,6 +118,8 @@ def verdict(
 ) -> Verdict:
     """What is wrong with the server commands of a script, and with the files that it writes, beside
     those that it is given."""
+    beyond = len(found.commands) - MOST_COMMANDS
+    found = replace(found, commands=found.commands[:MOST_COMMANDS])
     values = Values(found.statements, found.environment)
     filled = [values.words(words) for words in found.commands]
     commands = [parse(words, rule_context.release) for words in filled]
@@ -133,6 +136,7 @@ def verdict(
     if not (sections or found.commands or servers):
         return Verdict(None, [])
     later = [row for words in filled for row in unread.of_command(words)]
+    later += [f"{beyond} more server commands"] if beyond > 0 else []
     altered = unread.of_script(found.statements, found.here, {name for name, _ in rows})
     judged = Judged(
         len(sections),
@@ -142,10 +146,8 @@ def verdict(
     )
     for command, place in zip(commands, found.starts, strict=False):
         command.start = place
-    options_of = _by_name(rows)
-    result = list(
-        launching.diagnostics(found, commands, values, text, rule_context.release, options_of)
-    )
+    known, written_to = rule_context.release, _by_name(rows)
+    result = list(launching.diagnostics(found, commands, values, text, known, written_to))
     result += _urls(rows, commands)
     for name, content in rows:
         _settle_backend(content, [row for row in commands if _names(row, name)])

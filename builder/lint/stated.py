@@ -123,8 +123,9 @@ class Stated:
             return self.statements
         here = self._place(line)
         depths = [_shared(here, row.place) for row in self.statements]
+        deepest = max(depths)
         return tuple(
-            row for row, depth in zip(self.statements, depths, strict=True) if depth == max(depths)
+            row for row, depth in zip(self.statements, depths, strict=True) if depth == deepest
         )
 
     def tables(self, line: int) -> Named | None:

@@ -63,6 +63,7 @@ def diagnostics(
 ) -> Iterator[Diagnostic]:
     """All of that. `files` are the options of each file that is given beside the servers, by the
     last part of its name. A job may hold several servers: they share its GPUs."""
+    known = {row.file for row in servers}
     for worker in servers:
         own = _own_options(worker) if worker.program else None
         if own and worker.program in workers.TOOLS:
@@ -72,7 +73,7 @@ def diagnostics(
             yield from _other_side(worker)
             yield from _options(own, own.section(worker), worker, files, rule_context)
             yield from _block_size(worker, own, files)
-        yield from _missing_file(worker, files, {row.file for row in servers})
+        yield from _missing_file(worker, files, known)
         if not (in_job and len(servers) > 1):
             yield from _gpus(worker, files, own)
     yield from _models(servers)

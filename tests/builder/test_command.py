@@ -105,6 +105,18 @@ def test_the_beginning_of_an_option_stands_for_it() -> None:
     assert run("builder", "plan", "llama-tiny", "--js").returncode == 0
 
 
+def test_of_very_many_errors_the_first_are_told_and_the_rest_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def verb() -> None:
+        raise NotReady([Diagnostic(f"file {number}", "is wrong") for number in range(1000)])
+
+    assert command.run(verb) == NotReady.exit_code
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == command.MOST_ERRORS + 1
+    assert lines[-1] == f"error: {1000 - command.MOST_ERRORS} more; mend these first"
+
+
 def test_lines_of_a_log_stand_below_their_error_each_on_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

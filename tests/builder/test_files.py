@@ -43,5 +43,7 @@ def test_a_pipe_or_device_is_written_to_and_stays(tmp_path: Path) -> None:
         new.write_text("all of it")
     reader.join(10)
     assert read == ["all of it"] and pipe.is_fifo()
+    with pytest.raises(OSError, match="nobody reads this pipe"), whole_file(pipe):
+        pass  # which would else wait for a reader for ever
     with whole_file(Path("/dev/stdout")) as new:
         assert new == Path("/dev/stdout")

@@ -12,8 +12,10 @@ from tests import prefork
 # Guards against hangs and hunger; a sound run takes a tenth of either.
 MOST_CPU_S = 5.0
 MOST_PEAK_MB = 500.0
-# What can move a cursor, colour a line or turn the direction of writing.
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff]")
+# What can move a cursor, colour a line, turn the direction of writing or stand there unseen.
+CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0001-\U000e007f]"
+)
 REFUSED = (2, 3, 4)
 # The beginning of every line that a refusal prints.
 LINE = re.compile(r"(error|warning|note): ")

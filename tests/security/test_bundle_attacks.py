@@ -352,6 +352,16 @@ def test_an_attack_is_found(name: str, sound: Path, tmp_path: Path) -> None:
             bundle.read(folder)
 
 
+def test_a_sound_bundle_passes_by_a_link_to_its_folder(sound: Path, tmp_path: Path) -> None:
+    """Such as `current`, which is turned to the next one; what lies in it may be none."""
+    shutil.copytree(sound, tmp_path / "v1")
+    (tmp_path / "current").symlink_to("v1")
+    for verb in ("verify", "explain"):
+        survive(verb, "current", cwd=tmp_path, codes=(0,))
+    (tmp_path / "v1").chmod(0o777)
+    assert "every user" in survive("verify", "current", cwd=tmp_path, codes=(4,)).stderr
+
+
 def test_a_sound_bundle_passes_with_the_permissions_of_any_usual_umask(
     sound: Path, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ NO_FILES: Mapping[str, Make] = {
     "a device": lambda path: path.symlink_to("/dev/zero"),
     "a link to nothing": lambda path: path.symlink_to("nothing"),
     "a link to itself": lambda path: path.symlink_to(path.name),
+    "a file that has nothing yet": lambda path: path.symlink_to("/proc/kmsg"),
     "a file of a terabyte": sparse,
     "an empty file": of_bytes(b""),
     "bytes": of_bytes(bytes(range(256)) * 64),

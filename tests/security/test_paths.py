@@ -13,6 +13,7 @@ from builder.contents import MANIFEST
 from builder.errors import BadInput, DamagedBundle
 from maintenance import update_advisories
 from tests.conftest import Run
+from tests.security.attacks import survive
 from tests.security.test_hostile_inputs import LLAMA, tensor
 
 LEAVING = ("..", "../x", "a/../../x", "/etc/x", "a/b", "x/..", ".", "~x", "a\\..\\x", "x\x00y")
@@ -83,6 +84,57 @@ def test_a_link_inside_a_bundle_is_not_followed_when_it_is_replaced(
     assert builder("render", "llama-tiny", "-o", "b").returncode == 2
     assert builder("render", "llama-tiny", "-o", "b", "--force").returncode == 0
     assert (outside / "keep").read_text() == "mine" and not (folder / "link").exists()
+
+
+# What no file can be called, each beside an option or an argument that wants one.
+NO_NAMES = ("x" * 300, "x" * 5_000, "x/" * 5_000, "", "a\nok: fine\x1b[2J", "na\u200bme", "\udce9")
+WANTS_A_FILE = (
+    *(("builder", verb, "{}") for verb in ("plan", "check", "inspect", "verify", "estimate")),
+    ("builder", "plan", "llama-tiny", "--site={}"),
+    ("builder", "plan", "llama-tiny", "--advisories={}"),
+    ("builder", "estimate", "llama-tiny", "--rows={}"),
+    ("builder", "estimate", "--batch={}"),
+    ("builder", "choose", "llama-tiny", "--html={}"),
+    ("builder", "check", "bundle", "--sarif={}"),
+    ("builder", "render", "llama-tiny", "-o", "{}"),
+    ("builder", "miniature", "llama-tiny", "-o", "{}"),
+    ("builder", "diff", "bundle", "{}"),
+    ("builder", "verify", "bundle", "--signers={}"),
+    ("builder", "sign", "bundle", "--key={}"),
+    ("launch", "up", "{}"),
+    ("launch", "up", "bundle", "--target=triton", "--signers={}"),
+    ("launch", "smoke", "http://127.0.0.1:9", "--key-file={}"),
+    ("launch", "report", "{}"),
+    ("launch", "attach", "bundle", "{}"),
+    ("launch", "bench", "diff", "{}", "{}"),
+)
+MAY_HAVE_ANY_NAME = ("--html", "--sarif", "-o", "check")  # it is written, or folders are read
+
+
+@pytest.mark.parametrize("words", WANTS_A_FILE, ids=lambda words: " ".join(words))
+def test_a_name_that_no_file_can_have_is_refused_in_words(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    pipeline.render("llama-tiny", tmp_path / "bundle")
+    program, *rest = words
+    may_be_fine = any(option in word for option in MAY_HAVE_ANY_NAME for word in rest)
+    for name in (*NO_NAMES, "itself"):
+        (tmp_path / "itself").unlink(missing_ok=True)
+        (tmp_path / "itself").symlink_to("itself")
+        given = [word.format(name) for word in rest]
+        codes = (0, 2, 3, 4) if may_be_fine else (2, 3, 4, 5)
+        survive(*given, cwd=tmp_path, codes=codes, lines=False, module=program)
+
+
+@pytest.mark.parametrize("option", ["--signers", "--identity"])
+def test_two_dashes_are_no_value_without_which_a_signature_would_not_be_asked_for(
+    option: str, tmp_path: Path
+) -> None:
+    pipeline.render("llama-tiny", tmp_path / "bundle")
+    for program, verb in (("builder", "verify"), ("launch", "up"), ("launch", "rehearse")):
+        given = (verb, "bundle", f"{option}=--")
+        done = survive(*given, cwd=tmp_path, codes=(2,), lines=False, module=program)
+        assert f"{option}: -- is no value" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["../llama-tiny", "./llama-tiny", "/llama-tiny", "presets/x"])

@@ -16,7 +16,7 @@ from typing import Any
 from ...diagnostics import Diagnostic
 from ...documents import DATA
 from ...errors import BadFacts, BadInput
-from ...files import parse_json, read_text
+from ...files import parse_json, read_text, without_links
 from .. import data_file, engines
 from ..engines import Engine
 from ..schema import Consistent, build
@@ -123,7 +123,7 @@ def _neighbours(name: str, engine: Engine) -> tuple[Release, ...]:
 def resolve(name: str, folder: Path) -> str:
     """A release as a file in `folder` names it: the path of an imported table does not stay
     relative."""
-    return str((folder / name).resolve()) if name.endswith(".json") else name
+    return str(without_links(folder / name)) if name.endswith(".json") else name
 
 
 def _folder(engine: Engine | None) -> Path:

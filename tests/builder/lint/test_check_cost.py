@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from benchmarks.commands import write_many
+from builder.lint.script_judging import MOST_COMMANDS
 from tests.conftest import ROOT
+from tests.security.attacks import survive
 
 PEAK = "import resource, sys; from builder.cli.main import main; main(['check', sys.argv[1]]); "
 PEAK += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
@@ -46,3 +51,40 @@ def test_a_short_option_file_is_checked_without_what_it_does_not_need() -> None:
         for name in ("facts.checkpoint", "facts.published_results", "facts.images", "bundle")
     }
     assert not unneeded & set(done.stdout.split())
+
+
+IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"
+LONG: Mapping[str, tuple[str, str]] = {
+    "servers one after the other": ("serve.sh", "trtllm-serve m\n" * 3_000),
+    "servers beside each other": ("serve.sh", "trtllm-serve m &\n" * 3_000),
+    "containers": ("serve.sh", f"docker run {IMAGE} trtllm-serve m\n" * 1_000),
+    "lists that double": (
+        "serve.py",
+        "from tensorrt_llm import LLM\nx0 = 1\n"
+        + "".join(f"x{n + 1} = [x{n}, x{n}]\n" for n in range(60))
+        + "LLM(model=x60)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_time_does_not_grow_faster_than_the_file(name: str, tmp_path: Path) -> None:
+    file, text = LONG[name]
+    (tmp_path / file).write_text(text)
+    survive("check", file, cwd=tmp_path, codes=(0, 2), lines=False)
+
+
+def test_of_very_many_commands_the_rest_is_said_not_to_be_judged(tmp_path: Path) -> None:
+    text = "trtllm-serve m --tp_size 0\n" * (MOST_COMMANDS + 7)
+    (tmp_path / "serve.sh").write_text(text)
+    done = survive("check", "serve.sh", cwd=tmp_path, codes=(2,), lines=False)
+    assert "7 more server commands" in done.stdout
+
+
+def test_servers_want_the_port_of_the_first_that_runs(tmp_path: Path) -> None:
+    text = "trtllm-serve m &\n" * 3 + "wait\ntrtllm-serve m\n"
+    (tmp_path / "serve.sh").write_text(text)
+    done = survive("check", "serve.sh", cwd=tmp_path, codes=(2,), lines=False)
+    taken = [row for row in done.stdout.splitlines() if "[port-taken]" in row]
+    assert [row.split(":")[1] for row in taken] == ["2", "3"]
+    assert all("which the server of line 1 has" in row for row in taken)

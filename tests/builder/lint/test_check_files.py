@@ -649,6 +649,20 @@ def test_one_file_of_a_bundle_takes_release_and_model_from_the_bundle(builder: R
         assert "sparse-absent" in {row["rule"] for row in report["findings"]}, part
 
 
+def test_a_link_does_not_lead_to_folders_outside(builder: Run, tmp_path: Path) -> None:
+    """One to `/` would have all of the machine read; files that are linked one by one are meant."""
+    for folder in ("sub/inside", "outside"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "f.yaml").write_text(ENGINE)
+    (tmp_path / "sub" / "all").symlink_to("/")
+    (tmp_path / "sub" / "there").symlink_to(tmp_path / "outside")
+    (tmp_path / "sub" / "again").symlink_to("inside")
+    (tmp_path / "sub" / "linked.yaml").symlink_to("../outside/f.yaml")
+    report = checked(builder("check", "sub", "--json"))
+    assert [row["file"] for row in report["files"]] == ["sub/again/f.yaml", "sub/linked.yaml"]
+    assert report["unread"] == {"link to a folder elsewhere": 2}
+
+
 def test_links_to_a_folder_above_end(builder: Run, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "up").symlink_to("..")
