@@ -339,6 +339,11 @@ def test_the_budget_follows_the_limits_of_the_option_file() -> None:
 
     plain, chunked = budget(), budget("moe_config.max_num_tokens=1024")
     assert chunked.activations_gib < plain.activations_gib - 1  # the experts' share of a step
+    usual, copying = (
+        pipeline.plan("qwen3-235b-nvfp4-gb200", settings).plan.budget.activations_gib
+        for settings in ([], ["engine_config.moe_config.backend=CUTLASS"])
+    )
+    assert copying == usual + 3  # kernels that copy each token once per expert
     short = budget("max_seq_len=4096", "max_batch_size=64")
     tokens = 4096 + 64 * 32  # the longest request, and a block for each other one
     assert short.temporary_kv_gib == pytest.approx(tokens * short.kv_bytes_per_token / GIB)
@@ -348,6 +353,13 @@ def test_vllm_gives_the_cache_a_share_of_the_whole_gpu() -> None:
     found = pipeline.plan("llama-3.3-70b-fp8-h100-vllm").plan.budget
     share_gib = found.total_gib * found.free_gpu_memory_fraction
     assert found.kv_cache_gib == pytest.approx(share_gib - found.used_gib)
+    assert found.kv_tokens % 32 == 0  # whole blocks, whose size vLLM chooses itself
+
+
+@pytest.mark.parametrize(("role", "off_gib"), [("agg", 2.0), ("prefill", 6.5), ("decode", 8.0)])
+def test_a_budget_is_that_of_its_kind_of_server(role: str, off_gib: float) -> None:
+    settings = [f"role={role}", "targets=[trtllm_serve]"]
+    assert pipeline.plan(NVFP4_GB200, settings).plan.budget.uncertainty_gib == off_gib
 
 
 def test_an_unknown_draft_model_is_said_to_be_missing_in_the_memory() -> None:
@@ -827,6 +839,13 @@ def test_graphs_above_the_batch_take_no_memory_since_the_engine_captures_none() 
         == graphs_gib("[1, 2, 4]")
         < graphs_gib("[1, 2, 4, 8]")
     )
+
+
+def test_the_largest_graph_is_the_largest_batch_that_a_step_holds() -> None:
+    settings = ["max_num_tokens=1024", "max_batch_size=2048"]
+    settings += ["cuda_graph_config.batch_sizes=[512, 1024, 1025]"]
+    found = pipeline.plan("llama-tiny", [f"engine_config.{one}" for one in settings]).plan
+    assert found.limits.graph_requests_per_rank == 1024
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,11 @@ def blamed(planned: ServicePlan, **parts: float) -> tuple[str, str]:
             ),
         ),
         (f"{CACHE}.free_gpu_memory_fraction=0.5", {"request_gib": 80.0}, "workload", "shorten isl"),
-        ("workload.concurrency=16", {"request_gib": 79.0}, "workload", "shorten isl or osl"),
+        (
+            "workload.concurrency=16",
+            {"request_gib": 79.0},
+            *("workload", "shorten isl or osl, or take more GPUs or larger ones"),
+        ),
         (
             f"{CACHE}.tokens_per_block=1024",
             {"request_gib": 90.0},
@@ -222,7 +226,7 @@ def test_what_is_too_large_is_blamed_on_what_it_follows_from(
 ) -> None:
     place, fix = blamed(pipeline.plan("llama-tiny", [setting]), **parts)
     assert place == where
-    assert remedy in fix
+    assert fix.startswith(remedy) or fix.endswith(remedy)
 
 
 def test_a_block_that_one_request_fills_is_no_waste() -> None:
