@@ -127,6 +127,8 @@ def _may_be_judged(path: Path) -> bool:
         text = read_text(path)
     except BadInput:
         return False
+    if python_writing.may_start(text):
+        return True
     return python_api.may_hold(text) or (
         _OF_ENGINE.search(text) is not None and python_writing.may_hold(text)
     )

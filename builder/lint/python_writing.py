@@ -9,16 +9,27 @@ import textwrap
 import warnings
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from ..diagnostics import Location
 from ..documents import START, Variable, Yaml
+from ..facts import engines
 from . import python_texts
 from .script import Script, Word, is_server, statements
 from .variables import SHELL
 
+_RUNNERS = (
+    "run",
+    "Popen",
+    "call",
+    "check_call",
+    "check_output",
+    "system",
+    "create_subprocess_shell",
+)
 _DUMPS = ("dump", "safe_dump", "dumps")
 # A library, and what it writes by: one pattern of both would read a long text once for each name.
 _WRITERS = (
@@ -103,6 +114,45 @@ def started(text: str) -> Script:
             found.append(words[at + 1 :])
             starts.append(words[at].location)
     return Script(found, starts=starts)
+
+
+def may_start(text: str) -> bool:
+    """Whether a program may start the server of another engine."""
+    return _starting().search(text) is not None
+
+
+@cache
+def _starting() -> re.Pattern[str]:
+    names = "|".join(re.escape(engines.load(name).module) for name in engines.names())
+    return re.compile(rf"\b(?:{names})(?:[\"', \t\n]+serve\b|\.entrypoints\b)")
+
+
+def command_lines(text: str) -> Iterator[list[Word]]:
+    """The lists of words in a program, and the lines for a shell that it runs or keeps: those that
+    it prints or raises are told to readers."""
+    tree, shift = _parsed(text)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.List | ast.Tuple):
+            yield [replace(_word(item, shift), quoted=True) for item in node.elts]
+        for given in _run_or_kept(node):
+            if isinstance(given, ast.Constant | ast.JoinedStr):
+                line = _shell_line(given)
+                place = Location(given.lineno, given.col_offset + shift + 1)
+                rows = statements(line, place) if may_start(line) else ()
+                yield from (list(row.words) for row in rows)
+
+
+def _run_or_kept(node: ast.AST) -> Sequence[ast.expr | None]:
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.Return):
+        return [node.value]
+    return node.args if isinstance(node, ast.Call) and _name_of(node.func) in _RUNNERS else ()
+
+
+def _shell_line(node: ast.Constant | ast.JoinedStr) -> str:
+    """A text, in which a variable of the shell stands for what is put in later."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    texts = (part.value if isinstance(part, ast.Constant) else "${_}" for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _parsed(code: str) -> tuple[ast.Module | None, int]:

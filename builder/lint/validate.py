@@ -90,7 +90,8 @@ def read(path: Path) -> Text:
     if form in (SCRIPT, DOCKERFILE):
         text = as_shell(text)
     silent = form == SCRIPT and not _is_telling(text)
-    holds = python_api.may_hold(text) or python_writing.may_hold(text)
+    starts = python_writing.may_hold(text) or python_writing.may_start(text)
+    holds = python_api.may_hold(text) or starts
     if silent or (form == PYTHON and not holds):
         return Text(path, "", form)
     if form and len(text) > MAX_CHARACTERS:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...diagnostics import Location
 from ...documents import START, Yaml
-from .. import job_script, script, script_workers
+from .. import job_script, python_writing, script, script_workers
 from ..containers import around_of
 from ..inner_places import inside
 from ..script import HereDocument, Statement, Word
@@ -204,6 +204,13 @@ def _in_variables(rows: Sequence[Statement], named: Mapping[str, bool]) -> Itera
                     for each in statement.words
                 ]
                 yield Command(tuple(inner), is_open=named[given[1]], is_part=True)
+
+
+def in_program(text: str) -> Iterator[Command]:
+    """The server commands that a Python program starts; it may add to each."""
+    for words in python_writing.command_lines(text):
+        known = [word for word in words if word.text.strip()]
+        yield from (replace(row, is_part=True) for row in _of_statement(known, _MAX_DEPTH))
 
 
 def in_dockerfile(text: str) -> list[Command]:

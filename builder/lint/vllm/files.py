@@ -46,7 +46,9 @@ def of_script(text: str, release: Release) -> Iterator[Given]:
 
 
 def of_program(text: str, release: Release) -> Iterator[Given]:
-    """The options that a Python program constructs engines with."""
+    """The options that a Python program constructs engines with, and those of its commands."""
+    for command in commands.in_program(text):
+        yield _of_command(command, release, is_extended(text))
     api = python_api.Api(release.engine.module, formats().python_classes)
     for section in python_api.sections(text, release, api=api) or ():
         found = Arguments(is_open=section.is_open)

@@ -133,6 +133,17 @@ made = arguments.AsyncEngineArgs(
     },
 )
 """,
+    "a command of a program": """import subprocess
+subprocess.Popen([
+    "vllm", "serve", "some/model",
+    "--tensor-paralel-size", "2", <<< unknown-flag: --tensor-parallel-size
+])
+""",
+    "a line of a program": """import subprocess
+def serve(port):
+    command = f"vllm serve some/model --port {port} --max-model-lenght 4" <<< unknown-flag: len
+    subprocess.run(command, shell=True)
+""",
     "classes of a program": """from vllm import LLM
 from vllm.config import CompilationConfig
 LLM("some/model", compilation_config=CompilationConfig(
@@ -177,6 +188,8 @@ RIGHT = {
     "chart_yaml": "raySpec: {}\nrequestGPU: 1\nvllmConfig: {maxModelLen: 4096, "
     "tensorParallelSize: 2}\n",
     "other_service": "[Service]\nExecStart=/usr/sbin/sshd -D --port 80000\n",
+    "told_py": '"""vllm serve m --prot 1"""\nprint(\'vllm serve is gone --no more\')\n'
+    "c = ['vllm', 'serve', M, 'and', *rest]\n",
     "number_py": "from vllm import LLM\nLLM('m', compilation_config=3)\n",
     "other_py": "from vllm import SamplingParams\nfrom mine import LLM\nLLM(max_num_seq=4)\n",
 }
