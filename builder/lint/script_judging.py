@@ -244,6 +244,9 @@ def _written(
         return Content(kinds.ENGINE)
     content = content or Content(kinds.ENGINE)
     content.diagnostics += (row for each in file.documents for row in each.diagnostics)
+    for each in file.alternatives if content.kind == kinds.ENGINE and content.sections else ():
+        option = Section(each.data, each, is_open=True)
+        content.diagnostics += section_diagnostics(option, rule_context)
     content.sections = [
         replace(section, within=file.name, is_open=section.is_open or file.is_open)
         for section in content.sections

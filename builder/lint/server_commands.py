@@ -187,6 +187,11 @@ def _is_long(text: str) -> bool:
     return len(script.statements(text)) > 1 or "\n" in text.strip()
 
 
+def _is_read(text: str) -> bool:
+    """Whether a text of several commands may start a server or write its options."""
+    return script.mentions_server(text) or "<<" in text
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerCommand:
     """What one container runs: a script, and its `path` in the manifest.
@@ -213,7 +218,9 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
     """What the containers of a document run, as far as it starts a server or writes files."""
     for path, container in containers(document.data, ""):
         given = {name: text for name, text, _ in environment(container)}
-        words = [row for key in COMMANDS for row in words_of(document, container, path, key)]
+        words = [
+            row for key in COMMANDS for row in words_of(document, container, path, key, _is_read)
+        ]
         for index, (where, word) in enumerate(words):
             if script.is_server(word.text):
                 rest = [later for _, later in words[index + 1 :]]
@@ -221,7 +228,7 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
                     _last_key(path, container), Script([rest], environment=given)
                 )
                 break
-            if script.mentions_server(word.text) or "<<" in word.text:
+            if _is_read(word.text):
                 found = replace(script.read(word.text), environment=given)
                 yield ContainerCommand(where, found, word.text, document)
 

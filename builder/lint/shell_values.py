@@ -79,6 +79,16 @@ class Values:
             seen, text = setting.location, setting.text
         return seen
 
+    def alternatives(self, text: str) -> list[tuple[str, Location]]:
+        """The texts that branches give to the variable that a text is, each at its place; empty
+        where it has one, or where any is not known."""
+        found = _PLAIN_USE.match(text)
+        name = (found[1] or found[2]) if found else ""
+        rows = self._settings.get(name, [])
+        if name in self._changing or not all(row.literal and not row.adds for row in rows):
+            return []
+        return [(row.text, row.location) for row in rows] if len(rows) > 1 else []
+
     def words(self, words: Sequence[Word]) -> list[Word]:
         """The words of a command, lists and texts of several words put in as the shell does."""
         return [filled for word in words for filled in self._filled(word, ())]

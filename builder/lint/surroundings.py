@@ -104,7 +104,8 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
         if name in switches and value.lower() in TRUE - {"1"}:
             what, fix = f"{value} is not 1: the engine takes {name} for off", "give 1"
         elif name in choices and value.lower() not in map(str.lower, choices[name]):
-            near = closest(value, choices[name])
+            begun = (row for row in choices[name] if value.lower().startswith(row.lower()))
+            near = closest(value, choices[name]) or next(begun, None)
             what, fix = f"{value} is none of what {name} takes", f"did you mean {near}?"
             if near is None:
                 continue

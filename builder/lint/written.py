@@ -10,7 +10,7 @@ from typing import Any
 
 from ..diagnostics import NOWHERE, Location
 from ..documents import Variable, Yaml
-from . import python_writing, stream_editing
+from . import python_writing, stream_editing, yq_expressions
 from .script import HereDocument, Statement, Word
 from .shell_values import Values, with_branches
 from .variables import SHELL, MaskedText, value_of
@@ -20,8 +20,6 @@ _MANIFESTS = re.compile(r"\b(?:kubectl|oc|helm|docker[ -]compose)\b")
 # Something that fills in a here document later, whatever its quotes say.
 _FILLED_LATER = re.compile(r"\b(?:envsubst|sed|perl|eval|jinja2?|j2)\b")
 _BEFORE = ("then", "else", "do", "{", "sudo", "!")
-_YQ = re.compile(r"\s*((?:\.\[?\"?[\w-]+\"?\]?)+)\s*=(?![=])\s*(.+)", re.S)
-_YQ_KEY = re.compile(r"\.\[?\"?([\w-]+)")
 MAX_NESTED = 8  # braces around braces
 
 
@@ -45,11 +43,15 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that a script writes; `is_open` if a variable may put more into it."""
+    """A file that a script writes; `is_open` if a variable may put more into it.
+
+    `alternatives` hold one option each, with one of the values that branches give to its variable.
+    """
 
     name: str
     documents: Sequence[Yaml]
     is_open: bool = False
+    alternatives: Sequence[Yaml] = ()
 
 
 def files(
@@ -81,11 +83,25 @@ def files(
             open_files[fragment.name] = []
             complete.append(open_files[fragment.name])
         open_files[fragment.name].append(fragment)
-    found = [written for rows_ in complete for written in _assembled(rows_)]
-    for written in found:
+    found = []
+    for written in (each for rows_ in complete for each in _assembled(rows_)):
         for document in written.documents:
             document.data = _filled(document.data, "", document, values)
+        first = written.documents[0].data if len(written.documents) == 1 else None
+        found.append(replace(written, alternatives=tuple(_alternatives(first, (), values))))
     return found
+
+
+def _alternatives(data: Any, keys: tuple[str, ...], values: Values) -> Iterator[Yaml]:
+    """Each value that branches give to an option, alone with the groups that it stands in."""
+    if isinstance(data, Mapping):
+        for key, item in data.items():
+            yield from _alternatives(item, (*keys, str(key)), values)
+    elif isinstance(data, Variable) and keys:
+        for text, place in values.alternatives(data):
+            if (value := value_of(text)) is not None:
+                path = ".".join(keys)
+                yield Yaml(yq_expressions.nested(keys, value), {"": place, path: place})
 
 
 def _filled(data: Any, path: str, document: Yaml, values: Values) -> Any:
@@ -231,7 +247,8 @@ def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator
             continue
         name = words[0].text.rpartition("/")[2]
         if name == "yq":
-            yield from _of_yq(words[1:])
+            for name, document in yq_expressions.read(words[1:]):
+                yield Fragment(name, document.places[""], appends=True, data=document)
         elif name == "sed" and (editing := stream_editing.read(words[1:])):
             for file in editing.files:
                 for word, edit in editing.edits:
@@ -271,7 +288,8 @@ def _group_targets(rows: Sequence[Statement]) -> dict[int, tuple[str, bool]]:
             if row.redirects:
                 operator, word = row.redirects[0]
                 for inside in range(start, index):
-                    targets.setdefault(inside, (word.text, operator.endswith(">>")))
+                    appends = inside > start + 1 or operator.endswith(">>")
+                    targets.setdefault(inside, (word.text, appends))
     return targets
 
 
@@ -335,34 +353,6 @@ def _is_place(place: Location) -> bool:
 
 def _unescaped(text: str) -> str:
     return text.replace("\\n", "\n").replace("\\t", "\t")
-
-
-def _of_yq(words: Sequence[Word]) -> Iterator[Fragment]:
-    """What `yq -i '.a.b = 1' FILE` sets."""
-    if not any(re.fullmatch(r"-\w*i\w*|--inplace", word.text) for word in words):
-        return
-    plain = [word for word in words if not word.text.startswith("-")]
-    expression = next((word for word in plain if "=" in word.text), None)
-    if expression is None or len(plain) < 2:
-        return
-    place = expression.location
-    for part in re.split(r"\|(?![^\"]*\"[^\"]*(?:\"[^\"]*\"[^\"]*)*$)", expression.text):
-        if not (found := _YQ.fullmatch(part.strip())):
-            continue
-        keys = _YQ_KEY.findall(found[1])
-        value: Any = _yq_value(found[2].strip())
-        path = ".".join(keys)
-        for key in reversed(keys):
-            value = {key: value}
-        paths = {".".join(keys[:n]): place for n in range(len(keys) + 1)}
-        document = Yaml(value, {**paths, path: place})
-        yield Fragment(plain[-1].text, place, appends=True, data=document)
-
-
-def _yq_value(text: str) -> Any:
-    if SHELL.search(text) or re.match(r"\.|strenv|env\(|load|\(", text):
-        return Variable(text)
-    return Variable(text) if (value := value_of(text)) is None else value
 
 
 def _code_of(words: Sequence[Word]) -> Word | None:

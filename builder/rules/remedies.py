@@ -87,7 +87,8 @@ def _other_kind(release: Release, place: OptionPath, kind: str) -> str:
     kinds = release.table["unions"][union["of"]]["types"]
     types = release.table["types"]
     having = [one for one, record in kinds.items() if key in by_name(types[record]["fields"])]
-    return f"it is an option of {name} {', '.join(having)}"
+    here = former(release, key, path=place.schema)
+    return f"it is an option of {name} {', '.join(having)}{'; ' * bool(here)}{here}"
 
 
 def _renamed(release: Release, place: OptionPath, others: Sequence[Release]) -> str:

@@ -58,6 +58,7 @@ _FACTS: Mapping[str, str] = {
     "expert_width": "checkpoint.text_config.moe_intermediate_size",
     "gpu_precisions": "gpu.precisions.value",
     "longest_context": "checkpoint.text_config.max_position_embeddings",
+    "num_layers": "checkpoint.text_config.num_hidden_layers",
     "hidden_size": "checkpoint.text_config.hidden_size",
     "kv_cache_quant_algo": "checkpoint.quantization.kv_cache_quant_algo",
     "moe_backend_engine_default": "release.moe_engine_default",
@@ -366,4 +367,6 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "schedule_of_smallest_batch": lambda inputs: next(iter(_schedule(inputs).values()), None),
     "schedule_largest": lambda inputs: max(_schedule(inputs).values(), default=None),
     "pool_ratio_sum": _pool_ratio_sum,
+    "partition_stages": lambda inputs: len(_whole_numbers(inputs.value("pp_partition"))) or None,
+    "partition_layers": lambda inputs: sum(_whole_numbers(inputs.value("pp_partition"))) or None,
 }

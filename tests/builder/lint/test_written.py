@@ -67,6 +67,11 @@ WAYS: dict[str, tuple[str, int, int, str]] = {
         "sed -i -E 's/^(max)_batch(_size)/\\1_bach\\2/; s/64/$N/' $CONFIG\n",
         *(5, 11, "max_bach_size"),
     ),
+    "a group in braces": (
+        '{\n  echo "max_num_tokens: 64"\n  echo "kv_cache_config:"\n  echo "  dtyp: fp8"\n}'
+        " >$CONFIG\n",
+        *(4, 11, "kv_cache_config.dtyp"),
+    ),
     "a here document whose tabs are cut off": (
         "write() {\n\tcat > $CONFIG <<-EOF\n\tkv_cache_config:\n\t  dtyp: fp8\n\tEOF\n}\n"
         "echo 'max_batch_size: 8' >> $CONFIG\n",
