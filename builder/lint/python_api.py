@@ -72,13 +72,33 @@ class _Program:
         self._names: dict[str, str] = {}
         self._values: dict[str, list[ast.expr | None]] = {}
         self._left = MOST_VALUES
+        self._read_calls: set[ast.Call] = set()
         for node in ast.walk(tree):
             self._read(node)
 
     def sections(self) -> Iterator[Section]:
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.Call) and self._class(node.func) in self._api.engines:
-                yield self._section(node)
+        calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
+        engines = [node for node in calls if self._class(node.func) in self._api.engines]
+        for node in engines:
+            yield self._section(node)
+        for node in calls if engines else ():
+            if node not in self._read_calls and (path := self._home(self._class(node.func))):
+                yield self._of_group(node, path)
+
+    def _home(self, name: str) -> str:
+        """The option that is given an object of a class, if that is one at the top level."""
+        for path, field in self._release.top_level.items():
+            union = self._release.table["unions"].get(field.get("of")) if name else None
+            kinds = union["types"].values() if field["type"] == "union" and union else ()
+            if name and (field.get("of") == name or name in kinds):
+                return path
+        return ""
+
+    def _of_group(self, call: ast.Call, path: str) -> Section:
+        """A group of options that only some runs give to an engine, by itself."""
+        document = Yaml({}, {"": self._place(call), path: self._place(call)})
+        options = {path: self._constructed(call, path, document, 0)}
+        return Section(options, document, is_open=True)
 
     def _read(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
@@ -188,6 +208,7 @@ class _Program:
 
     def _constructed(self, node: ast.Call, path: str, document: Yaml, depth: int) -> Any:
         """What the call of a class of options stands for; any other is put in later."""
+        self._read_calls.add(node)
         name = self._class(node.func)
         # A class that became one of several keeps its name as that of the usual one.
         table = self._release.table

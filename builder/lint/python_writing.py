@@ -31,6 +31,7 @@ _RUNNERS = (
     "create_subprocess_shell",
 )
 _DUMPS = ("dump", "safe_dump", "dumps")
+_MOST_UNPACKED = 20
 # A library, and what it writes by: one pattern of both would read a long text once for each name.
 _WRITERS = (
     (re.compile(r"\bya?ml\b"), re.compile(r"\bdump")),
@@ -84,6 +85,7 @@ def documents(text: str, start: Location = START, expands: bool = False) -> Iter
         given = _meant(node.args[0], node, names)
         if isinstance(given, ast.Dict):
             document = Yaml()
+            given = _unpacked(given, node, names)
             document.data = _value(given, "", document, start, shift)
             is_open |= any(None in row.keys for row in ast.walk(given) if isinstance(row, ast.Dict))
             target = _meant(node.args[1], node, names) if len(node.args) > 1 else None
@@ -210,6 +212,26 @@ def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) ->
             value.values.append(row.value)
         return value
     return node
+
+
+def _unpacked(given: ast.Dict, call: ast.Call, names: Mapping[str, list[_Given]]) -> ast.Dict:
+    """A mapping with those put in that it takes over by `**name`; what stands later counts."""
+    rows: dict[str, tuple[ast.expr | None, ast.expr]] = {}
+    pending = list(zip(given.keys, given.values, strict=True))
+    for _ in range(_MOST_UNPACKED):
+        at = next((n for n, (key, _) in enumerate(pending) if key is None), None)
+        if at is None:
+            break
+        inner = _meant(pending[at][1], call, names)
+        if not isinstance(inner, ast.Dict):
+            break
+        pending[at : at + 1] = zip(inner.keys, inner.values, strict=True)
+    for key, value in pending:
+        name = str(key.value) if isinstance(key, ast.Constant) else f"**{len(rows)}"
+        rows.pop(name, None)
+        rows[name] = key, value
+    whole = ast.Dict([key for key, _ in rows.values()], [value for _, value in rows.values()])
+    return ast.copy_location(whole, given)
 
 
 def _end(node: ast.expr) -> tuple[int, int]:

@@ -25,7 +25,9 @@ _SETTING = re.compile(
     r"[\"']?(?:=|[ \t]*:[ \t]+|,?\s*[\"']?value[\"']?[ \t]*:[ \t]*)"
     r"[\"']?(?P<value>\w+)[\"']?(?=[\s,;}\])]|$)"
 )
-_OF_LIBRARY = re.compile(r"(?<![\w$.{/-])(NCCL|UCX)_[A-Z0-9_]+(?=[\"']?(?:[=:,]|\s+[\w\"']|\s*$))")
+_OF_LIBRARY = re.compile(
+    r"(?<![\w$.{/-])(NCCL|UCX)_[A-Z0-9_]+(?=[\"']?(?:[=:,\]]|\s+[\w\"']|\s*$))"
+)
 _OF_NODE = ("resources.gpus_per_node", "hardware.gpus_per_node")
 _NODE_GPUS, _NODES = ("gpus_per_node", "num_gpus_per_node"), ("num_nodes", "nnodes", "nodes")
 _ALL_GPUS = ("num_gpus", "gpus", "gpu_count", "n_gpus")

@@ -28,7 +28,8 @@ class Fragment:
     """What a script puts into a file: lines, each with its place, `data` that it sets, or an `edit`
     of the lines before it.
 
-    `expands` if the shell puts values into the lines, `optional` if only some runs write them.
+    `expands` if the shell puts values into the lines, `optional` if only some runs write them,
+    `is_open` if `data` is not all that is set.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Fragment:
     data: Yaml | None = None
     optional: bool = False
     edit: stream_editing.Edit | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
     texts = [row for row in fragments if row.lines]
     added = [row for row in fragments if row.data]
     if not texts:
-        yield from (WrittenFile(name, [row.data], True) for row in added if row.data)
+        yield from (WrittenFile(name, [row.data], row.is_open) for row in added if row.data)
         return
     whole = _read(name, [row for row in fragments if row.lines or row.edit])
     if len(texts) > 1 and any(not document.readable for document in whole.documents):
@@ -248,7 +250,7 @@ def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator
         name = words[0].text.rpartition("/")[2]
         if name == "yq":
             for name, document in yq_expressions.read(words[1:]):
-                yield Fragment(name, document.places[""], appends=True, data=document)
+                yield Fragment(name, document.places[""], appends=True, data=document, is_open=True)
         elif name == "sed" and (editing := stream_editing.read(words[1:])):
             for file in editing.files:
                 for word, edit in editing.edits:
@@ -365,4 +367,5 @@ def _code_of(words: Sequence[Word]) -> Word | None:
 def _of_python(text: str, start: Location, expands: bool) -> Iterator[Fragment]:
     """The mappings that a Python program writes; the shell may put in its variables."""
     for document in python_writing.documents(text, start, expands):
-        yield Fragment(document.name or "python", start, data=document.data)
+        is_open = document.is_open or not document.name
+        yield Fragment(document.name or "python", start, data=document.data, is_open=is_open)

@@ -12,7 +12,7 @@ from ..facts import counterparts, data_file, engines, plain_data
 from ..facts import release as releases
 from ..facts.release import Field, Release
 from ..facts.release.version import oldest_first
-from .options import ANY_KEY, OptionPath, by_name, shown, spelled
+from .options import ANY_KEY, OptionPath, by_name, kind_fields, shown, spelled
 
 FORMER = DATA / "formats" / "former_options.yaml"
 
@@ -27,6 +27,8 @@ def former_options() -> Mapping[str, str]:
 
 def unknown_value(release: Release, field: Field, value: Any, place: OptionPath) -> Diagnostic:
     remedy = nearest(str(value), [str(item) for item in field["values"]])
+    if home := _home_of_value(release, field, value, place):
+        remedy = f"its place is {home}"
     others = [other for other in _others(release) if _allows(other, place.schema, value)]
     if others:
         remedy = f"{age(release, others)}; {remedy}"
@@ -36,6 +38,16 @@ def unknown_value(release: Release, field: Field, value: Any, place: OptionPath)
         remedy,
         rule="unknown-value",
     )
+
+
+def _home_of_value(release: Release, field: Field, value: Any, place: OptionPath) -> str:
+    """The only option of the same name in a group that takes this value, which this one does not
+    take; empty if the value is one of this option's own, misspelt."""
+    key = place.schema
+    if "." in key or not isinstance(value, str) or closest(value, map(str, field["values"])):
+        return ""
+    homes = [home for home in _homes(release).get(key, ()) if _allows(release, home, value)]
+    return homes[0] if len(homes) == 1 else ""
 
 
 def unknown_key(
@@ -87,7 +99,9 @@ def _other_kind(release: Release, place: OptionPath, kind: str) -> str:
     kinds = release.table["unions"][union["of"]]["types"]
     types = release.table["types"]
     having = [one for one, record in kinds.items() if key in by_name(types[record]["fields"])]
-    here = former(release, key, path=place.schema)
+    own = by_name(kind_fields(release, release.table["unions"][union["of"]], kind.split()[1]))
+    near = closest(key, own) or of_same_words(key, own)
+    here = former(release, key, path=place.schema) or (near and f"did you mean {near}?")
     return f"it is an option of {name} {', '.join(having)}{'; ' * bool(here)}{here}"
 
 

@@ -135,6 +135,10 @@ PROGRAMS: dict[str, tuple[str, list[tuple[int, str]]]] = {
         f'c = {RIGHT}\n{DUMPED.format("a", "c")}c["bach"] = 8\nyaml.dump(c, open("b.yaml", "w"))\n',
         [(5, "b.yaml")],
     ),
+    "a mapping that takes over another": (
+        f"base = {WRONG}\nc = {{**base, 'max_num_tokens': 8}}\n{DUMPED.format('a', 'c')}",
+        [(2, "a.yaml")],
+    ),
     "an annotated name": (f"c: dict = {WRONG}\n{DUMPED.format('a', 'c')}", [(2, "a.yaml")]),
     "a name that a function finds below": (
         f"def write():\n    yaml.dump(c, open('a.yaml', 'w'))\nc = {WRONG}\nwrite()\n",
