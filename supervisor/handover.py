@@ -229,6 +229,10 @@ class Publication:
         self.withdraw()
         self._record.attempt("draft", lambda: self._draft.unlink(missing_ok=True), None)
 
+    def is_with_another(self) -> bool:
+        """Whether another job serves, which has taken it over."""
+        return self.owner not in (None, self._cluster.job_id) and not self.is_orphaned()
+
     def is_lost(self) -> bool:
         """Whether clients are sent to no job that serves.
 

@@ -236,11 +236,15 @@ class Service:
             self._canary.stop()
         self._steps.stop(SLURM_GRACE_S if self._allocation.is_terminating else math.inf)
         self._steps.record_state(state="ended", ended=timestamp())
-        if outcome in RESTARTABLE and self._record.run["admitted"] and not self._stop_file:
+        may_do_better = outcome in RESTARTABLE and self._record.run["admitted"]
+        if may_do_better and not self._stop_file and not self._has_handed_over():
             self._successor.restart()
         self._record.event("ended", outcome=outcome, exit_code=code)
         self._record.close()
         return code
+
+    def _has_handed_over(self) -> bool:
+        return self._record.attempt("endpoint", self._publication.is_with_another, False)
 
     def _tick(self, ending: bool = False) -> None:
         """One round of all checks; raises `JobExit` where the job must end."""

@@ -107,6 +107,9 @@ def test_slurm_says_whether_the_job_with_the_endpoint_lives(
     job.publish_as("5")
     job.leave("5", **run)
     assert job.publication.is_orphaned() is is_orphaned
+    assert job.publication.is_with_another() is not is_orphaned
+    job.publish_as("7")
+    assert not job.publication.is_with_another()
 
 
 def test_a_second_job_is_refused_while_another_lives(make_job: MakeJob) -> None:

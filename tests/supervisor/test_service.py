@@ -670,6 +670,16 @@ def test_a_new_job_is_submitted_where_this_one_was(
     assert job.given("sbatch") == [str(place)]
 
 
+def test_a_job_that_had_handed_over_is_not_replaced(job: Job) -> None:
+    job.document["time"]["drain_s"] = job.document["limits"]["settle_s"] = 20
+    job.document["limits"]["restart"] = True
+    job.once("published", lambda: job.publish_as("8"))
+    job.once("handover", lambda: job.answer(health="exit 3"))
+    assert job.run() == 72
+    assert job.given("sbatch") == []
+    assert (job.endpoint or {})["job_id"] == "8"
+
+
 def test_a_job_that_never_was_admitted_is_not_replaced(job: Job) -> None:
     job.document["limits"]["restart"] = True
     job.document["smoke"]["argv"] = ["sh", "-c", "exec sleep 20"]
