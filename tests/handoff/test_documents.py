@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,6 +20,7 @@ from markdown_it import MarkdownIt
 
 from builder import deployment, pipeline
 from builder.bundle import Bundle
+from builder.errors import BadInput
 from builder.facts import checkpoint, model_names
 from builder.targets.handoff.document import (
     Document,
@@ -410,13 +411,33 @@ def test_it_lists_the_ports_of_every_component(sides: Bundle) -> None:
         assert row in found, row
 
 
-def test_monitoring_says_that_it_watches_one_of_two_sides() -> None:
-    [row] = [
-        row
-        for row in pipeline.plan(SIDES, more_targets=["monitoring"]).warnings
-        if row.where == "targets.monitoring"
+WATCHED = (
+    "targets.monitoring={hosts: [d0], prefill_hosts: [p0, p1], router: 'r0:9000', dcgm_port: null}",
+    "engine_config.return_perf_metrics=true",
+)
+
+
+def test_monitoring_says_which_of_two_sides_it_does_not_watch(tmp_path: Path) -> None:
+    def unwatched(name: str, overrides: Sequence[str] = ()) -> list[str]:
+        found = pipeline.plan(name, overrides, more_targets=["monitoring"]).warnings
+        return [row.where for row in found if row.where.startswith("targets.monitoring.")]
+
+    places = [f"targets.monitoring.{name}" for name in ("prefill_hosts", "router")]
+    assert unwatched(SIDES) == places
+    assert not unwatched("deepseek-v3.2-gb200x32-prefill")
+    assert not unwatched(SIDES, WATCHED)
+    with pytest.raises(BadInput, match="router: is given, and the deployment names no prefill"):
+        pipeline.render("llama-tiny", tmp_path, ["targets.monitoring={router: 'r0:9000'}"])
+
+
+def test_prefill_servers_and_the_router_are_watched_where_they_are_named(tmp_path: Path) -> None:
+    folder = pipeline.render(SIDES, tmp_path / "bundle", WATCHED).folder
+    jobs = yaml.safe_load((folder / "monitoring/prometheus.yml").read_text())["scrape_configs"]
+    found = {
+        job["job_name"]: [name for row in job["static_configs"] for name in row["targets"]]
+        for job in jobs
+    }
+    assert found["prefill"] == ["p0:8000", "p1:8000"]
+    assert found["ready"] == [
+        f"http://{name}/health" for name in ("d0:8000", "p0:8000", "p1:8000", "r0:9000")
     ]
-    assert "neither the prefill servers nor the router" in row.message
-    assert "deepseek-v3.2-gb200x32-prefill" in row.fix
-    alone = pipeline.plan("deepseek-v3.2-gb200x32-prefill", more_targets=["monitoring"])
-    assert not [row for row in alone.warnings if row.where == "targets.monitoring"]

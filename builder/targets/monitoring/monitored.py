@@ -15,6 +15,7 @@ from ...observability import metrics
 from ...observability.metrics import SERVER_JOB, Family
 from ...servers import PORT_STEP, Host, Port, RenderContext, RenderedServer
 from ...strict import Bounds, default
+from .. import disaggregated
 
 Address = Annotated[str, Bounds(pattern=r"^(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$")]
 Url = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9._~:/?&=%+-]+$", max_length=500)]
@@ -25,7 +26,9 @@ class MonitoringOptions(Strict):
     """What is monitored, and by what.
 
     `server` is the target: where it is not given, the one that another target runs, else the first
-    of the deployment. It runs on `hosts`, or where its own options say.
+    of the deployment. It runs on `hosts`, or where its own options say. Of a service of two sides
+    these are the decode servers; its prefill servers run on `prefill_hosts`, its `router` listens
+    at an address.
 
     `blackbox` is where a blackbox exporter listens, which asks for readiness and certificates, and
     `dcgm_port` the port of a DCGM exporter on each host; `null` leaves out what they measure.
@@ -37,6 +40,8 @@ class MonitoringOptions(Strict):
 
     server: ServerName | None = None
     hosts: list[Host] = default(list)
+    prefill_hosts: list[Host] = default(list)
+    router: Address | None = None
     blackbox: Address | None = "127.0.0.1:9115"
     dcgm_port: Port | None = 9400
     alertmanager: Address = "127.0.0.1:9093"
@@ -93,14 +98,22 @@ class MonitoredServer:
 
     @property
     def instances(self) -> list[Instance]:
-        return [
-            Instance(
-                host,
-                {name: port + PORT_STEP * index for name, port in self.rendered.ports.items()},
-            )
-            for host in self.options.hosts or [self.rendered.local_host]
-            for index in range(self.deployment.instances)
-        ]
+        return _instances(self.context, self.server, self.options.hosts)
+
+    @property
+    def prefill(self) -> list[Instance]:
+        """The servers of the other side, as far as it is said where they run."""
+        other = self.context.prefill
+        hosts = self.options.prefill_hosts
+        return _instances(other, self.server, hosts) if other and hosts else []
+
+    @property
+    def router(self) -> list[Instance]:
+        """The router of both sides, if it is said where it listens."""
+        if self.options.router is None:
+            return []
+        host, _, port = self.options.router.rpartition(":")
+        return [Instance(host.strip("[]"), {self.front: int(port)})]
 
     @property
     def exposition(self) -> str | None:
@@ -194,6 +207,15 @@ class MonitoredServer:
         return self.duration(text, _SHORTEST_WINDOW_S)
 
 
+def _instances(context: RenderContext, server: str, hosts: list[str]) -> list[Instance]:
+    rendered = context.servers[server]
+    return [
+        Instance(host, {name: port + PORT_STEP * index for name, port in rendered.ports.items()})
+        for host in hosts or [rendered.local_host]
+        for index in range(context.deployment.instances)
+    ]
+
+
 def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
     """Why a deployment cannot be monitored."""
     servers = [name for name in records.names() if name in deployment.targets]
@@ -204,18 +226,22 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
     elif given is not None and given not in servers:
         what = f"{given} is not a target of the deployment"
         yield Diagnostic(f"targets.{TARGET}.server", what, nearest(given, servers))
+    if not any(disaggregated.named(deployment.targets, name) for name in disaggregated.TARGETS):
+        for option in ("prefill_hosts", "router"):
+            if deployment.targets[TARGET].get(option):
+                what = "is given, and the deployment names no prefill servers"
+                remedy = "remove it, or name them by prefill of slurm or kubernetes"
+                yield Diagnostic(f"targets.{TARGET}.{option}", what, remedy)
 
 
 def warnings(context: RenderContext, options: MonitoringOptions) -> Iterator[Diagnostic]:
     """What of a service is not watched."""
-    if context.prefill:
-        other = context.prefill.deployment.name
-        what = "watches the decode servers only, neither the prefill servers nor the router"
-        fix = (
-            f"name the decode servers in targets.{TARGET}.hosts, render {other} with {TARGET} for "
-            "the prefill servers, and probe the health path of the router's port"
-        )
-        yield Diagnostic(f"targets.{TARGET}", what, fix, severity="warning")
+    unseen = {"prefill_hosts": "the prefill servers", "router": "the router"}
+    for option, name in unseen.items() if context.prefill else ():
+        if not getattr(options, option):
+            what = f"is not given: {name} of this service will not be watched"
+            fix = "give the hosts" if option == "prefill_hosts" else "give its host:port"
+            yield Diagnostic(f"targets.{TARGET}.{option}", what, fix, severity="warning")
 
 
 def _server(deployment: Deployment, options: MonitoringOptions) -> str:

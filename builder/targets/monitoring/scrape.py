@@ -11,6 +11,7 @@ from .rules import INTERVAL
 
 # Names of the blackbox exporter's modules.
 READY, CERTIFICATE = "server_ready", "server_certificate"
+PREFILL_JOB = "prefill"
 PROBE_TIMEOUT = "5s"
 # A server that answers no later is asked again; the shortest that a loaded one still keeps.
 SCRAPE_TIMEOUT = "10s"
@@ -35,39 +36,57 @@ def prometheus(monitored: MonitoredServer) -> dict[str, Any]:
         "alerting": {
             "alertmanagers": [{"static_configs": [{"targets": [monitored.options.alertmanager]}]}]
         },
-        "scrape_configs": [builders[job](monitored) for job in monitored.jobs],
+        "scrape_configs": [
+            *(builders[job](monitored) for job in monitored.jobs),
+            *([_prefill(monitored)] if monitored.prefill and monitored.exposition else []),
+        ],
     }
 
 
 def _server(monitored: MonitoredServer) -> dict[str, Any]:
+    return _metrics(monitored, SERVER_JOB, monitored.instances)
+
+
+def _prefill(monitored: MonitoredServer) -> dict[str, Any]:
+    """A job apart from that of the decode servers, which the signals are of."""
+    return _metrics(monitored, PREFILL_JOB, monitored.prefill)
+
+
+def _metrics(monitored: MonitoredServer, job: str, instances: list[Instance]) -> dict[str, Any]:
     assert monitored.exposition is not None  # else there is no such job
     return {
-        "job_name": SERVER_JOB,
+        "job_name": job,
         "metrics_path": monitored.record.paths["metrics"],
         "static_configs": [
-            _target(monitored, row, row.address(monitored.exposition))
-            for row in monitored.instances
+            _target(monitored, row, row.address(monitored.exposition)) for row in instances
         ],
     }
 
 
 def _ready(monitored: MonitoredServer) -> dict[str, Any]:
+    """Of a service of two sides all are asked: the router says nothing of servers."""
     path = monitored.rendered.entry["ready"].get("path")
+    instances = [*monitored.instances, *monitored.prefill, *monitored.router]
     targets = [
-        f"http://{row.address('http')}{path}" if path else row.address("grpc")
-        for row in monitored.instances
+        f"http://{row.address('http')}{path}" if path else row.address("grpc") for row in instances
     ]
-    return _probe(monitored, "ready", READY, targets)
+    return _probe(monitored, "ready", READY, instances, targets)
 
 
 def _certificate(monitored: MonitoredServer) -> dict[str, Any]:
     targets = [row.address("grpc") for row in monitored.instances]
-    return _probe(monitored, "certificate", CERTIFICATE, targets)
+    return _probe(monitored, "certificate", CERTIFICATE, monitored.instances, targets)
 
 
-def _probe(monitored: MonitoredServer, job: str, module: str, targets: list[str]) -> dict[str, Any]:
+def _probe(
+    monitored: MonitoredServer,
+    job: str,
+    module: str,
+    instances: list[Instance],
+    targets: list[str],
+) -> dict[str, Any]:
     """A job in which an exporter asks one target of each instance."""
-    asked = zip(monitored.instances, targets, strict=True)
+    asked = zip(instances, targets, strict=True)
     return {
         "job_name": job,
         "metrics_path": "/probe",
@@ -81,7 +100,7 @@ def _probe(monitored: MonitoredServer, job: str, module: str, targets: list[str]
 
 
 def _gpu(monitored: MonitoredServer) -> dict[str, Any]:
-    hosts = dict.fromkeys(row.host for row in monitored.instances)
+    hosts = dict.fromkeys(row.host for row in (*monitored.instances, *monitored.prefill))
     port = monitored.options.dcgm_port
     assert port is not None  # else there is no such job
     rows = [Instance(host, {"dcgm": port}) for host in hosts]
