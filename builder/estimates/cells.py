@@ -213,7 +213,21 @@ class Cell:
             for concurrency, residual in self._residuals.get(curve, ())
             if load.concurrency / 2 <= concurrency <= load.concurrency * 2
         ]
-        return exp(max(near) - min(near)) if near else 1.0
+        apart = exp(max(near) - min(near)) if near else 1.0
+        return max(apart, self._own_apart(curve, load.concurrency))
+
+    def _own_apart(self, curve: tuple[object, ...], concurrency: int) -> float:
+        """How many times the user's own rows of one load differ, where that is near another one."""
+        times: dict[tuple[int, str], list[float]] = {}
+        for row in self.own:
+            is_on = (*row.layout, drafts(row), row.isl, row.osl) == curve
+            if (
+                row.source == OWN
+                and is_on
+                and concurrency / 2 <= row.concurrency <= concurrency * 2
+            ):
+                times.setdefault((row.concurrency, row.release), []).append(row.tpot_ms)
+        return max((max(rows) / min(rows) for rows in times.values()), default=1.0)
 
     @cached_property
     def _residuals(self) -> dict[tuple[object, ...], list[tuple[int, float]]]:

@@ -452,6 +452,19 @@ class TestOwnRuns:
         ]
         assert sum(held) >= 0.8 * len(held)
 
+    @pytest.mark.parametrize("times", [1.1, 3.0])
+    def test_runs_of_one_load_that_contradict_each_other_are_refused(
+        self, tmp_path: Path, estimator: Estimator, times: float
+    ) -> None:
+        for load in (1, 16, 64, 256):
+            tpot_ms, ttft_ms = truth(load)
+            bench(tmp_path / f"one-{load}" / "bench.json", load, tpot_ms, ttft_ms)
+            bench(tmp_path / f"two-{load}" / "bench.json", load, tpot_ms * times, ttft_ms)
+        found = Estimator(own_runs.read(tmp_path), estimator.fits).estimate(V32)
+        assert isinstance(found, Refusal) == (times == 3.0)
+        if isinstance(found, Refusal):
+            assert (found.kind, "3.0 times apart" in found.reason) == ("modes", True)
+
     @pytest.mark.parametrize(("times", "text"), [(2.0, "2.00"), (0.5, "0.50"), (1.05, "")])
     def test_runs_that_contradict_published_rows_answer_without_them_and_it_is_said(
         self, tmp_path: Path, estimator: Estimator, times: float, text: str
