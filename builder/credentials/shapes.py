@@ -33,20 +33,25 @@ _ROOTS = (
     "|workspace"
 )
 _PATHS = (
-    rf"/(?:{_ROOTS})(?:/[\w.-]{{1,99}})+|(?:/[a-z][a-z_-]{{1,40}}){{2,}}/[\w.-]{{1,99}}"
+    rf"/(?:{_ROOTS})(?:/[\w.-]{{1,99}})*|(?:/[a-z][a-z_-]{{1,40}}){{2,}}/[\w.-]{{1,99}}"
     r"|(?:/[\w.-]{1,99})+\.[a-z]{2,5}"
 )
 _ASKED = r"(?:[_-](?:[A-Z]?[a-z]{1,15}|[A-Z]{2,15}))"
 _PLACE_HOLDERS = (
     r"\*{3,}|\[[A-Za-z _.-]{1,60}\]|<[^<>\n\"']{1,80}>|\{\{[^{}\n]{1,99}\}\}"
-    r"|(?i:none|null|change[_-]?(?:me|it))"
+    r"|(?i:none|null|empty|dummy|not-needed|change[_-]?(?:me|it))"
     rf"|(?i:your|change|replace){_ASKED}{{1,6}}"
+)
+# Where a store of secrets, a file or the environment has it.
+_REFERENCES = (
+    r"file:/{0,3}[\w./-]{1,199}|env:\w{1,99}|vault:[\w./-]{1,199}#[\w-]{1,99}"
+    r"|arn:aws[a-z-]{0,10}:[a-z]{1,20}:[\w:/.-]{1,199}|op://[\w./-]{1,199}"
 )
 # The default within a variable may be one itself.
 _VARIABLE = r"\$(?:[A-Za-z_]\w{0,99}|\{(?![^}\n]{0,99}:-[^}\n]{0,99}[0-9])[^}\n\"']{1,199}\}\}?)"
 _ELSEWHERE = (
     rf"[\"']?(?:\$\(|(?:{_VARIABLE}(?:[/:@.-](?:{_VARIABLE}|[\w.-]{{1,40}}))?"
-    rf"|{_PLACE_HOLDERS}|{_PATHS})"
+    rf"|{_PLACE_HOLDERS}|{_PATHS}|{_REFERENCES})"
     r"(?=[\"'](?![A-Za-z0-9])|[`)\]}>.:\\|]{0,9}(?:[\s;,&\"']|$)))"
 )
 # Words and numbers as names of files, releases and objects have them, and their whole. Keys that
@@ -120,7 +125,8 @@ SHAPES = (
     r"-----? ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)? ?-----?"
     r"(?:[^-]{0,9999}-----? ?END [A-Z0-9 ]{0,60}-----?)?",
     # The same in base64, but for certificates and public keys.
-    r"\bLS0tLS1CRUdJTi(?!BDRVJUSUZJQ0FURS|BQVUJMSUMgS0VZ)[A-Za-z0-9+/=\s]{20,}",
+    r"\bLS0tLS1CRUdJTi(?!BDRVJUSUZJQ0FURS|BQVUJMSUMgS0VZ)[A-Za-z0-9+/=\s]{20,}"
+    r"|\bCi0tLS0tQkVHSU4g(?!Q0VSVElGSUNBVE|UFVCTElDIEtFW)[A-Za-z0-9+/=\s]{20,}",
     r"PuTTY-User-Key-File-[0-9]",
     # Private keys without their first line: of OpenSSH, RSA, elliptic curves and PKCS #12.
     r"\bb3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=\s]{20,}|\bMC4CAQAwBQYDK2V[A-Za-z0-9+/=]{20,}"
@@ -130,6 +136,7 @@ SHAPES = (
     r":/{1,2}[^/\s:@]{0,999}:[^/\s@]{1,999}@|://[^/\s:@]{16,999}@",
     r"(?:^|(?<=\s))[^/\s:@]{1,99}:[^/\s@]{1,999}@(?!sha256:)[\w-]+\.[\w.-]+",
 )
+_GIVES = r"\s?(?:=>|:=|[:=])\s{0,3}"  # between a key and its value
 # Behind a word that says so: parts of connection strings, queries, headers and command lines.
 SPOKEN_OF = (
     r"(?i:\b(?:account_?key|shared_?access_?(?:key|signature)|client_?secret|access_?token"
@@ -143,21 +150,30 @@ SPOKEN_OF = (
     r"\s-p\s*(?![\"']?\$|-)\S{4,}"
     # A space would end the option; docker's -p gives ports.
     r"|\bmysql\w*\b[^\n]{0,200}?\s-p(?![\"']?\$|-|[0-9.:]{1,30}(?:/\w{1,4})?(?:\s|$))\S{4,}"
-    r"|\bmachine\s+\S+\s+login\s+\S+\s+password\s+\S{4,}",
+    r"|\bmachine\s+\S+\s+login\s+\S+\s+password\s+\S{4,}"
+    r"|\b(?:redis-cli\b[^\n]{0,200}?\s-a|mongo\w*\b[^\n]{0,200}?\s-p|ldap\w+\b[^\n]{0,200}?\s-w"
+    r"|az login\b[^\n]{0,200}?\s-p|htpasswd\s+-\w*b\w*\s+\S+\s+\S+|wandb login)"
+    r"\s+(?![\"']?\$|-)\S{4,}"
+    rf"|--from-literal[ =][^\s=]{{1,99}}=(?!{_ELSEWHERE})\S{{4,}}"
+    r"|\s-pass(?:in|out)?\s+pass:(?!\$)\S{4,}|\bjdbc:oracle:\w+:[^\s/@]{1,99}/[^\s@]{1,99}@",
     # The same words as keys of YAML and of files of settings; a digit tells it from a sentence.
-    r"(?i:\b(?:[a-z_-]{0,40}secret_?access_?key|api_?key|private_?key|client-key-data)"
-    rf"\s?[:=]\s{{0,3}})(?!{_ELSEWHERE})"
+    r"(?i:\b(?:[a-z_-]{0,40}secret_?access_?key|api_?key|private_?key|client-key-data"
+    r"|(?:api|app|client|consumer|oauth|shared)[_-]?secret|(?:access|auth|bearer|refresh)[_-]?token)"
+    rf"{_GIVES})(?!{_ELSEWHERE})"
     r"[\"']?(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{12,}",
-    r"(?i:\b[a-z_-]{0,40}(?:password|passwd)"
-    rf"\s?[:=]\s{{0,3}})(?!{_ELSEWHERE})"
+    r"(?i:\b[a-z_-]{0,40}(?:password|passwd|passphrase)"
+    rf"{_GIVES})(?!{_ELSEWHERE})"
     r"[\"']?(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{8,}",
-    r"(?i:\b(?<!existing-)(?<!pull-)(?!existing|image_?pull)(?:[a-z_-]{0,40}secret"
+    r"(?i:\b(?<!existing-)(?<!pull-)(?!existing|image_?pull)(?:[a-z_-]{0,40}secret(?:_?key)?"
     r"|_?(?:auth|access|refresh|api|session)?_?token|_?auth)"
-    rf"\s?[:=]\s{{0,3}})(?!{_ELSEWHERE})(?!{NAME})"
+    rf"{_GIVES})(?!{_ELSEWHERE})(?!{NAME})"
     r"[\"']?(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{12,}",
-    rf"(?i:--(?:api-key|password|token|auth-token|secret)[ =])(?!{_ELSEWHERE})\S{{6,}}",
+    r"(?i:--(?:token|secret|(?:[a-z]{1,20}[_-]){0,3}"
+    r"(?:api[_-]?key|password|passwd|passphrase|(?:access|auth|bearer|hf)[_-]token))[ =])"
+    rf"(?!{_ELSEWHERE})\S{{6,}}",
+    rf"(?i:<\w{{0,40}}(?:password|passwd|secret|token|api_?key)>)(?!{_ELSEWHERE})[^<>\s]{{4,}}</",
     r"(?i:\b(?:(?:proxy-)?authorization|x-api-key|api-key|cookie(?=\s?:\s?[^\s=;]{1,99}=)"
-    r"|private-token|job-token|x-[a-z-]{1,40}-token|ocp-apim-subscription-key)\s?:\s?"
+    r"|private-token|job-token|x-[a-z-]{1,40}-(?:token|team)|ocp-apim-subscription-key)\s?[:=]\s?"
     rf"(?:(?:bearer|basic|token|apikey|negotiate) )?+)(?!{_ELSEWHERE})\S{{8,}}",
     rf"(?i:\b(?:bearer |basic (?!{_TITLE})))(?!{NAME})"
     r"(?=[a-z+/=_.~-]{0,99}[0-9A-Z])[A-Za-z0-9+/=_.~-]{16,}",
@@ -169,8 +185,9 @@ SPOKEN_OF = (
 )
 # Without one of these none of them can be there.
 SPEAKS = (
-    r"(?i:(?:key|key-data|sig|signature|secret|token|passw(?:or)?d|pwd|auth|authorization|code|cookie)"
-    r"[\\\"']{0,4}\s*[:=]|--(?:api-key|password|token|auth-token|secret) |bearer |basic )"
-    r"|curl|sshpass|login|mysql"
+    r"(?i:(?:key|key-data|sig|signature|secret|token|passw(?:or)?d|passphrase|pwd|auth|authorization"
+    r"|code|cookie|team)[\\\"']{0,4}\s*[:=]|bearer |basic "
+    r"|--[a-z_-]{0,60}(?:key|passw(?:or)?d|passphrase|token|secret) )"
+    r"|curl|sshpass|login|mysql|redis-cli|mongo|ldap|htpasswd|literal|pass:|jdbc|</"
 )
 ASSIGNED = rf"\b([A-Za-z][A-Za-z0-9_]{{0,99}})=(?!{_ELSEWHERE})[\"']?([^\s;&,\"']{{4,}})"

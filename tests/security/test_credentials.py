@@ -130,6 +130,25 @@ TEXTS = {
     "Docker's file in base64": base64.b64encode(b'{"auths":{"r.example":{}}}' * 2).decode(),
     "full-width letters": "".join(chr(ord(one) + 0xFEE0) for one in "password") + f"={WORD}",
     "parameter of a URL": f"https://x.example/?token={BASE64[:24]}",
+    "argument of a registry": f"--registry-password {WORD}",
+    "argument of a proxy": f"wget --http-password={WORD} https://x.example",
+    "PEM in base64 behind a line": base64.b64encode(b"\n" + PEM.format("", "").encode()).decode(),
+    "element of XML": f"<adminPassword>{WORD}</adminPassword>",
+    "Ruby and Puppet": 'password => "Aa1!word"',
+    "Go": f'apiKey := "{BASE64[:24]}"',
+    "pass phrase": "passphrase: Aa1!word",
+    "secret of a client that is a name": "client_secret: blue-monkey-river-42",
+    "token that is a name": "access_token=blue-monkey-river-42",
+    "redis": f"redis-cli -h cache.example -a {WORD} ping",
+    "mongo": f"mongosh -u app -p {WORD} db.example",
+    "LDAP": f"ldapsearch -x -D cn=admin -w {WORD}",
+    "Azure login": f"az login --service-principal -u x -p {WORD}",
+    "Apache's passwords": f"htpasswd -b users bob {WORD}",
+    "Weights & Biases, login": f"wandb login {HEX[:40]}",
+    "literal of kubectl": f"kubectl create secret generic s --from-literal=db={WORD}",
+    "OpenSSL": f"openssl rsa -passin pass:{WORD}",
+    "Oracle": f"jdbc:oracle:thin:scott/{WORD}@//db.example:1521/x",
+    "Honeycomb, header of OTLP": f"x-honeycomb-team={BASE64[:22]}",
 }
 NAMES = (
     *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NVIDIA_API_KEY", "OPENAI_KEY"),
@@ -176,6 +195,7 @@ NAMES = (
     *("SSHPASS", "DBPASS", "ROOTPW", "DB_PW", "PRIVATEKEY", "SSHKEY", "API_KEYS", "DB_PASSWORDS"),
     *("ACCESS_TOKENS", "PASSWORD_DB", "PASSWORD_PLAIN", "TOKEN_BACKUP", "API_TOKEN_READ", "PSK"),
     *("TOKEN_GITHUB", "KEY_OPENAI", "AWS_BEARER_TOKEN_BEDROCK", "MOT_DE_PASSE"),
+    *("APITOKEN", "TAILSCALE_AUTHKEY", "KEYTAB_B64", "CLIENT_PFX"),
 )
 HARMLESS = (
     *("TLLM_LOG_LEVEL", "MAX_TOKENS", "HF_TOKEN_PATH", "HF_TOKEN_FILE", "DETOKEN", "TOKENIZER"),
@@ -209,6 +229,7 @@ HARMLESS = (
     ),
     *("RATE_LIMIT_USER_TOKENS", "STOP_KEY_LIST", "DB_PASSWORD_HOST", "SSH_PASSWORD_AUTHENTICATION"),
     *("PASSWORD_HASH", "PASSWORD_HASH_ROUNDS", "TOPOLOGY_KEY", "KV_KEY", "EOT_TOKEN"),
+    *("TIME_PER_OUTPUT_TOKEN", "AFFINITY_KEY", "WATERMARK_KEY"),
     *("NCCL_DEBUG", "OMP_NUM_THREADS", "UCX_TLS", "CUDA_VISIBLE_DEVICES", "HOME_REGION", "PATTERN"),
 )
 PLAIN_TEXTS = (
@@ -243,6 +264,15 @@ PLAIN_TEXTS = (
     *("--api-key ${VLLM_API_KEY}", "sshpass -p $PASSWORD_2 ssh node"),
     *("docker run --name mysql-exporter -p 9104:9104 x", "mysqld --port 3306 -p 33060x"),
     *("docker run --name mysql -p3306:3306 x", "docker run mysql -p127.0.0.1:3306:3306/tcp"),
+    # Where it is: a file, a store, a variable; and what stands for none.
+    *("api_key: file:/run/secrets/k1", "token: file:///var/run/secrets/t1", "pwd=/workspace"),
+    *("secret: vault:secret/data/llm#key1", "password: op://vault/item/field1"),
+    "secret: arn:aws:secretsmanager:us-east-1:123456789012:secret:llm-AbCdEf",
+    *('client(api_key="EMPTY")', "OPENAI_API_KEY=EMPTY", "--api-key dummy", "api_key: not-needed"),
+    *("redis-cli -a $REDIS_PW ping", "mongosh -p --quiet", "--eos-token <|im_end|>"),
+    "kubectl create secret generic s --from-literal=db=$DB_PASSWORD_1",
+    *("--max-draft-token 1024000", "--pull-secret ngc-registry-2025", "--token-file /run/x/t1"),
+    base64.b64encode(b"\n-----BEGIN CERTIFICATE-----\nMIID\n-----END CERTIFICATE-----").decode(),
 )
 # Paths, names of models, hosts and images that begin as some credentials do.
 PLAIN_NAMES = """
@@ -304,6 +334,8 @@ def test_other_variables_pass(name: str) -> None:
         ("HF_TOKEN", ""),
         ("REQUIRE_API_KEY", "false"),
         ("REASONING_TOKEN", "<think>"),
+        ("OPENAI_API_KEY", "EMPTY"),
+        ("KRB5_KEYTAB", "/etc/krb/host.keytab"),
     ],
 )
 def test_where_a_credential_is_may_be_said(name: str, value: str) -> None:
