@@ -87,10 +87,11 @@ class _Program:
 
     def _home(self, name: str) -> str:
         """The option that is given an object of a class, if that is one at the top level."""
-        for path, field in self._release.top_level.items():
-            union = self._release.table["unions"].get(field.get("of")) if name else None
-            kinds = union["types"].values() if field["type"] == "union" and union else ()
-            if name and (field.get("of") == name or name in kinds):
+        unions = self._release.table["unions"]
+        for path, field in self._release.top_level.items() if name else ():
+            if field["type"] == "record" and field["of"] == name:
+                return path
+            if field["type"] == "union" and name in unions[field["of"]]["types"].values():
                 return path
         return ""
 
