@@ -264,6 +264,19 @@ def test_a_decode_server_reads_no_prompts() -> None:
     assert found["cuda_graph_config"]["batch_sizes"][-1] == found["max_batch_size"]
 
 
+@pytest.mark.parametrize(("role", "tokens"), [("agg", 2400), ("prefill", 800), ("decode", 2400)])
+def test_a_prefill_server_hands_a_request_on_before_its_answer_grows(
+    role: str, tokens: int
+) -> None:
+    settings = [f"role={role}", "targets=[trtllm_serve]", "workload={isl: 800, osl: 1600}"]
+    settings.append("workload.concurrency=64")
+    found = pipeline.plan(NVFP4_GB200, settings).plan
+    assert found.limits.tokens_per_request == tokens
+    assert found.budget.request_gib == pytest.approx(
+        tokens * found.budget.kv_bytes_per_token / GIB, rel=0.05
+    )
+
+
 def test_both_sides_of_a_pair_agree() -> None:
     prefill, decode = flatten(options(PREFILL)), flatten(options(DECODE))
     for path in (

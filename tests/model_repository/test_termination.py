@@ -105,6 +105,20 @@ def test_a_stop_ends_everything_and_then_the_server_that_does_not_come_to_unload
     assert ends == [1]
 
 
+def test_a_stop_lets_a_request_begin_that_has_passed_the_gate(
+    ended: Any, stop_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended.module, "CONNECTIONS_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(ended.module, "STOP_FILE_POLL_S", 0.01)
+    has_stopped = threading.Event()
+    shutdown = ended.module.Shutdown(has_stopped.set)
+    with shutdown.gate:
+        stop_file.touch()
+        assert not has_stopped.wait(0.3)
+        assert not shutdown.is_requested
+    assert has_stopped.wait(5)
+
+
 def test_a_server_that_unloads_in_time_after_a_stop_is_left_alone(
     ended: Any, stop_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

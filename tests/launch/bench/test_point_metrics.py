@@ -213,6 +213,16 @@ def test_acceptance_is_weighted_by_draft_tokens() -> None:
     assert (found["acceptance_rate"], found["source"]) == (0.19, "answers")
 
 
+def test_tokens_per_step_are_all_tokens_over_all_steps() -> None:
+    """30 tokens in 10 steps and 10 in 10, which no mean of the two rates gives."""
+    rows = [
+        seen(0, tokens=30, server={"tokens_per_step": 3.0}),
+        seen(1, tokens=10, server={"tokens_per_step": 1.0}),
+    ]
+    found = point(rows)["speculative"]
+    assert found == {"acceptance_rate": None, "tokens_per_step": 2.0, "source": "answers"}
+
+
 PERF = {
     "request_id": 7,
     "perf_metrics": {
