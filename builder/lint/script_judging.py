@@ -146,8 +146,10 @@ def verdict(
     )
     for command, place in zip(commands, found.starts, strict=False):
         command.start = place
-    known, written_to = rule_context.release, _by_name(rows)
-    result = list(launching.diagnostics(found, commands, values, text, known, written_to))
+    options_of = {name: dict(x.sections[0].options) for name, x in given.items() if x.sections}
+    options_of |= _by_name(rows)
+    known = rule_context.release
+    result = list(launching.diagnostics(found, commands, values, text, known, options_of))
     result += _urls(rows, commands)
     for name, content in rows:
         _settle_backend(content, [row for row in commands if _names(row, name)])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import NOWHERE, Diagnostic, Location
+from ..diagnostics import NOWHERE, Diagnostic, Location, closest, located
 from ..documents import Variable, Yaml, scan_yaml, value_at
 from ..errors import BadInput
 from ..facts.release import Flag, Release
@@ -91,7 +91,17 @@ def parse(words: Sequence[Word], release: Release) -> Command:
         elif name not in known:
             found = server_flags.flag_faults(name, None, release, command.subcommand)
             command.diagnostics += (_at_location(row, word.location) for row in found)
+    command.diagnostics += _misspelt_task(command, release)
     return command
+
+
+def _misspelt_task(command: Command, release: Release) -> Iterator[Diagnostic]:
+    """A word before the model that is a subcommand, misspelt."""
+    first, *rest = [*command.arguments[:2], None]
+    tasks = (server_flags.SERVE, *release.subcommands)
+    if first and rest[0] and first.certain and (near := closest(first.text, tasks)):
+        what = f"{first.text} is taken for the model, and {rest[0].text} stands behind it"
+        yield located(first.location, first.text, what, f"did you mean {near}?", "unknown-value")
 
 
 def _at_location(diagnostic: Diagnostic, place: Location) -> Diagnostic:

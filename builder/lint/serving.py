@@ -33,6 +33,8 @@ _MODELS = (
     "model_path",
     "modelPath",
 )
+# Beside options that stand below another key.
+_BESIDE = ("model", "model_path", "model_name_or_path", "modelPath")
 _PRECISIONS = ("model.precision", "metadata.precision")
 _GPUS = ("resources.gpu_type", "metadata.supported_gpus")
 # Launchers write a precision in their own words.
@@ -92,11 +94,28 @@ def named_model(options: Mapping[str, Any], document: Yaml, path: str) -> Named 
     if isinstance(given, str) and not (isinstance(given, Variable) or is_open(given)):
         inner = f"{path}.model" if path else "model"
         return Named(given, document.locate(inner), inner)
+    around = beside_options(document, path) if "." in path else {}
+    above = path.rpartition(".")[0]
+    for name in _BESIDE:
+        value = around.get(name)
+        if isinstance(value, str) and value and not is_open(value):
+            return Named(value, document.locate(f"{above}.{name}"), f"{above}.{name}")
     for where in _MODELS:
         value = value_at(document.data, where)
         if isinstance(value, str) and value and not is_open(value):
             return _of_launcher(Named(value, document.locate(where), where), document)
     return None
+
+
+def beside_options(document: Yaml, path: str) -> Mapping[str, Any]:
+    """What stands beside options at a path, which may be in a list."""
+    data, keys = document.data, path.split(".")[:-1]
+    for key in keys:
+        if isinstance(data, list) and key.isdecimal() and int(key) < len(data):
+            data = data[int(key)]
+        else:
+            data = data.get(key) if isinstance(data, Mapping) else None
+    return data if isinstance(data, Mapping) else {}
 
 
 def _of_launcher(model: Named, document: Yaml) -> Named:

@@ -15,7 +15,7 @@ from ..rules.options import TRUE
 from .content import role_of
 from .embedded_formats import surroundings as table
 from .section import Section, below, int_at
-from .serving import named_gpu
+from .serving import beside_options, named_gpu
 from .workers import Place
 
 _VARIABLE = re.compile(r"(?<![\w$.{/-])T[A-Z]*L[A-Z]*(?:_[A-Z0-9]+)+(?![\w/-])")
@@ -185,13 +185,13 @@ def _node_gpus(document: Yaml) -> Iterator[Diagnostic]:
 def gpus_beside(document: Yaml, path: str) -> Place | None:
     """The GPUs that a launcher has beside its options, of all of its nodes."""
     above = path.rpartition(".")[0]
-    beside = value_at(document.data, above) if above else document.data
+    beside = beside_options(document, path)
 
     def found(names: Iterable[str]) -> tuple[int, str] | None:
         rows = ((int_at(beside, name), name) for name in names)
         return next(((count, name) for count, name in rows if count), None)
 
-    if not (path and isinstance(beside, Mapping)):
+    if not path:
         return None
     (each, name), nodes = found(_NODE_GPUS) or (None, ""), found(_NODES)
     if each and nodes:
