@@ -146,9 +146,7 @@ def verdict(
     )
     for command, place in zip(commands, found.starts, strict=False):
         command.start = place
-    options_of = {name: dict(x.sections[0].options) for name, x in given.items() if x.sections}
-    options_of |= _by_name(rows)
-    known = rule_context.release
+    known, options_of = rule_context.release, _by_name(rows, given)
     result = list(launching.diagnostics(found, commands, values, text, known, options_of))
     result += _urls(rows, commands)
     for name, content in rows:
@@ -178,9 +176,14 @@ def _known(rows: Sequence[tuple[str, Content]]) -> dict[str, Content]:
     return {name: content for name, content in rows if times[name] == 1}
 
 
-def _by_name(rows: Sequence[tuple[str, Content]]) -> dict[str, dict[str, Any]]:
-    """All options that a script writes into each file, by the last part of its name."""
-    found: dict[str, dict[str, Any]] = {}
+def _by_name(
+    rows: Sequence[tuple[str, Content]], given: Mapping[str, Content]
+) -> dict[str, dict[str, Any]]:
+    """The options of each file that a script is given, and all that it writes into each, by the
+    last part of its name."""
+    found = {name: dict(row.sections[0].options) for name, row in given.items() if row.sections}
+    for name, _ in rows:
+        found[Path(name).name] = {}
     for name, content in rows:
         options = found.setdefault(Path(name).name, {})
         for section in content.sections:
