@@ -95,13 +95,30 @@ class Endpoint:
             parts = urlsplit(url)
             address = (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
             try:
-                socket.create_connection(address, CONNECT_TIMEOUT_S).close()
+                with socket.create_connection(address, CONNECT_TIMEOUT_S) as connection:
+                    if parts.scheme == "https" and _speaks_no_tls(connection):
+                        what, plain = "answers, but speaks no TLS", parts._replace(scheme="http")
+                        diagnostics.append(Diagnostic(url, what, f"write {plain.geturl()}"))
             except OSError as error:
                 what = f"no server answers: {(error.strerror or str(error)).lower()}"
                 remedy = "start it, for example with: python -m launch up BUNDLE"
                 diagnostics.append(Diagnostic(url, what, remedy))
         if diagnostics:
             raise NotReady(diagnostics)
+
+
+def _speaks_no_tls(connection: socket.socket) -> bool:
+    """Whether a server answers a greeting of TLS with something else. Whom it trusts and who trusts
+    it is another matter, which its clients find out."""
+    import ssl  # which takes long, and most addresses need none
+
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        context.wrap_socket(connection).close()
+    except OSError as error:
+        return getattr(error, "reason", None) == "WRONG_VERSION_NUMBER"
+    return False
 
 
 def from_target(target: Target) -> Endpoint:

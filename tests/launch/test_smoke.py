@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from xml.etree import ElementTree
 
@@ -547,3 +549,21 @@ def test_a_configuration_that_differs_from_the_rendered_one_is_named(bundle: Bun
         CheckFailure, match="decoupled is False, True expected; max_batch_size is 8, 0 exp"
     ):
         health.compare_config({"max_batch_size": 8}, one)
+
+
+def test_an_address_with_tls_of_a_server_without_it_is_said() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_port}"
+    try:
+        with pytest.raises(NotReady) as refused:
+            endpoint.from_url(f"https://{address}").check_listens()
+        endpoint.from_url(f"http://{address}").check_listens()
+    finally:
+        server.shutdown()
+        server.server_close()
+    [diagnostic] = refused.value.diagnostics
+    assert (diagnostic.message, diagnostic.fix) == (
+        "answers, but speaks no TLS",
+        f"write http://{address}",
+    )
