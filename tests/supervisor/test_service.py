@@ -388,6 +388,14 @@ def test_a_drain_whose_clients_cannot_be_counted_takes_its_whole_time() -> None:
     assert service.Service._idle_check(job)() is False
 
 
+def test_new_requests_find_no_endpoint_while_the_last_ones_are_answered(job: Job) -> None:
+    endpoints = []
+    job.once("published", job.stop)
+    job.once("withdrawn", lambda: endpoints.append(job.endpoint))
+    job.run()
+    assert endpoints == [None]
+
+
 def test_a_drain_waits_until_the_last_client_has_left(job: Job) -> None:
     job.document["time"]["drain_s"] = 10
     held: list[socket.socket] = []
