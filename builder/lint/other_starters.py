@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from ..errors import BadInput
+from ..facts import engines
 from ..files import read_text
 from . import other_engines
 from .other_engines import Starter
@@ -29,9 +31,17 @@ def starters(paths: Collection[Path]) -> Mapping[Path, Starter]:
     return {file: rows[0] for file, rows in found.items() if _agree(rows)}
 
 
+@cache
+def _flags() -> tuple[str, ...]:
+    """The flags of these engines that name option files."""
+    rows = map(engines.load, engines.names())
+    return tuple(f"--{row.option_file_flag}" for row in rows if not row.default)
+
+
 def _in_file(path: Path) -> Iterator[tuple[str, Starter]]:
     try:
-        if "config" not in read_text(path):
+        text = read_text(path)
+        if not any(flag in text for flag in _flags()):
             return  # before it is parsed, which takes most of the time
         source = read(path)
     except BadInput:
