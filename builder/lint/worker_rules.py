@@ -22,7 +22,7 @@ from ..rules import constraints
 from ..rules.context import RuleContext
 from . import serving, workers
 from .embedded_formats import worker_flags
-from .section import Section, section_diagnostics
+from .section import Section, disagreements, section_diagnostics
 from .surroundings import gpu_diagnostic, world_size
 from .variables import SHELL, TEMPLATE, value_of
 from .workers import MODE_FLAG, Worker
@@ -64,8 +64,11 @@ def diagnostics(
     """All of that. `files` are the options of each file that is given beside the servers, by the
     last part of its name. A job may hold several servers: they share its GPUs."""
     known = {row.file for row in servers}
+    alone: list[Section] = []
     for worker in servers:
         own = _own_options(worker) if worker.program else None
+        if own and worker.program == workers.WORKER and not (own.is_open or worker.file):
+            alone.append(own.section(worker))
         if own and worker.program in workers.TOOLS:
             yield from _task(worker)
         if own:
@@ -76,6 +79,7 @@ def diagnostics(
         yield from _missing_file(worker, files, known)
         if not (in_job and len(servers) > 1):
             yield from _gpus(worker, files, own)
+    yield from disagreements(alone, rule_context)
     yield from _models(servers)
 
 

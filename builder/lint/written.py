@@ -19,6 +19,8 @@ _PYTHON = re.compile(r"(?:^|[/\s;&|(])python[\d.]*(?:\s|$)")
 _MANIFESTS = re.compile(r"\b(?:kubectl|oc|helm|docker[ -]compose)\b")
 # Something that fills in a here document later, whatever its quotes say.
 _FILLED_LATER = re.compile(r"\b(?:envsubst|sed|perl|eval|jinja2?|j2)\b")
+# A here document of a Dockerfile, whose file stands behind its word.
+_COPIED = re.compile(r"^\s*(?:COPY|ADD)\s(?:.*\s)?<<-?[\"']?\w+[\"']?\s+([^\s<]+)\s*$")
 _BEFORE = ("then", "else", "do", "{", "sudo", "!")
 MAX_NESTED = 8  # braces around braces
 
@@ -222,6 +224,9 @@ def _move(document: Yaml, places: Sequence[Location]) -> None:
 
 
 def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
+    copied = _COPIED.search(document.command)
+    if copied and not document.name:
+        document = replace(document, name=copied[1])
     if not document.name and is_python(document.command):
         yield from _of_python(document.text, document.start, not document.quoted)
         return

@@ -59,7 +59,8 @@ def unknown_key(
     near = closest(key, fields)
     others = [other for other in _others(release) if inner.schema in other.paths]
     remedy = (
-        _other_kind(release, inner, kind)
+        _flattened(release, key, inner)
+        or _other_kind(release, inner, kind)
         or _renamed(release, inner, others)
         or former(release, key, others, inner.schema)
         or _of_age(release, others)
@@ -87,6 +88,14 @@ def unknown_key(
         rule="unknown-key",
         severity="warning" if unsure else "error",
     )
+
+
+def _flattened(release: Release, key: str, place: OptionPath) -> str:
+    """The path of an option that was written as one key."""
+    group, _, name = key.rpartition(".")
+    if not group or place.schema not in release.paths:
+        return ""
+    return f"write {name} below {group}: a dot in a key makes no group"
 
 
 def _other_kind(release: Release, place: OptionPath, kind: str) -> str:

@@ -64,6 +64,16 @@ def test_the_option_file_that_is_copied_in_is_judged_for_its_command(tmp_path: P
     assert "seq-len-beyond-model" in {row.rule for row in report.findings}
 
 
+def test_an_option_file_that_stands_in_the_dockerfile_is_judged_at_its_lines(
+    tmp_path: Path,
+) -> None:
+    command = "CMD trtllm-serve openai/gpt-oss-120b --extra_llm_api_options /etc/options.yaml"
+    options = "max_num_tokens: 64\nmax_bach_size: 8\n"
+    text = f"{BASE}COPY <<EOF /etc/options.yaml\n{options}EOF\n{command}\n"
+    report = checked(tmp_path, text)
+    assert ("unknown-key", 4, 1) in {(row.rule, *row.location) for row in report.findings}
+
+
 def test_a_file_of_that_name_which_builds_nothing_is_none(tmp_path: Path) -> None:
     report = checked(tmp_path, "cuda_graph_config: {batch_sizes: [1, 2]}\n", "Dockerfile.yaml")
     assert [row.kind for row in report.files] == ["engine options"]
