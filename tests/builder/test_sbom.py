@@ -147,3 +147,20 @@ def test_the_serial_number_is_made_from_the_content(tmp_path: Path) -> None:
     assert one == same
     assert one["serialNumber"] != other["serialNumber"]
     assert "timestamp" not in json.dumps(one)
+
+
+@pytest.mark.parametrize(
+    ("severity", "least", "most"),
+    [
+        ("none", 0.0, 0.0),
+        ("low", 0.1, 3.9),
+        ("medium", 4.0, 6.9),
+        ("high", 7.0, 8.9),
+        ("critical", 9.0, 10.0),
+    ],
+)
+def test_a_severity_is_that_of_its_score_in_cvss_3(
+    severity: str, least: float, most: float
+) -> None:
+    for score in (least, most):
+        assert sbom._rating(score) == {"score": score, "severity": severity}
