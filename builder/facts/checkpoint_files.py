@@ -206,7 +206,7 @@ def read_header(path: Path) -> list[Stored]:
     try:
         with regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(8), "little")
+            length = int.from_bytes(file.read(8) or b"", "little")
             if size < 8 or not 2 <= length <= MAX_HEADER_BYTES:
                 raise bad(f"not a safetensors file (header length {length}, file of {size} bytes)")
             if 8 + length > size:
