@@ -43,25 +43,28 @@ def shown(value: Any, path: str = "", length: int = 60) -> str:
     return mask(str(value))[:length]
 
 
-def found(document: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """The place of every credential in plain data, and what is wrong with it."""
+def found(document: Any, path: str = "", by_name: bool = True) -> Iterator[tuple[str, str]]:
+    """The place of every credential in plain data, and what is wrong with it.
+
+    Not `by_name` in tables of names, which say something of each: there a text is one by its shape.
+    """
     if isinstance(document, str):
         if mask(document) != document:
             yield path, "holds a credential, which would be in every bundle"
-        elif any(is_held(name, document) for name in _variables(path)):
+        elif by_name and any(is_held(name, document) for name in _variables(path)):
             yield path, "is by its name a credential, which a bundle must not hold"
     elif isinstance(document, Mapping):
         name, value = document.get("name"), document.get("value")
-        if isinstance(name, str) and isinstance(value, str) and is_held(name, value):
+        if by_name and isinstance(name, str) and isinstance(value, str) and is_held(name, value):
             yield f"{path}.value", "is by its name a credential, which a bundle must not hold"
         for key, inner in document.items():
-            yield from found(inner, f"{path}.{key}".strip("."))
-            yield from found(str(key), path)
+            yield from found(inner, f"{path}.{key}".strip("."), by_name)
+            yield from found(str(key), path, by_name)
     elif isinstance(document, list):
         for index, inner in enumerate(document):
-            yield from found(inner, f"{path}.{index}")
+            yield from found(inner, f"{path}.{index}", by_name)
     elif isinstance(document, int | float) and not isinstance(document, bool):
-        yield from found(str(document), path)
+        yield from found(str(document), path, by_name)
 
 
 @cache

@@ -142,7 +142,7 @@ def _held(data: Any) -> list[Diagnostic]:
     remedy = "remove it, and take back what was given out"
     return [
         Diagnostic("", what, remedy, "credential", path=path)
-        for path, what in credentials.found(data)
+        for path, what in credentials.found(data, by_name=False)
     ]
 
 

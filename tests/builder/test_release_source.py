@@ -15,7 +15,7 @@ from builder.rules.validation import validate
 PACKAGE = {
     "vllm-9.9.1.dist-info/METADATA": "Name: vllm\n",
     "vllm/__init__.py": "raise SystemExit('nothing of the package is run')\n",
-    "vllm/envs.py": "environment_variables: dict = {'VLLM_PORT': lambda: 1}\n",
+    "vllm/envs.py": "environment_variables = {'VLLM_PORT': lambda: 1, 'VLLM_API_KEY': lambda: 2}\n",
     "vllm/config/__init__.py": "from vllm.config.cache import CacheConfig, Method\n",
     "vllm/config/cache.py": '''
 from typing import Literal, get_args
@@ -167,7 +167,19 @@ def test_what_else_a_release_says_is_read(wheel: Path) -> None:
     assert table["metrics"]["names"] == ["vllm:num_requests_running", "vllm:prompt_tokens_total"]
     assert list(table["supported_architectures"]) == ["LlamaForCausalLM"]
     assert table["unsupported_architectures"] == {"OldModel": "taken out after 0.1.0"}
-    assert table["environment"] == {"VLLM_PORT": "vllm/envs.py"}
+    assert table["environment"] == {"VLLM_PORT": "vllm/envs.py", "VLLM_API_KEY": "vllm/envs.py"}
+
+
+def test_a_table_whose_release_reads_a_credential_is_taken(wheel: Path, tmp_path: Path) -> None:
+    """It names the variable, and holds no value of it."""
+    path = tmp_path / "9.9.1.json"
+    path.write_text(json.dumps(release_import.from_source(wheel, "9.9.1", None)))
+    assert (
+        "VLLM_API_KEY" in release.load(str(path), engine=engines.load("vllm")).table["environment"]
+    )
+    path.write_text(path.read_text().replace("vllm/envs.py", "hf_" + "a1" * 12))
+    with pytest.raises(BadFacts, match="holds a credential"):
+        release.load(str(path), engine=engines.load("vllm"))
 
 
 def test_a_wheel_of_something_else_is_refused(tmp_path: Path) -> None:
