@@ -232,6 +232,37 @@ def test_a_body_that_never_comes_holds_up_nobody(abused: Served) -> None:
         assert_served(abused)
 
 
+def test_a_thousand_connections_that_say_nothing_hold_up_nobody(abused: Served) -> None:
+    with ExitStack() as stack:
+        for address in [abused.client.http_url, f"//{abused.client.grpc_url}"] * 500:
+            place = (urlsplit(address).hostname, urlsplit(address).port)
+            stack.enter_context(closing(socket.create_connection(place, timeout=20)))
+        assert_served(abused)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Content-Length: 99999999999999999999",
+        "Content-Length: -1",
+        "Content-Length: 2\r\nContent-Length: 200",
+        "Content-Length: 2\r\nInference-Header-Content-Length: 999999999999",
+        "Content-Length: 2\r\nContent-Encoding: gzip",
+        "Transfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 2",
+        "X: " + "a" * MB,
+    ],
+    ids=lambda head: head[:60],
+)
+def test_a_head_that_lies_is_refused_or_left(abused: Served, head: str) -> None:
+    # One that is reset at once can be neither written to nor half closed.
+    with closing(connect(abused)) as client, suppress(OSError):
+        place = "POST /v2/models/tensorrt_llm/infer HTTP/1.1\r\nHost: here\r\n"
+        client.sendall(f"{place}{head}\r\n\r\n{{}}".encode())
+        client.shutdown(socket.SHUT_WR)
+        assert b" 200 " not in client.recv(4096)
+
+
 def test_a_head_that_drips_holds_up_nobody(abused: Served) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(closing(connect(abused))) for _ in range(64)]
