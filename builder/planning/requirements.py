@@ -97,9 +97,9 @@ def _readers(release: Release, name: str) -> Iterator[str]:
     """Releases of which a source names an architecture: of the engine itself, and of others."""
     found = named_by(name)
     if own := found.pop(release.engine, []):
-        yield f"choose release {either(own)}, which names it"
+        yield f"choose release {either(own)}"
     for engine, names in found.items():
-        yield f"serve it with {engine.title} {either(names)}, which names it"
+        yield f"serve it with {engine.title} {either(names)}"
 
 
 def check_batch(builder: PlanBuilder) -> bool:

@@ -47,8 +47,8 @@ def test_an_architecture_that_no_source_names_warns_with_what_is_known() -> None
     assert warning.where == "engine.release"
     assert "nothing is known of GlmMoeDsaForCausalLM in release 1.2.1" in warning.message
     assert "its sources name 28 others" in warning.message
-    assert "release 1.3.0rc23, 1.3.0rc24, 1.3.0rc29 or main-00043967, which names it" in warning.fix
-    assert "; or serve it with vLLM 0.20.0 or 0.32.0, which names it" in warning.fix
+    assert "release 1.3.0rc23, 1.3.0rc24, 1.3.0rc29 or main-00043967" in warning.fix
+    assert "; or serve it with vLLM 0.20.0 or 0.32.0" in warning.fix
 
 
 def test_an_architecture_that_the_release_refuses_is_an_error() -> None:
@@ -56,7 +56,8 @@ def test_an_architecture_that_the_release_refuses_is_an_error() -> None:
         with_architecture("Qwen3_5MoeForConditionalGeneration")
     assert [str(row) for row in caught.value.diagnostics] == [
         "engine.release: release 1.2.1 does not serve Qwen3_5MoeForConditionalGeneration: not in "
-        "its list of supported models; choose a later release"
+        "its list of supported models; choose release 1.3.0rc23, 1.3.0rc24, 1.3.0rc29 or "
+        "main-00043967; or serve it with vLLM 0.20.0 or 0.32.0"
     ]
 
 
