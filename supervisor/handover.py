@@ -206,7 +206,9 @@ class Publication:
         found, own = self._spec.service.endpoint, self._content(frontend)
         owner = str(found["job_id"]) if found else self._newer_server()
         is_own = owner == self._cluster.job_id
-        if found and not is_own and self.is_lost():  # nobody answers where it sends clients
+        if (
+            found and not is_own and not self.is_with_another()
+        ):  # nobody answers where it sends clients
             owner = self._newer_server(dead=owner)
         if owner is None or (is_own and found and {**found, "since": own["since"]} != own):
             write_json(self._spec.service.endpoint_file, own)
@@ -230,17 +232,24 @@ class Publication:
         self._record.attempt("draft", lambda: self._draft.unlink(missing_ok=True), None)
 
     def is_with_another(self) -> bool:
-        """Whether another job serves, which has taken it over."""
-        return self.owner not in (None, self._cluster.job_id) and not self.is_orphaned()
+        """Whether clients are sent to another job that serves."""
+        owner = self.owner
+        if owner is None or owner == self._cluster.job_id or self.is_orphaned():
+            return False
+        return self._may_serve(owner)
 
-    def is_lost(self) -> bool:
-        """Whether clients are sent to no job that serves.
+    def is_left(self) -> bool:
+        """Whether no other job serves the clients, nor is about to write that it does."""
+        return not self.is_with_another() and self._newer_server(dead=self.owner) is None
 
-        By a hand or an old copy they are sent to one that is not ready yet, or that drains.
+    def _may_serve(self, owner: str) -> bool:
+        """Not while it starts, drains or stops, as its own record says.
+
+        By a hand or an old copy clients are sent to such a one. A damaged record says nothing.
         """
-        if self.is_orphaned() or (owner := self.owner) is None:
-            return True
-        return (self._spec.service.job(owner).run or {}).get("state") not in SERVES
+        job = self._spec.service.job(owner)
+        run = job.run
+        return os.path.lexists(job.path / RUN) if run is None else run["state"] in SERVES
 
     def is_orphaned(self) -> bool:
         """Whether the job that clients are sent to can no longer answer, or there is none.
@@ -257,15 +266,22 @@ class Publication:
         return not is_alive or self._spec.service.job(owner).has_ended
 
     def refuse_second(self) -> None:
-        """Raises `JobExit` where a live job serves that this one does not succeed."""
+        """Raises `JobExit` where a live job serves that this one does not succeed.
+
+        One that has served itself has handed over to it.
+        """
         owner = self.owner
         if owner is None or owner in (self._cluster.job_id, self._record.run["predecessor"]):
             return
-        if not self.is_orphaned():
+        is_orphaned = self.is_orphaned()
+        if not is_orphaned and self._may_serve(owner):
+            if self._record.run["published"]:
+                raise JobExit("handed_over", f"to job {owner}")
             what = f"job {owner} serves {self._spec.name}; stop or replace it"
             raise JobExit("not_admitted", what)
-        self._close_record_of(owner)
-        self._record.event("dead_endpoint", job_id=owner)
+        if is_orphaned:  # one that lives writes its end itself
+            self._close_record_of(owner)
+            self._record.event("dead_endpoint", job_id=owner)
 
     def _close_record_of(self, dead: str) -> None:
         job = self._spec.service.job(dead)

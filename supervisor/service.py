@@ -213,13 +213,13 @@ class Service:
         return lambda: process.poll() == 0
 
     def _must_resume(self, owner: str) -> bool:
-        """A successor that died while this job drained leaves the clients to it again."""
-        is_lost: bool | None
+        """A successor that does not serve any more leaves the clients to this job again."""
+        is_left: bool | None
         while (
-            is_lost := self._record.attempt("endpoint", self._publication.is_lost, None)
+            is_left := self._record.attempt("endpoint", self._publication.is_left, None)
         ) is None:
             self._tick(ending=True)
-        if not is_lost:
+        if not is_left:
             return False
         self._record.event("resumed", after=owner)
         self._publish()

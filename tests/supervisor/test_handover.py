@@ -40,8 +40,14 @@ class Job:
         parts: tuple[Any, ...] = ("svc", "model", [step], "server0", Health(), None, limits)
         self.spec = Spec(folder / "bundle" / "slurm", raw, *parts)
         self.service = self.spec.service
-        first = {"generation": 2, "bundle_digest": None, "predecessor": predecessor}
-        self.record = Record(self.service.job("7"), {"state": "serving", "successors": [], **first})
+        first: dict[str, Any] = {"generation": 2, "bundle_digest": None}
+        first |= {
+            "predecessor": predecessor,
+            "state": "serving",
+            "successors": [],
+            "published": None,
+        }
+        self.record = Record(self.service.job("7"), first)
         self.record.begin()
         self.allocation = Allocation(cluster, 3600)
         self.publication = Publication(self.spec, self.allocation, self.record)
@@ -110,6 +116,69 @@ def test_slurm_says_whether_the_job_with_the_endpoint_lives(
     assert job.publication.is_with_another() is not is_orphaned
     job.publish_as("7")
     assert not job.publication.is_with_another()
+
+
+@pytest.mark.parametrize(
+    ("owner", "squeue", "run", "is_left"),
+    [
+        ("8", RUNNING, {"state": "starting"}, True),
+        ("8", RUNNING, {"state": "admitting"}, True),
+        ("8", RUNNING, {"state": "admitted"}, False),  # about to say that it serves
+        ("8", RUNNING, {"state": "serving"}, False),
+        ("8", RUNNING, {"state": "draining"}, True),
+        ("8", RUNNING, {"state": "stopping"}, True),
+        ("8", RUNNING, {"state": "ended"}, True),
+        ("8", GONE, {"state": "serving"}, True),
+        ("8", SILENT, {"state": "serving"}, False),
+        ("8", SILENT, {"state": "draining"}, True),
+        ("8", SILENT, {"heartbeat": HOUR_AGO}, True),
+        ("8", RUNNING, "", False),  # damaged, which says nothing
+        ("8", RUNNING, None, True),  # waits in the queue
+        ("8", GONE, "", True),
+        ("7", RUNNING, {}, True),  # led back by a hand
+        (None, RUNNING, {}, True),
+    ],
+)
+def test_clients_are_left_to_a_job_that_drained_where_no_other_serves(
+    make_job: MakeJob,
+    owner: str | None,
+    squeue: str,
+    run: dict[str, Any] | str | None,
+    is_left: bool,
+) -> None:
+    """It takes them back then, and ends as handed over where another has come meanwhile."""
+    job = make_job(squeue=squeue, sinfo="true")
+    job.record.update(state="draining", published=state.timestamp())
+    if owner == "8":
+        (job.service.job("8").path).mkdir()
+        if isinstance(run, dict):
+            job.leave("8", **run)
+        elif run is not None:
+            (job.service.job("8").path / "run.json").write_text(run)
+    if owner is not None:
+        job.publish_as(owner)
+    assert job.publication.is_left() is is_left
+    if is_left:
+        assert job.publication.publish(job.frontend)
+        assert job.service.owner == "7"
+    else:
+        with pytest.raises(JobExit, match="handed_over: to job 8"):
+            job.publication.publish(job.frontend)
+    if run == {"state": "stopping"}:
+        assert (job.service.job("8").run or {})["state"] == "stopping", "it ends by itself"
+
+
+@pytest.mark.parametrize("owner", [None, "5", "7"])
+def test_clients_are_not_left_to_an_older_job_while_a_newer_one_serves(
+    make_job: MakeJob, owner: str | None
+) -> None:
+    """An endpoint that is lost, or an old copy, is written anew by the newer one."""
+    job = make_job(squeue=RUNNING)
+    job.leave("8")
+    job.leave("5", state="draining")
+    if owner is not None:
+        job.publish_as(owner)
+    assert not job.publication.is_left()
 
 
 def test_a_second_job_is_refused_while_another_lives(make_job: MakeJob) -> None:

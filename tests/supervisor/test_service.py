@@ -347,9 +347,26 @@ def test_a_job_whose_endpoint_another_took_drains_and_ends(job: Job) -> None:
     assert handover == "8"
 
 
-def test_clients_of_a_successor_that_died_during_the_drain_come_back(job: Job) -> None:
+def test_a_job_that_handed_over_ends_where_the_record_of_the_other_is_damaged(job: Job) -> None:
     job.once("published", lambda: job.publish_as("8"))
-    job.once("handover", lambda: job.slurm(state=""))
+    job.once("handover", lambda: os.truncate(job.service.job("8").path / state.RUN, 0))
+    assert job.run() == 0
+    assert job.record["outcome"] == "handed_over"
+
+
+@pytest.mark.parametrize("state_of_8", ["gone", "starting", "draining", "stopping"])
+def test_clients_of_a_successor_that_left_them_during_the_drain_come_back(
+    job: Job, state_of_8: str
+) -> None:
+    def leave() -> None:
+        if state_of_8 == "gone":
+            job.slurm(state="")
+            return
+        path = job.service.job("8").path / state.RUN
+        state.write_json(path, {**(state.read_json(path) or {}), "state": state_of_8})
+
+    job.once("published", lambda: job.publish_as("8"))
+    job.once("handover", leave)
     job.once("resumed", job.stop)
     assert job.run() == 0
     assert job.events.count("published") == 2
@@ -363,7 +380,7 @@ def test_a_job_that_handed_over_ends_only_when_it_knows_who_serves(
 
     def harm() -> None:
         job.slurm(state="")
-        failing_twice(monkeypatch, handover.Publication, "is_lost")
+        failing_twice(monkeypatch, handover.Publication, "is_left")
 
     job.once("published", lambda: job.publish_as("8"))
     job.once("handover", harm)
