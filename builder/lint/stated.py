@@ -116,21 +116,32 @@ class Stated:
         found = [*self._split_images(), *self._read()]
         outspoken = [row for row in found if not row.comment]
         self.statements = tuple(outspoken or found)
+        self._tables: dict[_Place, Named | None] = {}
 
     def governing(self, line: int) -> tuple[Statement, ...]:
         """The statements that count for a line, 0 for the file as a whole: the nearest ones."""
-        if not line or not self.statements:
-            return self.statements
-        here = self._place(line)
-        depths = [_shared(here, row.place) for row in self.statements]
-        deepest = max(depths)
-        return tuple(
-            row for row, depth in zip(self.statements, depths, strict=True) if depth == deepest
-        )
+        return tuple(self._within[self._nearest(line)])
 
     def tables(self, line: int) -> Named | None:
         """The tables by which a line is judged; `None` if what counts for it names no release."""
-        return _tables(self.governing(line), self._naming.engine)
+        part = self._nearest(line)
+        if part not in self._tables:  # a file may have thousands of lines and of statements
+            self._tables[part] = _tables(tuple(self._within[part]), self._naming.engine)
+        return self._tables[part]
+
+    def _nearest(self, line: int) -> _Place:
+        """The smallest part of the file around a line in which there is a statement."""
+        here = self._place(line) if line else ()
+        return next((part for part in _parts(here) if part in self._within), ())
+
+    @cached_property
+    def _within(self) -> dict[_Place, list[Statement]]:
+        """The statements in each part of the file that has any, and in the whole."""
+        found: dict[_Place, list[Statement]] = {(): []}
+        for row in self.statements:
+            for part in _parts(row.place):
+                found.setdefault(part, []).append(row)
+        return found
 
     @cached_property
     def named(self) -> tuple[Named, ...]:
@@ -204,14 +215,9 @@ class Stated:
         return [path for _, _, path in self._starts]
 
 
-def _shared(one: _Place, other: _Place) -> int:
-    """How many keys from the outside two places have in common."""
-    depth = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        depth += 1
-    return depth
+def _parts(place: _Place) -> Iterator[_Place]:
+    """A place and all that it stands in, up to the whole file."""
+    return (place[:depth] for depth in range(len(place), -1, -1))
 
 
 @lru_cache(maxsize=2_000)

@@ -147,12 +147,17 @@ def validate(
     source: Text, rule_context: RuleContext, accepted: Collection[tuple[str, str]] = ()
 ) -> Verdict:
     """One file by one release. Vulnerable versions of `accepted` products are warned of."""
-    found = _of_file(source, rule_context, accepted)
-    said = mentioned_gpus.of_text(source.text)
-    if said is None or rule_context.gpu or not (found.judged.sections or found.judged.commands):
-        return found
+    said = None if rule_context.gpu else mentioned_gpus.of_text(source.text)
+    if said is None:
+        return _of_file(source, rule_context, accepted)
     gpu = replace(rule_context, gpu=hardware.load(said.kind), num_gpus=said.count or None)
     told = _of_file(source, gpu, accepted)
+    has_options = told.judged.sections or told.judged.commands
+    if has_options and not told.diagnostics:
+        return told  # as most files: nothing to say whether it is wrong for that GPU only
+    found = _of_file(source, rule_context, accepted)
+    if not has_options:
+        return found
     known = {_fault(row) for row in found.diagnostics}
     rows = [row if _fault(row) in known else _doubtful(row, said) for row in told.diagnostics]
     return replace(told, diagnostics=rows)
