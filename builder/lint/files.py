@@ -18,7 +18,6 @@ from ..errors import BadFacts, BadInput, ToolkitError
 from ..facts import advisories, engines
 from ..facts.release import ServerRole
 from ..files import is_folder, is_there, load_json_mapping, read_text
-from . import python_api, python_writing
 from .dockerfile import is_dockerfile
 from .script import is_recipe
 from .section import StatedWorkload, int_at
@@ -127,6 +126,8 @@ def _may_be_judged(path: Path) -> bool:
         text = read_text(path)
     except BadInput:
         return False
+    from . import python_api, python_writing
+
     if python_writing.may_start(text):
         return True
     return python_api.may_hold(text) or (

@@ -16,8 +16,6 @@ from . import (
     launchers,
     launching,
     nim,
-    python_api,
-    python_writing,
     script,
     serving,
     structured_output,
@@ -66,6 +64,8 @@ def content_diagnostics(
 
 def python_verdict(text: str, rule_context: RuleContext) -> Verdict:
     """What is wrong with the options that a program of the LLM API gives."""
+    from . import python_api  # most files are no programs
+
     sections = python_api.sections(text, rule_context.release)
     if not sections:
         return _of_writer(text, rule_context)
@@ -84,6 +84,8 @@ def python_verdict(text: str, rule_context: RuleContext) -> Verdict:
 
 def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
     """What is wrong with the options that a program writes, and with the servers that it starts."""
+    from . import python_writing
+
     if not python_writing.may_hold(text):
         return Verdict(None, [])
     found = python_writing.started(text)

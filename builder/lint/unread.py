@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from . import stream_editing
 from .script import HereDocument, Statement, Word
 from .written import is_python
 
@@ -63,6 +62,8 @@ def _altered(row: Statement) -> str:
 
 def _is_read(row: Statement, read_files: Collection[str]) -> bool:
     """Whether the command changes files of which the content was read, in a way that is."""
+    from . import stream_editing
+
     words = [word for word in row.words if word.text != "sudo"]
     editing = stream_editing.read(words[1:]) if words[0].text == "sed" else None
     return editing is not None and all(word.text in read_files for word in editing.files)

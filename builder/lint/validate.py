@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,6 @@ from . import (
     kinds,
     mentioned_gpus,
     named_images,
-    python_api,
-    python_writing,
     script,
     script_judging,
     script_workers,
@@ -76,6 +75,11 @@ class Text:
     documents: Sequence[Yaml] = ()
     is_template: bool = False
 
+    @cached_property
+    def servers(self) -> list[Worker]:
+        """The servers that its containers start, which are the same for every release."""
+        return containers.in_documents(self.documents)
+
 
 def read(path: Path) -> Text:
     """A file by its form. Raises `BadInput` if it cannot be read."""
@@ -90,9 +94,7 @@ def read(path: Path) -> Text:
     if form in (SCRIPT, DOCKERFILE):
         text = as_shell(text)
     silent = form == SCRIPT and not _is_telling(text)
-    starts = python_writing.may_hold(text) or python_writing.may_start(text)
-    holds = python_api.may_hold(text) or starts
-    if silent or (form == PYTHON and not holds):
+    if silent or (form == PYTHON and not _is_telling_program(text)):
         return Text(path, "", form)
     if form and len(text) > MAX_CHARACTERS:
         what = f"{len(text)} characters are too many for a {form}"
@@ -116,6 +118,14 @@ def _is_telling(text: str) -> bool:
     from ..facts import engines, images
 
     return engines.are_mentioned(text) or images.are_named(text)
+
+
+def _is_telling_program(text: str) -> bool:
+    """Whether a Python program has anything to judge."""
+    from . import python_api, python_writing
+
+    starts = python_writing.may_hold(text) or python_writing.may_start(text)
+    return starts or python_api.may_hold(text)
 
 
 def _form(path: Path, text: str) -> str:
@@ -210,7 +220,7 @@ def _of_yaml(
         ]
     if content is None or content.kind.startswith(kinds.KUBERNETES):
         content = _with_embedded(source, content, rule_context.release)
-    servers = containers.in_documents(source.documents)
+    servers = source.servers
     around = list(_around(source, content, servers, rule_context))
     if content is None and any(row.rule == "misspelt-name" for row in around):
         return Verdict(surroundings.layout(source.documents[0]), [*syntax, *around], ITSELF)

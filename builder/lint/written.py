@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import NOWHERE, Location
 from ..documents import Variable, Yaml
-from . import python_writing, stream_editing, yq_expressions
 from .script import HereDocument, Statement, Word
 from .shell_values import Values, with_branches
 from .variables import SHELL, MaskedText, value_of
+
+if TYPE_CHECKING:  # most files are no scripts, and few scripts use these
+    from . import stream_editing
 
 _PYTHON = re.compile(r"(?:^|[/\s;&|(])python[\d.]*(?:\s|$)")
 _MANIFESTS = re.compile(r"\b(?:kubectl|oc|helm|docker[ -]compose)\b")
@@ -104,6 +106,8 @@ def _alternatives(data: Any, keys: tuple[str, ...], values: Values) -> Iterator[
     elif isinstance(data, Variable) and keys:
         for text, place in values.alternatives(data):
             if (value := value_of(text)) is not None:
+                from . import yq_expressions
+
                 path = ".".join(keys)
                 yield Yaml(yq_expressions.nested(keys, value), {"": place, path: place})
 
@@ -245,6 +249,8 @@ def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
 
 
 def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator[Fragment]:
+    from . import stream_editing, yq_expressions
+
     in_braces = _group_targets(rows)
     for index, row in enumerate(rows):
         words = list(row.words)
@@ -371,6 +377,8 @@ def _code_of(words: Sequence[Word]) -> Word | None:
 
 def _of_python(text: str, start: Location, expands: bool) -> Iterator[Fragment]:
     """The mappings that a Python program writes; the shell may put in its variables."""
+    from . import python_writing
+
     for document in python_writing.documents(text, start, expands):
         is_open = document.is_open or not document.name
         yield Fragment(document.name or "python", start, data=document.data, is_open=is_open)

@@ -38,7 +38,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
 
 
 def test_a_short_option_file_is_checked_without_what_it_does_not_need() -> None:
-    """Imports are most of the time of one file: facts of models, bundles, images, schemas."""
+    """Imports are most of the time of one file: facts of models, bundles, images, programs."""
     code = (
         "import sys; from builder import lint; "
         "print(*(name for name in sys.modules if name.startswith('builder.')))"
@@ -48,7 +48,10 @@ def test_a_short_option_file_is_checked_without_what_it_does_not_need() -> None:
     )
     unneeded = {
         f"builder.{name}"
-        for name in ("facts.checkpoint", "facts.published_results", "facts.images", "bundle")
+        for name in (
+            *("facts.checkpoint", "facts.published_results", "facts.images", "bundle"),
+            *("lint.python_api", "lint.python_writing", "lint.stream_editing"),
+        )
     }
     assert not unneeded & set(done.stdout.split())
 
