@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..diagnostics import Diagnostic, Location, closest, located
 from ..facts.release import Release
 from ..rules import flags as server_flags
 from .job_script import whole
-from .script import LAUNCHER, Script, Statement, Word, before, is_server
+from .script import LAUNCHER, Script, Statement, Word, before, is_server, starting
 from .server_commands import Command
 from .shell_values import Values, with_branches
 from .surroundings import world_size
@@ -35,6 +36,30 @@ _TELLING = 4  # letters of a name that no other is like by chance; one more besi
 _STARTERS = ("mpirun", "mpiexec")
 _ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *_STARTERS))
 _LAST_PORT = 65535
+_ALL_HOSTS = "0.0.0.0"
+_SAME_HOST = {
+    **dict.fromkeys(("", "None", "::", "[::]", "*"), _ALL_HOSTS),
+    **dict.fromkeys(("127.0.0.1", "::1", "[::1]"), "localhost"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A server of a script: its statement, and where it listens and stands."""
+
+    statement: Statement
+    port: str
+    host: str
+    place: Location | None
+
+    def clashes(self, other: Listener) -> bool:
+        """Whether both want one port of one address, of which some are all that there are."""
+        ours, theirs = (_SAME_HOST.get(row.host, row.host) for row in (self, other))
+        return (
+            self.port.isdigit()
+            and self.port == other.port
+            and (ours == theirs or _ALL_HOSTS in (ours, theirs))
+        )
 
 
 def diagnostics(
@@ -64,13 +89,23 @@ def diagnostics(
         yield from published(words, port, host)
         yield from _ranks(words, command, options, release)
     direct = {each[0]: command for each, command in runs if len(each) == 1}
-    starts = [(row, optional) for row, optional in with_branches(rows) if _starts(row)]
+    may_start = set(starting(rows))
+    starts = [
+        (row, optional)
+        for row, optional in with_branches(rows)
+        if row in may_start and _starts(row)
+    ]
     if len(starts) != len(commands) or has_functions(text):
         return
     yield from _files(rows, serving, values)
     if not any(optional for _, optional in starts):
         servers = [
-            (row, direct[row].value("port") or _default("port", release), direct[row].start)
+            Listener(
+                row,
+                direct[row].value("port") or _default("port", release),
+                direct[row].value("host") or _default("host", release),
+                direct[row].start,
+            )
             for row, _ in starts
             if row in direct
         ]
@@ -251,25 +286,25 @@ def _ranks(
             yield located(following.location, word.text, what, fix, "job-ranks")
 
 
-def same_port(
-    rows: Sequence[Statement], servers: Sequence[tuple[Statement, str, Location | None]]
-) -> Iterator[Diagnostic]:
-    """Servers beside each other on one machine that want the same port: the statement of each, its
-    port, and where it stands."""
-    known = {row.words[0].location: (port, place) for row, port, place in servers}
-    running: dict[str, Location | None] = {}
+def same_port(rows: Sequence[Statement], servers: Sequence[Listener]) -> Iterator[Diagnostic]:
+    """Servers beside each other on one machine that want the same port."""
+    known = {row.statement.words[0].location: row for row in servers}
+    running: list[Listener] = []
     for row in rows:
         words = {word.text for word in row.words}
-        port, place = known.get(row.words[0].location, ("", None))
-        if port and _ELSEWHERE.isdisjoint(word.rpartition("/")[2] for word in words):
-            if port in running and port.isdigit() and place:
-                line = first.line if (first := running[port]) else 0
-                what = f"wants port {port}, which the server of line {line} has"
-                yield located(place, "--port", what, "give it another port", "port-taken")
-            if row.end == "&":
-                running.setdefault(port, place)
-        elif not words.isdisjoint(_ENDS):
+        parts = {part for word in words for part in word.split()}  # of `ssh HOST "pkill ..."` too
+        if not parts.isdisjoint(_ENDS):
             running.clear()
+        server = known.get(row.words[0].location)
+        if not server or not _ELSEWHERE.isdisjoint(word.rpartition("/")[2] for word in words):
+            continue
+        holder = next((other for other in running if server.clashes(other)), None)
+        if holder and server.place:
+            line = holder.place.line if holder.place else 0
+            what = f"wants port {server.port}, which the server of line {line} has"
+            yield located(server.place, "--port", what, "give it another port", "port-taken")
+        elif row.end == "&":
+            running.append(server)
 
 
 def _default(name: str, release: Release) -> str:

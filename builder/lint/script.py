@@ -6,9 +6,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from ..diagnostics import Diagnostic, Location, is_misspelling, located
 from ..documents import START
+from .mere_mentions import is_mention
 
 COMMAND = "trtllm-serve"
 MODULE = "tensorrt_llm.commands.serve"  # the same, as `python -m` starts it
@@ -28,7 +30,6 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(\r\n|.)", re.DOTALL)
-PRINTERS = ("echo", "printf")  # what they only show is for a reader
 _HERE = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
 _TARGET = re.compile(
     r"(?:(?<![\d&>])(?P<redirect>>>?)\|?[ \t]*"
@@ -145,6 +146,18 @@ def is_script(document: HereDocument) -> bool:
 def statements(text: str, start: Location = START) -> list[Statement]:
     """The commands of a text in their order, without their redirections and without data."""
     return list(_statements(_without(_here_documents(text), text), start))
+
+
+def starting(rows: Sequence[Statement]) -> Iterator[Statement]:
+    """Statements without those that only speak of what others start."""
+    for row, following in zip_longest(rows, rows[1:]):
+        piped_to = following.words if following and row.end in ("|", "|&") else ()
+        words, files, reader = (
+            [word.text for word in group]
+            for group in (row.words, [file for _, file in row.redirects], piped_to)
+        )
+        if not is_mention(words, files, reader):
+            yield row
 
 
 def _statements(text: str, start: Location) -> Iterator[Statement]:
@@ -275,10 +288,8 @@ def _commands(
 ) -> Iterator[tuple[Location, list[Word], tuple[Statement, ...]]]:
     """The place of each server command, the words that follow up to its end, and its statement
     behind those `around` it."""
-    for row in _statements(text, start):
+    for row in starting(list(_statements(text, start))):
         words, rows = row.words, (*around, row)
-        if words[0].text in PRINTERS and not row.redirects and row.end != "|":
-            continue
         for index, word in enumerate(words):
             if is_server(word.text):
                 yield word.location, [*words[index + 1 :]], rows

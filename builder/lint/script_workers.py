@@ -52,9 +52,7 @@ def _started(
         words = [Word(script.COMMAND, place, True), *values.words(command)]
         yield _texts(words), _texts(values.words(script.before(rows)))
     names = (WORKER, *TOOLS)
-    for row in read.statements if any(name in text for name in names) else ():
-        if row.words[0].text in script.PRINTERS and not row.redirects:
-            continue
+    for row in script.starting(read.statements) if any(name in text for name in names) else ():
         for index, word in enumerate(row.words):
             if holder(word.text):
                 yield _texts(values.words(row.words[index:])), _texts(row.words[:index])

@@ -205,7 +205,9 @@ class Values:
         for row in rows:
             for element in row.elements or ():
                 for filled in self._filled(element, (*pending, name)):
-                    yield replace(filled, optional=filled.optional or (row.adds and row.optional))
+                    optional = filled.optional or (row.adds and row.optional)
+                    for part in (filled,) if word.quoted else parts(filled):
+                        yield replace(part, optional=optional)
 
     def _split(self, name: str, word: Word, pending: tuple[str, ...]) -> Iterator[Word]:
         """The words of a text; what only some runs add to it is among them."""
@@ -225,6 +227,15 @@ class Values:
                     literal = row.literal or not re.search(r"[$`]", piece)
                     inner = Word(piece, place, literal, optional=row.adds and row.optional)
                     yield from self._filled(inner, (*pending, name))
+
+
+def parts(word: Word) -> Iterator[Word]:
+    """What the shell makes of a word that no quotes keep together, at its spaces."""
+    if not re.search(r"\s", word.text):
+        yield word
+        return
+    for piece in _PIECE.findall(word.text):
+        yield replace(word, text=piece, quoted=False)
 
 
 def with_branches(rows: Iterable[Statement]) -> Iterator[tuple[Statement, bool]]:

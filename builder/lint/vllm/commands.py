@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from ..containers import around_of
 from ..inner_places import inside
 from ..script import HereDocument, Statement, Word
 from ..server_commands import COMMANDS, containers, words_of
-from ..shell_values import Values
+from ..shell_values import Values, parts
 from ..workers import Place
 from .formats import formats, image_pattern
 
@@ -69,10 +69,15 @@ def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]
     rows = script.statements(text, start)
     found: list[Command] = []
     named: dict[str, bool] = {}  # the variables of commands, and whether one is open
+    split: set[str] = set()  # those of them whose values the shell takes apart
     visible = _visible(rows)
     values = Values(rows)
-    for statement in rows:
+    for statement in script.starting(rows):
         words = values.words(statement.words)
+        if words[0].text == "eval":
+            words = [
+                part for word in words for part in ((word,) if mentions(word.text) else parts(word))
+            ]
         inner = list(_of_statement([word for word in words if not word.optional], depth))
         if inner and visible and not _ELSEWHERE & {word.text for word in statement.words}:
             inner = [replace(row, gpus=row.gpus or visible) for row in inner]
@@ -80,12 +85,15 @@ def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]
             inner = [replace(inner[0], statement=statement)]
         if inner:
             is_open = any(row.is_open for row in inner)
-            for name in (each for word in words for each in _REFERENCE.findall(word.text)):
-                named[name] = is_open or named.get(name, False)
+            for word in words:
+                for name in _REFERENCE.findall(word.text):
+                    named[name] = is_open or named.get(name, False)
+                    if not word.quoted:
+                        split.add(name)
             more = tuple(word for word in words if word.optional)
             inner += [Command(more, is_open=is_open, is_part=True)] if more else []
         found += inner
-    found += _in_variables(rows, named)
+    found += _in_variables(rows, named, split)
     if len(found) == 1 and depth == 0 and job_script.is_job(text):  # several share its GPUs
         found = [replace(row, gpus=row.gpus or script_workers.of_job(text)[0]) for row in found]
     for document in here:
@@ -186,14 +194,20 @@ def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
     return [replace(word, text=word.text.partition("=")[2]) for word in given]
 
 
-def _in_variables(rows: Sequence[Statement], named: Mapping[str, bool]) -> Iterator[Command]:
-    """Flags that a script keeps in a variable or an array which a command names."""
+def _in_variables(
+    rows: Sequence[Statement], named: Mapping[str, bool], split: Collection[str]
+) -> Iterator[Command]:
+    """Flags that a script keeps in a variable or an array which a command names. Of the `split`
+    ones the spaces part words."""
     for row in rows:
         words = row.words
         last = _ASSIGNMENT.fullmatch(words[-1].text)
         if row.elements and last and last[1] in named:
-            if row.elements[0].text.startswith("-"):
-                yield Command(row.elements, is_open=named[last[1]], is_part=True)
+            words = row.elements
+            if last[1] in split:
+                words = tuple(part for word in words for part in parts(word))
+            if words and words[0].text.startswith("-"):
+                yield Command(words, is_open=named[last[1]], is_part=True)
             continue
         for word in words:
             given = _ASSIGNMENT.fullmatch(word.text)
@@ -263,8 +277,8 @@ def _keys(container: Mapping[str, Any]) -> list[str]:
 def _starts_server(container: Mapping[str, Any], path: str) -> bool:
     """Whether a container of the server's image starts it: by its arguments, or in Compose by its
     command, which stands behind the image's entry point."""
-    if "entrypoint" in container:
-        return False
+    if "entrypoint" in container or "extends" in container:
+        return False  # what it extends may have an entry point
     in_compose = path.startswith("services.")
     return ("args" in container and "command" not in container) or (
         in_compose and "command" in container and "args" not in container

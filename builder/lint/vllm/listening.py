@@ -34,9 +34,10 @@ def diagnostics(given: Given, document: Yaml | None, release: Release) -> Iterat
 def same_port(every: Sequence[Given], text: str, release: Release) -> Iterator[Diagnostic]:
     """Servers of a script that want the same port of one machine."""
     servers = [
-        (
+        launching.Listener(
             row.command.statement,
             _value(row, "port", release),
+            _listens_at(row, release),
             row.command.statement.words[0].location,
         )
         for row in every
@@ -45,9 +46,14 @@ def same_port(every: Sequence[Given], text: str, release: Release) -> Iterator[D
     if len(servers) < 2 or launching.has_functions(text):
         return
     rows = script.statements(text)
-    starts = [row for row, _, _ in servers]
+    starts = [row.statement for row in servers]
     if not any(optional for row, optional in with_branches(rows) if row in starts):
         yield from launching.same_port(rows, servers)
+
+
+def _listens_at(given: Given, release: Release) -> str:
+    """The host of a server, a variable by its name."""
+    return str(given.arguments.options.get("host") or _value(given, "host", release))
 
 
 def _value(given: Given, name: str, release: Release) -> str:

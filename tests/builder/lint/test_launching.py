@@ -52,6 +52,20 @@ RIGHT = {
     "a server that ends before the next": (
         "trtllm-serve m/m --port 8001 &\nkill $!\ntrtllm-serve m/m --port 8001 &\n"
     ),
+    "a server that a name ends before the next": (
+        "trtllm-serve m/m --port 8001 &\nssh h 'pkill -f trtllm-serve'\n"
+        "trtllm-serve m/m --port 8001 &\n"
+    ),
+    "what looks for a server": (
+        "trtllm-serve m/m &\npgrep -f 'trtllm-serve m/m --prot 1'\n"
+        "ps aux | grep trtllm-serve\necho trtllm-serve --up | tee -a log\n"
+    ),
+    "addresses of one machine": (
+        "trtllm-serve m/m --host 10.0.0.1 &\ntrtllm-serve m/m --host 10.0.0.2 &\n"
+    ),
+    "a list that the shell takes apart": (
+        "A=('--tp_size 2' --pp_size '1')\ntrtllm-serve m/m ${A[@]}\n"
+    ),
     "files for one run after another": (
         "echo 'max_batch_size: 8' > x.yaml\nbash bench.sh\necho 'max_batch_size: 9' > x.yaml\n"
     ),

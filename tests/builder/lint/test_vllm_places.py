@@ -80,6 +80,17 @@ CUDA_VISIBLE_DEVICES=0 vllm serve some/model &
 CUDA_VISIBLE_DEVICES=1 vllm serve some/model & <<< port-taken: another port
 wait
 """,
+    "two servers of one port, one at every address": """#!/bin/sh
+vllm serve some/model --host 10.0.0.1 --port 8000 &
+vllm serve some/model --host 0.0.0.0 --port 8000 & <<< port-taken: another port
+""",
+    "a script that a line prints": """#!/bin/sh
+echo "vllm serve some/model --max-num-sequ 4" | tee run.sh <<< unknown-flag: --max-num-seqs
+""",
+    "a flag and its value that quotes keep together": """#!/bin/sh
+ARGS=("--max-num-seqs 64") <<< stray-word: --max-num-seqs=64
+vllm serve some/model "${ARGS[@]}"
+""",
     "a line that lost its backslash": """#!/bin/sh
 vllm serve some/model --max-num-seqs 64
   --max-model-len 4096 <<< lost-flag: backslash
@@ -184,6 +195,18 @@ RIGHT = {
     "compose_yaml": f"services: {{one: {{image: {IMAGE}, entrypoint: [vllm, serve], "
     "command: some/model --port 8080, ports: ['80:8080']}}\n",
     "run_sh": f"docker run --entrypoint bash {IMAGE} -c 'vllm serve some/model'\n",
+    "extended_yaml": f"services: {{one: {{extends: base, image: {IMAGE}, "
+    "command: vllm serve some/model}}}}\n",
+    "parted_sh": "A=()\nA+=('--max-num-seqs 64')\nvllm serve some/model ${A[@]}\n"
+    "eval vllm serve some/model '--seed 1' \"${A[@]}\"\n",
+    "killed_sh": "vllm serve some/model &\nsudo pkill -f 'vllm serve'\nvllm serve some/model &\n",
+    "asked_sh": "vllm serve some/model &\nps aux | grep 'vllm serve --help me'\n"
+    "while ! pgrep -f 'vllm serve some/model x'; do sleep 1; done\n"
+    "ssh host pgrep -f 'vllm serve some/model --prot 1'\nlog 'vllm serve is up'\n",
+    "said_sh": "vllm serve some/model &\necho 'vllm serve is up' | tee -a $LOG_FILE\n"
+    "echo vllm serve some/model --prot 1 >> run.log\nprintf 'vllm serve is up'\n",
+    "hosts_sh": "vllm serve some/model --host 10.0.0.1 &\n"
+    "vllm serve some/model --host $OTHER &\nvllm serve some/model --host 10.0.0.2 &\n",
     "two_sh": "vllm serve some/model &\nvllm serve some/model --port 8001 &\nwait\n",
     "chart_yaml": "raySpec: {}\nrequestGPU: 1\nvllmConfig: {maxModelLen: 4096, "
     "tensorParallelSize: 2}\n",
