@@ -15,7 +15,12 @@ from builder.estimates.shapes import shape_of
 from builder.facts import checkpoint, model_names
 from builder.facts.architecture import Role, Tensors
 from builder.facts.quantization import Quantization
-from builder.planning.memory import Sharding, kv_bytes_per_token, state_bytes_per_request
+from builder.planning.memory import (
+    Sharding,
+    kv_bytes_per_token,
+    state_bytes_per_request,
+    weights_bytes,
+)
 from tests.conftest import ROOT, Run
 
 SHAPES = yaml.safe_load((ROOT / "tests/builder/published_shapes.yaml").read_text())
@@ -93,6 +98,69 @@ def test_layers_of_two_kinds_are_cached_with_the_heads_of_each(
     facts, sharding = checkpoint.gather(str(folder_of(row, tmp_path))), Sharding(ranks)
     assert kv_bytes_per_token(facts, sharding, 1, 0, max_attention_window=windows) == per_token
     assert state_bytes_per_request(facts, sharding, 1, windows) == per_request
+
+
+def changed(name: str, folder: Path, **fields: Any) -> checkpoint.Checkpoint:
+    """The facts of a published shape with other fields."""
+    name, architecture, sizes, more, billions = next(row for row in SHAPES if row[0] == name)
+    row = [name, architecture, sizes, {**more, **fields}, billions]
+    return checkpoint.gather(str(folder_of(row, folder)))
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("lfm2-8b-a1b", "num_dense_layers", -1),
+        ("gemma-3n-e4b", "num_kv_shared_layers", -100),
+        ("longcat-flash", "zero_expert_num", -256),
+        ("dots1-142b", "n_shared_experts", -2),
+        ("k-exaone-236b", "first_k_dense_replace", -4),
+        ("step-3.5-flash", "share_expert_dim", -1280),
+        ("step-3.5-flash", "moe_layers_enum", "a,b"),
+        ("mimo-v2-flash", "hybrid_layer_pattern", [0, 1]),
+        ("jamba-52b", "attn_layer_offset", 9),
+        ("jamba-52b", "expert_layer_offset", 3),
+        ("jamba-52b", "mamba_dt_rank", "x"),
+    ],
+)
+def test_a_field_that_no_model_can_have_is_named(
+    name: str, field: str, value: object, tmp_path: Path
+) -> None:
+    with pytest.raises(BadFacts, match=rf"field {field} is missing or not a plausible count"):
+        changed(name, tmp_path, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "same_as"),
+    [
+        ("jamba-52b", {"mamba_dt_rank": "auto"}, {}),
+        ("jamba-52b", {"mamba_dt_rank": None}, {}),
+        ("lfm2-1.2b", {"block_ff_dim": 6656}, {"block_ff_dim": None, "intermediate_size": 6656}),
+        ("lfm2-1.2b", {"tie_embedding": True, "tie_word_embeddings": False}, {}),
+        (
+            "lfm2-1.2b",
+            {"block_ff_dim": 6912, "block_ffn_dim_multiplier": None},
+            {"block_ff_dim": 4608, "block_auto_adjust_ff_dim": False},
+        ),
+    ],
+)
+def test_what_a_publishers_own_field_stands_for(
+    name: str, fields: dict[str, Any], same_as: dict[str, Any], tmp_path: Path
+) -> None:
+    own = changed(name, tmp_path, **fields).parameters
+    assert own == changed(name, tmp_path, **same_as).parameters
+
+
+def test_layers_for_pictures_take_no_memory_of_an_engine_without_them(tmp_path: Path) -> None:
+    """Of the 100 layers of Llama 3.2 90B Vision, 20 attend to the picture; the embedding is whole
+    on every rank."""
+    facts, values = changed("llama-3.2-90b-vision", tmp_path), 128256 * 8192
+    layer = 8192 * (2 * 8192 + 2 * 1024 + 3 * 28672 + 2)
+    for ranks in (1, 4):
+        loaded = weights_bytes(facts, Sharding(ranks), with_mtp=False)
+        expected = 2 * (80 * layer + values) / ranks + 2 * (values + 8 * 8192)
+        assert loaded == pytest.approx(expected, rel=1e-4)
+    assert facts.nbytes > 2 * 100 * layer
 
 
 def test_layers_that_use_the_cache_of_others_have_none(tmp_path: Path) -> None:

@@ -146,6 +146,10 @@ def test_an_architecture_that_the_release_lists_is_served_without_a_word() -> No
         ("main-00043967", "GlmMoeDsaForCausalLM", "supported"),
         ("1.0.0", "MllamaForConditionalGeneration", "supported"),
         ("1.3.0rc24", "Step3p5ForCausalLM", "supported"),
+        ("main-00043967", "Starcoder2ForCausalLM", "supported"),
+        ("main-00043967", "Gemma4ForCausalLM", "supported"),
+        ("main-00043967", "Qwen2MoeForCausalLM", "supported"),
+        ("main-00043967", "HunYuanMoEV1ForCausalLM", "supported"),
         ("1.3.0rc24", "JambaForCausalLM", "unknown"),
         ("1.3.0rc24", "GraniteForCausalLM", "unsupported"),  # AutoDeploy's alone
     ],

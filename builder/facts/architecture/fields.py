@@ -38,12 +38,15 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     ),
     "hidden_size": ("n_embd", "d_model"),
     "moe_intermediate_size": ("expert_ffn_hidden_size",),
-    "intermediate_size": ("block_ff_dim", "ffn_hidden_size", "ffn_dim", "n_inner"),
+    "intermediate_size": ("ffn_hidden_size", "ffn_dim", "n_inner"),
     "max_position_embeddings": ("seq_length", "n_positions", "max_sequence_length", "max_seq_len"),
     "vocab_size": ("padded_vocab_size",),
     "mtp_num_hidden_layers": ("num_nextn_predict_layers",),
     "head_dim": ("attention_head_dim", "kv_channels"),
 }
+
+# Older names that transformers takes before the usual one (configuration_lfm2.py).
+_BEFORE = {"intermediate_size": "block_ff_dim", "tie_word_embeddings": "tie_embedding"}
 
 # What the classes of transformers 5.23 take for a field that is left out, by `model_type`. Files of
 # multimodal models hold of their language model no more than what differs from these.
@@ -80,12 +83,12 @@ _BY_LAYER = (
 )
 
 # Where `null` says that the model has no such part, which is not the same as no word about it.
-_NULLS = {"q_lora_rank": 0}
+_NULLS = {"q_lora_rank": 0, "block_ffn_dim_multiplier": 0}
 
 # Fields that stand outside of a nested language model as well, and count there.
 _OUTSIDE = ("tie_word_embeddings", "torch_dtype", "dtype")
 
-_WIDTH_STEP = 256  # what the width of an MLP that is told as a multiple is rounded up to
+WIDTH_STEP = 256  # what the width of an MLP that is told as a multiple is rounded up to
 
 # Letters of `hybrid_override_pattern` (NVIDIA Nemotron-H, configuration_nemotron_h.py).
 _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
@@ -103,6 +106,7 @@ def normalized(config: Config, nested: str | None) -> dict[str, Any]:
     outside = {name: config[name] for name in _OUTSIDE if config.get(name) is not None}
     fields = outside | {name: value for name, value in text.items() if value is not None}
     fields |= {name: none for name, none in _NULLS.items() if name in text and text[name] is None}
+    fields |= {name: fields[older] for name, older in _BEFORE.items() if older in fields}
     for name, others in SPELLINGS.items():
         found = next((fields[other] for other in others if other in fields), None)
         if name not in fields and found is not None:
@@ -146,7 +150,7 @@ def width_of_block(config: Config, mlp: object) -> int:
     if own := _number(mlp, "intermediate_size"):
         return int(own)
     exact = int(2 * _number(mlp, "ffn_mult") * _number(config, "hidden_size") / 3)
-    return -(-exact // _WIDTH_STEP) * _WIDTH_STEP
+    return -(-exact // WIDTH_STEP) * WIDTH_STEP
 
 
 def _number(part: object, name: str) -> float:

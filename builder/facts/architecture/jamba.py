@@ -9,13 +9,21 @@ from .fields import Config
 from .grouped_query import Decoder, Layers
 from .mixtures import Experts
 from .tensors import COMMON, GQA, Architecture, Recurrent, Role, Tensors, linear
+from .trial import Spoiled
 
-_MAMBA = ("mamba_d_conv", "mamba_d_state", "mamba_dt_rank", "mamba_expand")
+_MAMBA = ("mamba_d_conv", "mamba_d_state", "mamba_expand")
+
+
+def _is_of(config: Config, kind: str, layer: int) -> bool:
+    """Whether a layer is one of those that the file gives by their period and the first of them."""
+    period, offset = config[f"{kind}_layer_period"], config[f"{kind}_layer_offset"]
+    if offset >= period:  # transformers refuses it: no layer would be one
+        raise Spoiled(f"{kind}_layer_offset")
+    return bool(layer % period == offset)
 
 
 def _attention_layers(config: Config) -> Layers:
-    period, offset = config["attn_layer_period"], config["attn_layer_offset"]
-    return tuple(i for i in range(config["num_hidden_layers"]) if i % period == offset)
+    return tuple(i for i in range(config["num_hidden_layers"]) if _is_of(config, "attn", i))
 
 
 def _mamba_layers(config: Config) -> Layers:
@@ -35,8 +43,7 @@ def _recurrent(config: Config) -> Recurrent:
 
 def _is_dense(config: Config, layer: int) -> bool:
     """A layer of a single expert is a plain MLP."""
-    period, offset = config["expert_layer_period"], config["expert_layer_offset"]
-    return bool(config["num_experts"] == 1 or layer % period != offset)
+    return bool(config["num_experts"] == 1 or not _is_of(config, "expert", layer))
 
 
 _DECODER = Decoder(
@@ -54,9 +61,14 @@ _DECODER = Decoder(
 )
 
 
+def _rank(config: Config) -> int:
+    rank = config.get("mamba_dt_rank", "auto")
+    return int(-(-config["hidden_size"] // 16) if rank == "auto" else rank)
+
+
 def _mamba(mixer: str, config: Config) -> list[Tensors]:
     layers, inner, hidden = _mamba_layers(config), _inner(config), config["hidden_size"]
-    state, rank = config["mamba_d_state"], config["mamba_dt_rank"]
+    state, rank = config["mamba_d_state"], _rank(config)
     part: Role = "linear_attention"
     biases = {"in_proj": 2 * inner, "out_proj": hidden} if config.get("mamba_proj_bias") else {}
     if config.get("mamba_conv_bias", True):

@@ -7,7 +7,7 @@ names.
 
 from __future__ import annotations
 
-from .fields import Config, layer_kinds
+from .fields import WIDTH_STEP, Config, layer_kinds
 from .grouped_query import Layers
 from .mixtures import Experts
 from .tensors import (
@@ -25,7 +25,6 @@ from .tensors import (
 
 _KERNEL = "conv_L_cache"
 _NAMES = ("w1", "w3", "w2")
-_STEP = 256  # what the width of an MLP is rounded up to, unless the file says otherwise
 
 
 def _attention_layers(config: Config) -> Layers:
@@ -49,13 +48,14 @@ def _recurrent(config: Config) -> Recurrent:
 
 
 def _width(config: Config) -> int:
-    """Two thirds of what the file says, rounded up, where the model adjusts it."""
+    """Two thirds of what the file says where the model adjusts it, rounded up unless its factor is
+    `null`."""
     width = int(config["intermediate_size"])
     if not config.get("block_auto_adjust_ff_dim", True):
         return width
-    step = int(config.get("block_multiple_of", _STEP))
-    width = int(config.get("block_ffn_dim_multiplier", 1) * int(2 * width / 3))
-    return -(-width // step) * step
+    width, factor = int(2 * width / 3), config.get("block_ffn_dim_multiplier", 1)
+    step = int(config.get("block_multiple_of", WIDTH_STEP))
+    return -(-int(factor * width) // step) * step if factor else width
 
 
 def _dense(layer: str, config: Config, layers: Layers) -> list[Tensors]:
@@ -86,9 +86,8 @@ def _lfm2(config: Config) -> list[Tensors]:
     sizes = {"q_proj": (query, hidden), "k_proj": (key, hidden), "v_proj": (key, hidden)}
     kernel = (hidden, 1, config[_KERNEL])
     mlps = _sparse if config.get("num_experts") else _dense
-    tied = bool(config.get("tie_embedding", True))
     return [
-        *ends(config, names=("embed_tokens", "embedding_norm"), tied=tied),
+        *ends(config, names=("embed_tokens", "embedding_norm"), tied=True),
         Tensors(f"{layer}.operator_norm.weight", (hidden,), "norm", every),
         Tensors(f"{layer}.ffn_norm.weight", (hidden,), "norm", every),
         *(

@@ -29,6 +29,7 @@ Role = Literal[
     "mtp_projection",
     "draft_projection",
     "vocabulary_map",
+    "left_out",  # in the files only: the engine does not load it
 ]
 
 

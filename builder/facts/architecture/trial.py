@@ -12,6 +12,17 @@ from .fields import Config
 
 MAX_SIZE = 1 << 40  # values of one tensor
 
+# What a reader raises over fields of a file that somebody wrote, whatever they hold.
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class Spoiled(ValueError):
+    """A reader's word that a field cannot be what it is."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(f"field {field} cannot be what it is")
+        self.field = field
+
 
 class _Fields(Mapping[str, Any]):
     """The fields of a config; `seen` are those that were read, in their order."""
@@ -30,21 +41,29 @@ class _Fields(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._fields)
 
+    def is_negative(self, name: str) -> bool:
+        """What sizes are computed from counts something: none of it can be below zero."""
+        value = self._fields.get(name)
+        return isinstance(value, int | float) and value < 0
+
 
 def spoiled_field(fields: Config, readers: Iterable[Callable[[Config], Any]]) -> str | None:
     """The field with which the first of `readers` cannot go on, or of which it makes a size that is
-    no whole number in reason; `None` if all of them can."""
+    no whole number in reason, or which is below zero; `None` if there is none."""
     for read in readers:
         trial = _Fields(fields)
         try:
-            found = read(trial)
+            if not _is_plausible(read(trial)):
+                return _to_blame(trial, read)
+        except Spoiled as told:
+            return told.field
         except KeyError as missing:
             inside = missing.args[0] not in trial.seen  # of a mapping that a field holds
-            return _strangest(trial) if inside else str(missing.args[0])
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            return _strangest(trial)  # of a file that somebody wrote, whatever it holds
-        if not _is_plausible(found):
-            return _strangest(trial)
+            return _to_blame(trial, read) if inside else str(missing.args[0])
+        except _UNREADABLE:
+            return _to_blame(trial, read)
+        if (negative := next(filter(trial.is_negative, trial.seen), None)) is not None:
+            return negative
     return None
 
 
@@ -61,11 +80,24 @@ def _is_plausible(found: Any) -> bool:
     )
 
 
-def _strangest(trial: _Fields) -> str:
-    """The field that is read and is the most likely to blame; of equally strange ones the last."""
-    read = dict.fromkeys(reversed(trial.seen))
-    there = [name for name in read if name in trial]
-    return max(there, key=lambda name: _strangeness(trial, name), default="")
+def _to_blame(trial: _Fields, read: Callable[[Config], Any]) -> str:
+    """The strangest field that spoils it alone, or of all that were read; of equally strange ones
+    the last."""
+    there = [name for name in dict.fromkeys(reversed(trial.seen)) if name in trial]
+    there.sort(key=lambda name: _strangeness(trial, name), reverse=True)
+    return next((name for name in there if _spoils(trial, name, read)), there[0] if there else "")
+
+
+def _spoils(trial: _Fields, name: str, read: Callable[[Config], Any]) -> bool:
+    """Whether the reader goes on without a field, or with a plain count in its place."""
+    others = {key: value for key, value in dict(trial).items() if key != name}
+    for fields in (others, {**others, name: 1}):
+        try:
+            if _is_plausible(read(fields)):
+                return True
+        except _UNREADABLE:
+            continue
+    return False
 
 
 def _strangeness(trial: _Fields, name: str) -> tuple[int, float]:

@@ -57,6 +57,8 @@ def weights_bytes(
     """
     layers, ends, mtp = 0.0, dict.fromkeys(_ENDS, 0.0), 0.0
     for group in checkpoint.groups:
+        if group.role == "left_out":
+            continue
         nbytes = _group_bytes(checkpoint, group, sharding, moe_backend)
         if not group.mtp:
             if group.role in _ENDS:
