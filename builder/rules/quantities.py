@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from math import isfinite
 
 _QUANTITY = re.compile(r"([+-]?\d+(?:\.\d+)?)[ _]?([a-zA-Z%]+)")
 _GROUPED = re.compile(r"\d{1,3}(?:[, '_]\d{3})+")
@@ -25,7 +26,7 @@ def remedy(text: str, name: str, kinds: Iterable[str]) -> str:
     if not (found := _QUANTITY.fullmatch(given)):
         return ""
     number, unit = float(found[1]), found[2].lower()
-    numbers = list(dict.fromkeys(_numbers(number, unit, name)))
+    numbers = [each for each in dict.fromkeys(_numbers(number, unit, name)) if isfinite(each)]
     if wanted == {"int"}:
         numbers = [each for each in numbers if each.is_integer()]
     return f"write {' or '.join(map(_written, numbers))}" if numbers else ""

@@ -214,6 +214,14 @@ def test_null_turns_graphs_off() -> None:
     assert judged({"cuda_graph_config": None}) == []
 
 
+@pytest.mark.parametrize(("digits", "says"), [(1, "write "), (400, "")])
+def test_a_quantity_is_told_as_a_number_where_it_is_one(digits: int, says: str) -> None:
+    fraction = "9" * digits + "%"
+    (found,) = judged({"kv_cache_config": {"free_gpu_memory_fraction": fraction}})
+    assert found.fix.startswith(says)
+    assert "inf" not in found.fix
+
+
 def test_a_number_that_is_none_is_out_of_every_range() -> None:
     (bounded,) = rejected({"kv_cache_config": {"free_gpu_memory_fraction": float("nan")}})
     assert "nan is out of range" in bounded
