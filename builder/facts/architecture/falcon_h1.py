@@ -6,9 +6,9 @@ Names and shapes: falcon_h1 of Hugging Face transformers 5.23.
 from __future__ import annotations
 
 from .fields import Config
-from .grouped_query import REQUIRED, Decoder, Layers
+from .grouped_query import REQUIRED, Decoder
 from .mamba2 import Mamba2
-from .tensors import Architecture, Tensors, gated_mlp
+from .tensors import Architecture, Layers, Tensors, gated_mlp
 
 _MAMBA = Mamba2(
     *("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv"),

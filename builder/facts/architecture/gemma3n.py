@@ -10,8 +10,8 @@ from functools import partial
 
 from .fields import Config
 from .gemma4 import per_layer_inputs
-from .grouped_query import FOUR_NORMS, REQUIRED, Decoder, Layers
-from .tensors import Architecture, Role, Tensors, linear
+from .grouped_query import FOUR_NORMS, REQUIRED, Decoder
+from .tensors import Architecture, Layers, Role, Tensors, linear
 
 _ROLE: Role = "attention_replicated"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .fields import Config, layer_kinds
-from .grouped_query import FOUR_NORMS, REQUIRED, Layers
-from .tensors import Architecture, Tensors, ends, gated_mlp, head_dim, linear
+from .grouped_query import FOUR_NORMS, REQUIRED
+from .tensors import Architecture, Layers, Tensors, ends, gated_mlp, head_dim, linear
 
 _PERIOD = 6  # every sixth layer sees all tokens, where the file does not list them
 _GLOBAL_HEAD_DIM = 512

@@ -7,9 +7,9 @@ Names and shapes: granitemoe, granitemoeshared and granitemoehybrid of Hugging F
 from __future__ import annotations
 
 from .fields import Config
-from .grouped_query import Decoder, Layers
+from .grouped_query import Decoder
 from .mamba2 import Mamba2, layers_of_kind
-from .tensors import COMMON, GQA, Architecture, Tensors, linear
+from .tensors import COMMON, GQA, Architecture, Layers, Tensors, linear
 
 _MAMBA = Mamba2("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv")
 
@@ -44,7 +44,7 @@ _DECODER = Decoder(tied=True, mlps=_mlps)
 def _hybrid(config: Config) -> list[Tensors]:
     layer = "model.layers.{layer}"
     kept = _DECODER.attention_tensors(layer, config, layers_of_kind(config, "attention"))
-    others = [row for row in _DECODER(config) if ".self_attn." not in row.pattern]
+    others = _DECODER.without_attention(config)
     return [*others, *kept, *_MAMBA.tensors(f"{layer}.mamba", config)]
 
 

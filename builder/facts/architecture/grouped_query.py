@@ -15,6 +15,7 @@ from .tensors import (
     GQA,
     Architecture,
     Attention,
+    Layers,
     Tensors,
     ends,
     gated_mlp,
@@ -26,8 +27,6 @@ from .tensors import (
 _TWO_NORMS = ("input_layernorm", "post_attention_layernorm")
 FOUR_NORMS = (*_TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
 _AFTER = ("post_attention_layernorm", "post_feedforward_layernorm")
-
-Layers = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,12 @@ class Decoder:
 
     def __call__(self, config: Config) -> list[Tensors]:
         every = tuple(range(config["num_hidden_layers"]))
+        attention = self.attention_tensors(f"{self.root}.layers.{{layer}}", config, every)
+        return [*self.without_attention(config), *attention]
+
+    def without_attention(self, config: Config) -> list[Tensors]:
+        """For models whose attention has names or sizes of its own, or is in some layers only."""
+        every = tuple(range(config["num_hidden_layers"]))
         hidden, layer = (config["hidden_size"],), f"{self.root}.layers.{{layer}}"
         tensors = ends(config, self.root, self.head, self.ends, self.tied)
         if self.norm_bias:
@@ -67,7 +72,6 @@ class Decoder:
         return [
             *tensors,
             *self.norm_tensors(layer, config, every),
-            *self.attention_tensors(layer, config, every),
             *(self.mlps or self.mlp_tensors)(layer, config, every),
         ]
 

@@ -6,9 +6,19 @@ Names and shapes: jamba of Hugging Face transformers 5.23 with its table of publ
 from __future__ import annotations
 
 from .fields import Config
-from .grouped_query import Decoder, Layers
+from .grouped_query import Decoder
 from .mixtures import Experts
-from .tensors import COMMON, GQA, Architecture, Recurrent, Role, Tensors, linear
+from .tensors import (
+    COMMON,
+    GQA,
+    Architecture,
+    Layers,
+    Recurrent,
+    Role,
+    Tensors,
+    linear,
+    other_layers,
+)
 from .trial import Spoiled
 
 _MAMBA = ("mamba_d_conv", "mamba_d_state", "mamba_expand")
@@ -27,8 +37,7 @@ def _attention_layers(config: Config) -> Layers:
 
 
 def _mamba_layers(config: Config) -> Layers:
-    attention = set(_attention_layers(config))
-    return tuple(i for i in range(config["num_hidden_layers"]) if i not in attention)
+    return other_layers(config, _attention_layers(config))
 
 
 def _inner(config: Config) -> int:
@@ -95,7 +104,7 @@ def _mamba(mixer: str, config: Config) -> list[Tensors]:
 def _jamba(config: Config) -> list[Tensors]:
     layer = "model.layers.{layer}"
     attention = _DECODER.attention_tensors(layer, config, _attention_layers(config))
-    others = [row for row in _DECODER(config) if ".self_attn." not in row.pattern]
+    others = _DECODER.without_attention(config)
     return [*others, *attention, *_mamba(f"{layer}.mamba", config)]
 
 

@@ -8,18 +8,19 @@ names.
 from __future__ import annotations
 
 from .fields import WIDTH_STEP, Config, layer_kinds
-from .grouped_query import Layers
 from .mixtures import Experts
 from .tensors import (
     COMMON,
     GQA,
     Architecture,
+    Layers,
     Recurrent,
     Tensors,
     ends,
     gated_mlp,
     head_dim,
     linear,
+    other_layers,
     qk_norms,
 )
 
@@ -37,8 +38,7 @@ def _attention_layers(config: Config) -> Layers:
 
 
 def _convolutions(config: Config) -> Layers:
-    attention = set(_attention_layers(config))
-    return tuple(i for i in range(config["num_hidden_layers"]) if i not in attention)
+    return other_layers(config, _attention_layers(config))
 
 
 def _recurrent(config: Config) -> Recurrent:

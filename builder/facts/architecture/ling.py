@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .fields import Config
-from .grouped_query import Decoder, Layers
+from .grouped_query import Decoder
 from .mixtures import Experts, shared_width
-from .tensors import COMMON, GQA, Architecture, Tensors, head_dim, linear
+from .tensors import COMMON, GQA, Architecture, Layers, Tensors, head_dim, linear
 
 
 def _is_dense(config: Config, layer: int) -> bool:
@@ -32,8 +32,8 @@ def _ling(config: Config) -> list[Tensors]:
     if scored:
         decoder = replace(decoder, mlps=replace(_LING_EXPERTS, score="gate.expert_bias"))
     layer, every = "model.layers.{layer}", tuple(range(config["num_hidden_layers"]))
-    rows = [row for row in decoder(config) if ".self_attn." not in row.pattern]
-    return [*rows, *_ling_attention(f"{layer}.attention", config, every)]
+    attention = _ling_attention(f"{layer}.attention", config, every)
+    return [*decoder.without_attention(config), *attention]
 
 
 def _ling_attention(module: str, config: Config, layers: Layers) -> list[Tensors]:

@@ -8,9 +8,9 @@ Its three layers for multi-token prediction, which the file does not count, are 
 from __future__ import annotations
 
 from .fields import Config, layer_kinds
-from .grouped_query import Decoder, Layers
+from .grouped_query import Decoder
 from .mixtures import Experts
-from .tensors import COMMON, GQA, Architecture, Tensors, linear
+from .tensors import COMMON, GQA, Architecture, Layers, Tensors, linear
 
 _PERIOD = 6  # every sixth layer and the first see all tokens, where the file does not list them
 
@@ -79,7 +79,7 @@ def _mimo(config: Config) -> list[Tensors]:
     windowed = tuple(i for i in every if _is_windowed(config, i))
     whole = tuple(i for i in every if i not in set(windowed))
     return [
-        *(row for row in _DECODER(config) if ".self_attn." not in row.pattern),
+        *_DECODER.without_attention(config),
         *_attention(layer, config, windowed, windowed=True),
         *_attention(layer, config, whole, windowed=False),
     ]

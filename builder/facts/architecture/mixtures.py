@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .fields import Config
-from .grouped_query import HUNYUAN, Decoder, Layers
+from .grouped_query import HUNYUAN, Decoder
 from .tensors import (
     COMMON,
     GQA,
     Architecture,
     Attention,
+    Layers,
     Tensors,
     as_mtp,
     gated_mlp,

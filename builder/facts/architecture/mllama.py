@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .fields import Config
-from .grouped_query import REQUIRED, Decoder, Layers
-from .tensors import Architecture, Tensors, ends
+from .grouped_query import REQUIRED, Decoder
+from .tensors import Architecture, Layers, Tensors, ends
 
 _ROOT, _HEAD = "language_model.model", "language_model.lm_head"
 _LAYER = f"{_ROOT}.layers.{{layer}}"

@@ -15,6 +15,7 @@ from .tensors import (
     COMMON,
     GQA,
     Architecture,
+    Layers,
     Tensors,
     as_mtp,
     ends,
@@ -24,8 +25,6 @@ from .tensors import (
     linear,
     qk_norms,
 )
-
-Layers = tuple[int, ...]
 
 _PERIOD = 4  # every fourth layer sees all tokens, where the file does not list the kinds
 _DENSE = 3  # so many layers have an MLP, where the file does not list those with experts

@@ -33,6 +33,9 @@ Role = Literal[
 ]
 
 
+Layers = tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Tensors:
     """All tensors that share a name pattern, a shape and a role.
@@ -65,6 +68,12 @@ class Tensors:
         for layer in (None,) if self.layers is None else self.layers:
             for expert in range(self.experts) if self.experts else (None,):
                 yield self.pattern.format(layer=layer, expert=expert)
+
+
+def other_layers(config: Config, some: Layers) -> Layers:
+    """All decoder layers but some."""
+    left_out = set(some)
+    return tuple(i for i in range(config["num_hidden_layers"]) if i not in left_out)
 
 
 def linear(
