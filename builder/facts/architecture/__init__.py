@@ -29,6 +29,7 @@ from . import (
     nemotron_nas,
     phi4mm,
     step,
+    step_flash,
 )
 from .fields import NESTED, Config
 from .tensors import Architecture, Attention, Recurrent, Role, Tensors
@@ -47,7 +48,7 @@ __all__ = [
 _PARTS = (
     *(deepseek, grouped_query, mixtures, hybrid, deepseek_v4),
     *(exaone, granite, nemotron_nas, gemma4, ling, mllama, gemma3n, phi4mm),
-    *(falcon_h1, jamba, lfm2, longcat, mimo, step),
+    *(falcon_h1, jamba, lfm2, longcat, mimo, step, step_flash),
 )
 
 ARCHITECTURES: dict[str, Architecture] = {row.name: row for part in _PARTS for row in part.ROWS}

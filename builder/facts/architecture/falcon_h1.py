@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from .fields import Config
 from .grouped_query import REQUIRED, Decoder
-from .mamba2 import Mamba2
+from .mamba2 import FIELDS, Mamba2
 from .tensors import Architecture, Layers, Tensors, gated_mlp
 
 _MAMBA = Mamba2(
-    *("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv"),
+    *FIELDS,
     everywhere=True,
     norm="mamba_rms_norm",
 )

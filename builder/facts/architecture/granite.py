@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from .fields import Config
 from .grouped_query import Decoder
-from .mamba2 import Mamba2, layers_of_kind
+from .mamba2 import FIELDS, Mamba2, layers_of_kind
 from .tensors import COMMON, GQA, Architecture, Layers, Tensors, linear
 
-_MAMBA = Mamba2("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv")
+_MAMBA = Mamba2(*FIELDS)
 
 
 def _mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from .fields import Config, layer_kinds
 from .tensors import Recurrent, Tensors, linear
 
+# The names that Granite and Falcon-H1 have the sizes under, in the order of `Mamba2`.
+FIELDS = ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv")
+
 # Transformers 5.23 writes the kinds of layers in words of its own.
 _WRITTEN = {"mamba": "linear_attention", "attention": "full_attention"}
 
