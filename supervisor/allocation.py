@@ -24,7 +24,7 @@ JOB_PERIOD_S = 30.0  # between polls of the job's nodes, and its limit, which ma
 
 
 class Allocation:
-    """The nodes and the time that Slurm gave this job, and why it takes them back.
+    """What Slurm has of this job, polled and by its signals.
 
     USR1: the time limit is near. TERM, INT and QUIT: Slurm ends the job. Others that would end this
     process do nothing, but for those of a fault in it.

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from .ports import free_ports, listen
@@ -241,6 +241,7 @@ def foreign_listener(port: int, mark: str, host: str | None = None) -> str | Non
 
     The mark is a variable, `NAME=value`, that a server and all that it starts have in their
     environment. `None` also where nobody can be seen to listen: only what is known is told.
+    Raises `OSError` where this host lacks what a look takes.
     """
     found = list(_sockets(port, LISTENING))
     if host is not None:
@@ -282,20 +283,31 @@ def _sockets(port: int, state: str) -> Iterator[tuple[str, str, int]]:
 
 def _holders(inode: str) -> list[int]:
     """The processes that have a socket open, as far as this user may see."""
-    return [
-        int(entry.name)
-        for entry in os.scandir("/proc")
-        if entry.name.isdecimal() and _has_open(Path(entry.path), f"socket:[{inode}]")
-    ]
+    processes = [name for name in os.listdir("/proc") if name.isdecimal()]
+    target = f"socket:[{inode}]"
+    return [int(name) for name in processes if _has_open(Path("/proc", name), target)]
 
 
 def _has_open(process: Path, target: str) -> bool:
-    with suppress(OSError):  # of another user, or over
+    with _others():
         for one in (process / "fd").iterdir():
-            with suppress(OSError):
+            with _others():
                 if str(one.readlink()) == target:
                     return True
     return False
+
+
+@contextmanager
+def _others() -> Iterator[None]:
+    """Processes that are another user's, or over: nothing is seen of them.
+
+    What this host lacks for a look is raised, since it tells nothing of them.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in LACKING:
+            raise
 
 
 def _carries(pid: int, mark: str) -> bool | None:
@@ -310,7 +322,9 @@ def _carries(pid: int, mark: str) -> bool | None:
                 return True
         except ProcessLookupError:
             pass
-        except OSError:
+        except OSError as error:
+            if error.errno in LACKING:
+                raise
             is_known = False
         pid = _parent(pid)
         if pid <= 1:
@@ -322,7 +336,9 @@ def _parent(pid: int) -> int:
     """0 for a process that is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+    except OSError as error:
+        if error.errno in LACKING:
+            raise
         return 0
     return int(stat.rpartition(")")[2].split()[1])  # after the name, which may hold brackets
 

@@ -85,7 +85,7 @@ class Service:
         while not self._steps.are_ready:
             self._steps.start_next()
             self._tick()
-        self._steps.check_listeners(self._auxiliary)
+        self._until_done("listeners", lambda: self._steps.check_listeners(self._auxiliary))
         self._steps.record_state(ready=timestamp())
         self._publication.draft(self._steps.frontend)
 
@@ -152,7 +152,7 @@ class Service:
     def _publish(self) -> None:
         """As soon as the endpoint can be written."""
         self._record.update(state="admitted")
-        self._steps.check_listeners(self._auxiliary)
+        self._until_done("listeners", lambda: self._steps.check_listeners(self._auxiliary))
         frontend = self._steps.frontend
         while not self._record.attempt(
             "endpoint", lambda: self._publication.publish(frontend), False

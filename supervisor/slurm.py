@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .state import is_there
-
 COMMAND_TIMEOUT_S = 20.0  # of a Slurm command; a busy controller answers late
 OUTPUT_BYTES = 2**20  # of a command that are read at most
 KILL_WAIT_S = 15.0  # for a step that Slurm was told to kill
@@ -212,7 +210,7 @@ class Cluster:
         Raises `OSError` where Slurm refuses it.
         """
         folder = os.environ.get("SLURM_SUBMIT_DIR")
-        if folder and not is_there(Path(folder)):
+        if folder and not os.path.isdir(folder):  # noqa: PTH112  (no folder where it is stale)
             folder = str(script.parent)
         own = {k: v for k, v in os.environ.items() if not JOB_ONLY.match(k) or k in ACCESS}
         done = self.command(

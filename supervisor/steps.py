@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
@@ -207,20 +208,24 @@ class Steps:
     def check_listeners(self, auxiliary: AuxiliarySteps) -> None:
         """That the servers, and nobody else, answer on their ports: loading takes long.
 
-        Raises `JobExit` where another process is known to.
+        Raises `JobExit` where another process does, `OSError` where that is not known.
         """
         for step in self.all:
             if not step.spec.ready or step.is_over:
                 continue
             port, node = step.ports[step.spec.ready["port"]], step.nodes[0]
             if node == self._cluster.node:
-                look = functools.partial(foreign_listener, port, step.mark)
-                foreign = self._record.attempt("listener", look, None)
+                foreign = foreign_listener(port, step.mark)
             else:
                 argv = own_argv("listener", port, step.mark)
                 _, output = auxiliary.run("listener", [node], argv, COMMAND_TIMEOUT_S * 3)
                 rows = [row for row in json_lines(output) if "foreign" in row]
-                foreign = rows[-1]["foreign"] if rows else None
+                if not rows:
+                    said = output.strip() or "nothing"
+                    raise OSError(
+                        errno.EIO, f"who listens there is not known: {said}", f"{node}:{port}"
+                    )
+                foreign = rows[-1]["foreign"]
             if foreign:
                 what = f"{foreign} answers on {node}:{port} in its place"
                 raise JobExit("ports_taken", f"{step.spec.name}: {what}")

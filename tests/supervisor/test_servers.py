@@ -267,6 +267,21 @@ def test_a_listener_of_this_user_whose_process_is_gone_is_nobodys(
         assert checks.foreign_listener(1, OWN) == found
 
 
+@pytest.mark.parametrize("look", ["iterdir", "read_bytes", "read_text"])
+def test_what_this_host_lacks_for_a_look_says_nothing_of_who_listens(
+    monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    def refused(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        sockets = list(checks._sockets(one.getsockname()[1], checks.LISTENING))
+        monkeypatch.setattr(checks, "_sockets", lambda *_: sockets)
+        monkeypatch.setattr(Path, look, refused)
+        with pytest.raises(OSError, match="open files"):
+            checks.foreign_listener(1, OWN)
+
+
 def test_a_parent_is_found_behind_a_name_with_brackets(
     listen: Callable[..., tuple[int, int]], tmp_path: Path
 ) -> None:

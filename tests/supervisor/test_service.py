@@ -297,20 +297,28 @@ def test_files_that_cannot_be_had_for_a_while_only_delay_a_start(
     assert job.record["bundle_digest"] == os.environ[state.BUNDLE_DIGEST]
 
 
-@pytest.mark.parametrize(("owner", "what"), [(record.Record, "job"), (steps.Step, "server0")])
+@pytest.mark.parametrize(
+    ("owner", "name", "what"),
+    [
+        (record.Record, "begin", "job"),
+        (steps.Step, "start", "server0"),
+        (steps, "foreign_listener", "listeners"),
+    ],
+)
 def test_files_that_cannot_be_had_for_as_long_as_a_start_may_take_are_named(
     job: Job,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     owner: Any,
+    name: str,
     what: str,
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ESTALE, "stale", "state")
 
     monkeypatch.setattr(record, "RETRY_S", 0.0)
-    monkeypatch.setattr(owner, "begin" if what == "job" else "start", fail)
-    job.document["steps"] = [job.server(start_timeout_s=0.05)]
+    monkeypatch.setattr(owner, name, fail)
+    job.document["steps"] = [job.server(start_timeout_s=2 if what == "listeners" else 0.05)]
     assert job.run() == 74
     assert f"outcome=start_timeout why={what}: state: stale" in capsys.readouterr().err
 
@@ -542,6 +550,15 @@ def test_another_process_that_answers_on_the_port_is_not_taken_for_the_server(jo
         one.close()
     assert job.record["why"].startswith(f"server0: process {os.getpid()} (")
     assert job.record["why"].endswith(f" answers on {NODE}:{job.port} in its place")
+
+
+def test_nothing_is_published_until_a_look_at_who_listens_has_succeeded(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "foreign_listener", lambda *_: "process 1 (nc)")
+    faults = failing_twice(monkeypatch, steps, "foreign_listener")
+    assert job.run() == 80
+    assert (faults, "published" in job.events) == ([], False)
 
 
 def test_the_end_of_the_time_is_told_with_the_successors_that_did_not_come(job: Job) -> None:

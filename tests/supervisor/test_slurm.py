@@ -498,6 +498,8 @@ def test_a_job_is_submitted_where_this_one_was_while_that_folder_is_there(
     folder.rmdir()
     assert cluster.submit(script, [], {}) == "8"
     assert (tmp_path / "where").read_text().strip() == str(script.parent)
+    folder.touch()
+    assert cluster.submit(script, [], {}) == "8"
 
 
 def test_steps_of_a_job_of_several_parts_are_asked_for_at_once(

@@ -331,6 +331,10 @@ def test_a_process_of_another_node_that_answers_in_a_servers_place_is_named(step
         steps.check_listeners(taken)
     assert ended.value.outcome == "ports_taken"
     assert ended.value.why == "server1: nc (7) answers on node2:8001 in its place"
+    unknown: Any = Answers(1, {"error": "busy"})
+    with pytest.raises(OSError, match="who listens there is not known") as failed:
+        steps.check_listeners(unknown)
+    assert failed.value.filename == "node2:8001"
 
 
 def test_a_small_step_has_an_exit_code_and_an_output(steps: Steps, tmp_path: Path) -> None:
