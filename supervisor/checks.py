@@ -283,9 +283,12 @@ def _sockets(port: int, state: str) -> Iterator[tuple[str, str, int]]:
 
 def _holders(inode: str) -> list[int]:
     """The processes that have a socket open, as far as this user may see."""
-    processes = [name for name in os.listdir("/proc") if name.isdecimal()]
-    target = f"socket:[{inode}]"
-    return [int(name) for name in processes if _has_open(Path("/proc", name), target)]
+    with os.scandir("/proc") as entries:
+        return [
+            int(entry.name)
+            for entry in entries
+            if entry.name.isdecimal() and _has_open(Path(entry.path), f"socket:[{inode}]")
+        ]
 
 
 def _has_open(process: Path, target: str) -> bool:
