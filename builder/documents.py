@@ -95,6 +95,13 @@ def value_at(data: Any, path: str) -> Any:
     return data
 
 
+def merged(data: Any, given: Any) -> Any:
+    """Data with what is given put over it, group by group."""
+    if not (isinstance(data, Mapping) and isinstance(given, Mapping)):
+        return given
+    return {**data, **{key: merged(data.get(key), item) for key, item in given.items()}}
+
+
 def load_yaml(text: str) -> Any:
     """Plain data from YAML that the toolkit wrote or ships."""
     return yaml.load(text, Loader=_Loader)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
 
+from .. import expressions
 from .architecture import Architecture, Config, Role, Tensors
 from .checkpoint_files import Stored
 from .weight_layouts import AWQ, FORMATS, GPTQ, Weight, layout_of
@@ -22,11 +23,9 @@ PLAIN_DTYPES = frozenset({"BF16", "F16", "F32"})
 
 _FP32_SUFFIXES = (".e_score_correction_bias", ".A_log")
 _PATTERN = "re:"  # before a regular expression in the place of a name
-MAX_REPETITIONS = 4  # in such an expression, and groups of alternatives: compared in about 0.01 s
 MAX_LONG = 16  # expressions with three of them or more: compared with a model's names in a second
-_REPETITION = re.compile(r"(?:[*+?]|\{\d*,?\d*\})[?+]?")
 _DIGIT = re.compile(r"\\d|\[0-9\]")
-_DIGITS = re.compile(r"0" + _REPETITION.pattern)
+_DIGITS = re.compile(r"0" + expressions.REPETITION.pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,33 +143,19 @@ class Quantization:
 
 
 def is_slow(pattern: str) -> bool:
-    """Whether comparing a name with an expression may take more than a moment.
-
-    Python tries every way to share a name among repetitions and alternatives: with `.*.*!` as many
-    as the square of its length, with `(.*)*!` twice as many for each letter.
-    """
-    if not pattern.startswith(_PATTERN):
-        return False
-    signs = _signs(pattern)
-    repetitions = len(_REPETITION.findall(signs))
-    alternatives = len(re.findall(r"\([^()]*\|", signs))
-    of_groups = re.search(r"\)(?:[*+]|\{)", signs) is not None
-    return of_groups or max(repetitions, alternatives) > MAX_REPETITIONS
+    """Whether comparing a name with what may be an expression may take more than a moment."""
+    return pattern.startswith(_PATTERN) and expressions.is_slow(pattern)
 
 
 def are_slow(patterns: Iterable[str]) -> bool:
     """Whether expressions that are each quick take long one after the other: those with three
     repetitions and more, where those of digits, of which names have few, do not count.
     """
-    expressions = (_signs(_DIGIT.sub("0", row)) for row in patterns if row.startswith(_PATTERN))
-    counts = (len(_REPETITION.findall(_DIGITS.sub("", signs))) for signs in expressions)
+    found = (
+        expressions.signs(_DIGIT.sub("0", row)) for row in patterns if row.startswith(_PATTERN)
+    )
+    counts = (len(expressions.REPETITION.findall(_DIGITS.sub("", signs))) for signs in found)
     return sum(count > 2 for count in counts) > MAX_LONG
-
-
-def _signs(pattern: str) -> str:
-    """An expression with a letter for each class and each sign that stands for itself."""
-    signs = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
-    return signs.replace("(?", "(")
 
 
 def _expression(pattern: str) -> str:

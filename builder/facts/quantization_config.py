@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic
+from ..expressions import MAX_REPETITIONS
 from .architecture import ARCHITECTURES, NESTED
 from .quantization import (
     MAX_LONG,
-    MAX_REPETITIONS,
     Groups,
     Quantization,
     are_slow,

@@ -125,9 +125,10 @@ def verdict(
     values = Values(found.statements, found.environment)
     filled = [values.words(words) for words in found.commands]
     commands = [parse(words, rule_context.release) for words in filled]
+    files = written.files(found.here, found.statements, text, found.environment)
     rows = [
         (each.name, _written(each, rule_context, any(_names(row, each.name) for row in commands)))
-        for each in written.files(found.here, found.statements, text, found.environment)
+        for each in files
     ]
     if "NIM_" in text:
         containers = Content(SCRIPT)
@@ -139,7 +140,8 @@ def verdict(
         return Verdict(None, [])
     later = [row for words in filled for row in unread.of_command(words)]
     later += [f"{beyond} more server commands"] if beyond > 0 else []
-    altered = unread.of_script(found.statements, found.here, {name for name, _ in rows})
+    whole = {each.name for each in files if not each.is_cut}
+    altered = unread.of_script(found.statements, found.here, whole)
     judged = Judged(
         len(sections),
         max(len(found.commands), len(servers)),

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .. import expressions
 from .script import Word
-
-Edit = Callable[[str], str]
-"""A line as it is after an edit."""
 
 _SUBSTITUTION = re.compile(r"s(?P<sign>[^\w\s\\])")
 _ADDRESS = re.compile(r"/(?P<pattern>(?:[^/\\]|\\.)+)/\s*")
 _LATER = re.compile(r"\$[\w{(]")  # the shell puts in what is looked for
 # Signs that are plain in a basic expression unless a backslash stands before them.
 _EXTENDED = "+?(){}|"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A substitution in a line, of all that fits where it is `repeated`; in lines with `of` only."""
+
+    pattern: re.Pattern[str]
+    new: str
+    repeated: bool
+    of: re.Pattern[str] | None = None
+
+    def steps(self, line: str) -> int:
+        """The most steps that it may take, and characters that it may make of a line."""
+        searches = (each.pattern for each in (self.pattern, self.of) if each)
+        copies = len(line) + 1 if self.repeated else 1
+        made = copies * (len(self.new) + 1) + self.new.count("\\") * len(line)
+        return made + sum(expressions.steps(row, len(line)) for row in searches)
+
+    def line(self, line: str) -> str:
+        """A line as it is afterwards."""
+        if self.of and not self.of.search(line):
+            return line
+        try:
+            return self.pattern.sub(self.new, line, count=0 if self.repeated else 1)
+        except (re.error, IndexError):  # a group that the pattern has not
+            return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +81,12 @@ def _edit(text: str, extended: bool) -> Edit | None:
     is_later = any(_LATER.search(row) for row in (address["pattern"] if address else "", parts[0]))
     if len(parts) != 3 or not re.fullmatch(r"[gI]*", parts[2]) or is_later:
         return None
-    try:
-        of = _pattern(address["pattern"], extended) if address else None
-        pattern = _pattern(parts[0], extended, re.IGNORECASE if "I" in parts[2] else 0)
-    except re.error:
+    of = _pattern(address["pattern"], extended) if address else None
+    pattern = _pattern(parts[0], extended, re.IGNORECASE if "I" in parts[2] else 0)
+    if pattern is None or (address and of is None):
         return None
     new = re.sub(r"\\(.)|(&)", _replaced, parts[1].replace("\\n", "\n"))
-    times = 0 if "g" in parts[2] else 1
-
-    def edit(line: str) -> str:
-        try:
-            return line if of and not of.search(line) else pattern.sub(new, line, count=times)
-        except (re.error, IndexError):  # a group that the pattern has not
-            return line
-
-    return edit
+    return Edit(pattern, new, "g" in parts[2], of)
 
 
 def _replaced(found: re.Match[str]) -> str:
@@ -81,8 +96,9 @@ def _replaced(found: re.Match[str]) -> str:
     return rf"\g<{found[1]}>" if found[1].isdigit() else found[1].replace("\\", r"\\")
 
 
-def _pattern(text: str, extended: bool, flags: int = 0) -> re.Pattern[str]:
-    """An expression of sed as one of Python: a basic one has its signs the other way round."""
+def _pattern(text: str, extended: bool, flags: int = 0) -> re.Pattern[str] | None:
+    """An expression of sed as one of Python: a basic one has its signs the other way round; `None`
+    if it is none, or one that may take long."""
 
     def turned(found: re.Match[str]) -> str:
         bare = found[0].lstrip("\\")
@@ -91,4 +107,9 @@ def _pattern(text: str, extended: bool, flags: int = 0) -> re.Pattern[str]:
     python = re.sub(rf"\\?[{re.escape(_EXTENDED)}]", turned, text) if not extended else text
     python = python.replace("[[:space:]]", r"\s").replace("[[:digit:]]", r"\d")
     python = python.replace("[^[:space:]]", r"\S")
-    return re.compile(python, flags)
+    if "(?" in python or expressions.is_slow(python):
+        return None
+    try:
+        return re.compile(python, flags)
+    except re.error:
+        return None

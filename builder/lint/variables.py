@@ -17,7 +17,13 @@ SHELL = re.compile(
     r"|\$(?:\w+|[@*#?!$-])|`[^`\n]*`)"
 )
 # {{ an action of a Go or Jinja template }}, and Jinja's {% statements %}.
-TEMPLATE = re.compile(r"\{\{(?:[^{}]|\{[^{}]*\}|\}(?!\}))*\}\}|\{%.*?%\}|\{#.*?#\}", re.S)
+# None reaches over another that begins, or each of many without an end would be sought one; and the
+# shell's own ${#LIST[@]} begins no comment.
+TEMPLATE = re.compile(
+    r"\{\{(?:[^{}]|\{[^{}]*\}|\}(?!\}))*\}\}"
+    r"|\{%(?:(?!\{%).)*?%\}|(?<!\$)\{#(?:(?!\{#).)*?#\}",
+    re.S,
+)
 _ACTION = re.compile(rf"\$?(?:{TEMPLATE.pattern})", re.S)
 # Actions that write nothing themselves.
 _CONTROL = re.compile(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic, is_misspelling, located
-from ..documents import Yaml
+from ..documents import Yaml, merged
 from ..facts.release import Release
 from . import surroundings
 from .coverage import Judged, Verdict
@@ -71,8 +71,8 @@ def _variants(document: Yaml, without: Collection[str]) -> Iterator[tuple[Yaml, 
         count = _count(given) if key.startswith(_ZIPPED) else 0
         rows = [_of_one(given, n) for n in range(min(count, _MAX_VARIANTS))] if count else [given]
         for row in rows:
-            merged = Yaml(_merged(base, row), {**places, **own, "": places.get("", own[""])})
-            yield merged, {**above, **own_above}
+            variant = Yaml(merged(base, row), {**places, **own, "": places.get("", own[""])})
+            yield variant, {**above, **own_above}
 
 
 def _inner(document: Yaml, key: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -106,12 +106,6 @@ def _of_one(data: Any, index: int) -> Any:
     if isinstance(data, list) and data:
         return data[min(index, len(data) - 1)]
     return data
-
-
-def _merged(base: Any, given: Any) -> Any:
-    if not (isinstance(base, Mapping) and isinstance(given, Mapping)):
-        return given
-    return {**base, **{key: _merged(base.get(key), value) for key, value in given.items()}}
 
 
 def _misspelt(document: Yaml) -> Iterator[Diagnostic]:

@@ -9,9 +9,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import NOWHERE, Location
-from ..documents import Variable, Yaml
+from ..documents import Variable, Yaml, merged
 from .script import HereDocument, Statement, Word
-from .shell_values import Values, with_branches
+from .shell_values import MAX_CHARACTERS, Values, with_branches
 from .variables import SHELL, MaskedText, value_of
 
 if TYPE_CHECKING:  # most files are no scripts, and few scripts use these
@@ -25,6 +25,7 @@ _FILLED_LATER = re.compile(r"\b(?:envsubst|sed|perl|eval|jinja2?|j2)\b")
 _COPIED = re.compile(r"^\s*(?:COPY|ADD)\s(?:.*\s)?<<-?[\"']?\w+[\"']?\s+([^\s<]+)\s*$")
 _BEFORE = ("then", "else", "do", "{", "sudo", "!")
 MAX_NESTED = 8  # braces around braces
+MAX_STEPS = 200_000_000  # in the edits of all files that a script writes: under a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,14 @@ class WrittenFile:
     """A file that a script writes; `is_open` if a variable may put more into it.
 
     `alternatives` hold one option each, with one of the values that branches give to its variable.
+    `is_cut` if edits that would take long, or make a very long text of it, were left out.
     """
 
     name: str
     documents: Sequence[Yaml]
     is_open: bool = False
     alternatives: Sequence[Yaml] = ()
+    is_cut: bool = False
 
 
 def files(
@@ -90,7 +93,8 @@ def files(
             complete.append(open_files[fragment.name])
         open_files[fragment.name].append(fragment)
     found = []
-    for written in (each for rows_ in complete for each in _assembled(rows_)):
+    most = MAX_STEPS // max(1, len(complete))
+    for written in (each for rows_ in complete for each in _assembled(rows_, most)):
         for document in written.documents:
             document.data = _filled(document.data, "", document, values)
         first = written.documents[0].data if len(written.documents) == 1 else None
@@ -136,23 +140,24 @@ def is_python(command: str) -> bool:
     return _PYTHON.search(command) is not None
 
 
-def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
-    """One file of all its lines; where these do not fit together, a file of each fragment."""
+def _assembled(fragments: Sequence[Fragment], most: int) -> Iterator[WrittenFile]:
+    """One file of all its lines; where these do not fit together, a file of each fragment. Its
+    edits may take `most` steps."""
     name = fragments[0].name
     texts = [row for row in fragments if row.lines]
     added = [row for row in fragments if row.data]
     if not texts:
         yield from (WrittenFile(name, [row.data], row.is_open) for row in added if row.data)
         return
-    whole = _read(name, [row for row in fragments if row.lines or row.edit])
+    whole = _read(name, [row for row in fragments if row.lines or row.edit], most)
     if len(texts) > 1 and any(not document.readable for document in whole.documents):
         for fragment in texts:
-            alone = _read(name, [fragment])
+            alone = _read(name, [fragment], 0)
             yield WrittenFile(name, alone.documents, True)
         return
     certain = [row for row in texts if not row.optional]
     if len(certain) < len(texts):  # what branches write twice is written once
-        again = _read(name, certain).documents if certain else ()
+        again = _read(name, certain, 0).documents if certain else ()
         kept = {row.message for each in again for row in each.diagnostics}
         for document in whole.documents:
             document.diagnostics = [
@@ -173,35 +178,40 @@ def _set_in(documents: Sequence[Yaml], given: Yaml) -> bool:
     """Put data into the one document of a file, where it is one that has been read."""
     if len(documents) != 1 or not isinstance(documents[0].data, Mapping):
         return False
-    documents[0].data = _merged(documents[0].data, given.data)
+    documents[0].data = merged(documents[0].data, given.data)
     documents[0].places.update({path: place for path, place in given.places.items() if path})
     return True
 
 
-def _merged(data: Any, given: Any) -> Any:
-    if not isinstance(given, Mapping):
-        return given
-    inside = data if isinstance(data, Mapping) else {}
-    return {**inside, **{key: _merged(inside.get(key), item) for key, item in given.items()}}
-
-
-def _read(name: str, fragments: Sequence[Fragment]) -> WrittenFile:
+def _read(name: str, fragments: Sequence[Fragment], most: int) -> WrittenFile:
     rows: list[tuple[str, Location]] = []
+    is_cut = False
     for fragment in fragments:
         rows += fragment.lines
-        if (edit := fragment.edit) and not fragment.optional:
-            edited = [(line, edit(line), place) for line, place in rows]
-            rows = [
-                (each, fragment.start if new != line else place)
-                for line, new, place in edited
-                for each in new.split("\n")
-            ]
+        if (edit := fragment.edit) and not (fragment.optional or is_cut):
+            most -= sum(edit.steps(line) for line, _ in rows)
+            edited = _edited(rows, edit, fragment.start) if most >= 0 else None
+            is_cut, rows = edited is None, rows if edited is None else edited
     text = MaskedText("\n".join(line for line, _ in rows) + "\n", _pattern(fragments))
     documents = text.documents()
     for document in documents:
         _move(document, [place for _, place in rows])
-    may_differ = any(row.edit and row.optional for row in fragments)
-    return WrittenFile(name, documents, text.is_open or may_differ)
+    may_differ = is_cut or any(row.edit and row.optional for row in fragments)
+    return WrittenFile(name, documents, text.is_open or may_differ, is_cut=is_cut)
+
+
+def _edited(
+    rows: Sequence[tuple[str, Location]], edit: stream_editing.Edit, start: Location
+) -> list[tuple[str, Location]] | None:
+    """Lines after an edit, those that differ at its place; `None` if it makes them far longer."""
+    edited = [(line, edit.line(line), place) for line, place in rows]
+    if sum(len(new) - len(line) for line, new, _ in edited) > MAX_CHARACTERS:
+        return None
+    return [
+        (each, start if new != line else place)
+        for line, new, place in edited
+        for each in new.split("\n")
+    ]
 
 
 def _pattern(fragments: Sequence[Fragment]) -> re.Pattern[str]:

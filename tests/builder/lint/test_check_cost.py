@@ -61,6 +61,26 @@ LONG: Mapping[str, tuple[str, str]] = {
     "servers one after the other": ("serve.sh", "trtllm-serve m\n" * 3_000),
     "servers beside each other": ("serve.sh", "trtllm-serve m &\n" * 3_000),
     "containers": ("serve.sh", f"docker run {IMAGE} trtllm-serve m\n" * 1_000),
+    "marks of templates that do not end": (
+        "serve.sh",
+        "trtllm-serve m\n" + "echo {% {#\n" * 25_000,
+    ),
+    "an expression with ways beyond number": (
+        "serve.sh",
+        "printf 'model: %s\\n' " + "a" * 64 + " > o.yaml\nsed -i -E 's/(a+)+b/x/' o.yaml\n"
+        "trtllm-serve m --config o.yaml\n",
+    ),
+    "expressions that share long lines": (
+        "serve.sh",
+        "printf 'model: %s\\n' " + "a" * 2_000 + " > o.yaml\n"
+        "sed -i 's/.*.*.*!/x/; s/a*a*a*a*b/x/' o.yaml\ntrtllm-serve m --config o.yaml\n",
+    ),
+    "edits that double a line": (
+        "serve.sh",
+        "echo 'model: a' > o.yaml\n"
+        + "sed -i s/a/aa/g o.yaml\n" * 60
+        + "trtllm-serve m --config o.yaml\n",
+    ),
     "lists that double": (
         "serve.py",
         "from tensorrt_llm import LLM\nx0 = 1\n"
@@ -75,6 +95,14 @@ def test_time_does_not_grow_faster_than_the_file(name: str, tmp_path: Path) -> N
     file, text = LONG[name]
     (tmp_path / file).write_text(text)
     survive("check", file, cwd=tmp_path, codes=(0, 2), lines=False)
+
+
+def test_edits_that_are_left_out_for_their_time_are_said(tmp_path: Path) -> None:
+    for name, (file, text) in LONG.items():
+        if "sed -i" in text:
+            (tmp_path / file).write_text(text)
+            done = survive("check", file, cwd=tmp_path, codes=(0, 2), lines=False)
+            assert "sed writes o.yaml" in done.stdout, name
 
 
 def test_of_very_many_commands_the_rest_is_said_not_to_be_judged(tmp_path: Path) -> None:

@@ -19,6 +19,10 @@ WAYS: dict[str, tuple[str, int, int, str]] = {
         "cat > $CONFIG << EOF\nenable_attention_dp: $DP\nmax_bach_size: 8\nEOF\n",
         *(3, 1, "max_bach_size"),
     ),
+    "a file behind the length of a list, before what may end a comment of Jinja": (
+        "GPUS=(0 1)\necho ${#GPUS[@]}\necho 'max_bach_size: 8' > $CONFIG\n#}\n",
+        *(3, 7, "max_bach_size"),
+    ),
     "a list with a variable": (
         "cat > $CONFIG << EOF\ncuda_graph_config:\n  batch_sizes: [1, ${SIZE}]\n"
         "  enable_pading: true\nEOF\n",
