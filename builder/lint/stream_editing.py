@@ -18,7 +18,7 @@ _EXTENDED = "+?(){}|"
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A substitution in a line, of all that fits where it is `repeated`; in lines with `of` only."""
+    """A substitution, of all that fits where it is `repeated`; in lines with `of` only."""
 
     pattern: re.Pattern[str]
     new: str
