@@ -28,7 +28,7 @@ def steps(expression: str, length: int) -> int:
     found = signs(expression)
     is_anchored = found.startswith("^") and "|" not in found
     shares = len(REPETITION.findall(found)) + (not is_anchored)
-    choices = (1 + found.count("|")) ** max(1, len(_ALTERNATIVES.findall(found)))
+    choices: int = (1 + found.count("|")) ** max(1, len(_ALTERNATIVES.findall(found)))
     return comb(length + shares, shares) * choices
 
 
