@@ -140,13 +140,11 @@ def verdict(
         return Verdict(None, [])
     later = [row for words in filled for row in unread.of_command(words)]
     later += [f"{beyond} more server commands"] if beyond > 0 else []
-    whole = {each.name for each in files if not each.is_cut}
-    altered = unread.of_script(found.statements, found.here, whole)
     judged = Judged(
         len(sections),
         max(len(found.commands), len(servers)),
         variables=tuple(variables(sections)),
-        unread=(*later, *altered),
+        unread=(*later, *unread.of_script(found.statements, found.here, _read_whole(files))),
     )
     for command, place in zip(commands, found.starts, strict=False):
         command.start = place
@@ -238,6 +236,11 @@ def _names(command: Command, name: str) -> bool:
     """Whether a command reads its options from the file of this name."""
     word = command.option_file
     return bool(word and name and Path(name).name == Path(word.text).name)
+
+
+def _read_whole(files: Sequence[written.WrittenFile]) -> set[str]:
+    """The names of files that a script writes of which no edit was left out."""
+    return {each.name for each in files if not each.is_cut}
 
 
 def _written(
