@@ -180,9 +180,7 @@ def _copy(file: BinaryIO) -> None:
 
 def stop(service: ServiceFolder, now: bool, timeout_s: float, say: Say) -> list[JobFolder]:
     """The jobs that have ended, the oldest first. Raises `NotReady` for those that remain."""
-    if not is_there(
-        service.stop_file
-    ):  # whatever is, as a pipe, which would not be written at once
+    if not is_there(service.stop_file):  # a pipe there would block the write
         service.stop_file.write_text(STOP_NOTE, encoding="utf-8")
     deadline, stopped = time.monotonic() + timeout_s, dict[str, JobFolder]()
     while alive := alive_jobs(service):

@@ -27,10 +27,11 @@ SERVE, PREFLIGHT, BENCH = "serve.sbatch", "preflight.sbatch", "bench.sbatch"
 # What a job tells its successors; one that an operator submits inherits none of it.
 OF_ANOTHER_JOB = (state.PREDECESSOR, state.CANARY, state.SUBMIT_OPTIONS)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a folder, and of a job
-# Options of sbatch with which it starts no job, waits for its end, or starts several of which each
-# would be the service.
+# Options of sbatch with which it starts no job, waits for its end, or starts several where one is
+# meant.
 UNFIT = ("array", "wait", "wrap", "test-only", "help", "usage", "version")
-UNFIT_LETTERS = {"a": "array", "W": "wait", "h": "help", "V": "version"}
+UNFIT_LETTERS = {"a": "array", "W": "wait", "h": "help", "u": "usage", "V": "version"}
+PLAIN_LETTERS = "HIkOQsv"  # that take no value: others may follow in the same word
 COPIES = "bundles"  # of a service, each verified
 COMPLETE = "whole"  # marks the folder of a reference engine that was prepared to its end
 
@@ -181,12 +182,12 @@ def _check_options(options: Sequence[str]) -> None:
     """Slurm takes the beginning of a long option for the whole."""
     for option in options:
         name = option.partition("=")[0].removeprefix("--")
-        long = [one for one in UNFIT if one == name or (len(name) > 2 and one.startswith(name))]
+        long = [one for one in UNFIT if one == name or (len(name) > 1 and one.startswith(name))]
         unfit = long[0] if option.startswith("--") and long else None
         if not option.startswith("--"):
-            unfit = UNFIT_LETTERS.get(option[1:2])
+            unfit = UNFIT_LETTERS.get(option[1:].lstrip(PLAIN_LETTERS)[:1])
         if unfit:
-            what = f"is not for a job that serves (sbatch --{unfit})"
+            what = f"is not for the jobs of a bundle (sbatch --{unfit})"
             raise BadInput(Diagnostic(f"--sbatch={option}", what, "leave it out"))
 
 

@@ -426,6 +426,7 @@ def test_monitoring_says_which_of_two_sides_it_does_not_watch(tmp_path: Path) ->
     assert unwatched(SIDES) == places
     assert not unwatched("deepseek-v3.2-gb200x32-prefill")
     assert not unwatched(SIDES, WATCHED)
+    assert unwatched(SIDES, [*WATCHED, "targets.monitoring.blackbox=null"]) == places[1:]
     with pytest.raises(BadInput, match="router: is given, and the deployment names no prefill"):
         pipeline.render("llama-tiny", tmp_path, ["targets.monitoring={router: 'r0:9000'}"])
 

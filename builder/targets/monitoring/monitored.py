@@ -242,6 +242,11 @@ def warnings(context: RenderContext, options: MonitoringOptions) -> Iterator[Dia
             what = f"is not given: {name} of this service will not be watched"
             fix = "give the hosts" if option == "prefill_hosts" else "give its host:port"
             yield Diagnostic(f"targets.{TARGET}.{option}", what, fix, severity="warning")
+    monitored = MonitoredServer(context, options)
+    if context.prefill and options.router and "ready" not in monitored.jobs:
+        what = f"is not watched, since it is only probed: {monitored.absent()['ready']}"
+        fix = "" if options.blackbox else f"give targets.{TARGET}.blackbox its host:port"
+        yield Diagnostic(f"targets.{TARGET}.router", what, fix, severity="warning")
 
 
 def _server(deployment: Deployment, options: MonitoringOptions) -> str:

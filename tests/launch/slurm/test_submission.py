@@ -43,6 +43,8 @@ def test_an_odd_description_of_a_service_is_refused(
         *(("--array=0-3", False), ("-a0-3", False), ("--arr=1", False), ("--wait", False)),
         *(("-W", False), ("--test-only", False), ("--wrap=true", False), ("-h", False)),
         *(("--account=a", True), ("-A a", True), ("--wait-all-nodes=1", True), ("--hold", True)),
+        *(("-kW", False), ("-HW", False), ("-Ha0-3", False), ("--ar=0-3", False), ("-Qh", False)),
+        *(("-kA a", True), ("-HAaW", True), ("-pW", True), ("--requeue", True), ("-sn4", True)),
         *(("-w node1", True), ("--export=ALL,A=B", True), ("--wckey=a", True)),
     ],
 )
@@ -53,7 +55,7 @@ def test_options_that_start_another_kind_of_job_are_refused(
     if is_fit:
         assert submission.read_bundle(folder, tmp_path / "state", [option]).options == (option,)
         return
-    with pytest.raises(BadInput, match="is not for a job that serves"):
+    with pytest.raises(BadInput, match="is not for the jobs of a bundle"):
         submission.read_bundle(folder, tmp_path / "state", [option])
 
 
