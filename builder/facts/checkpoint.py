@@ -73,6 +73,11 @@ class Checkpoint:
             self.architecture, self.config, self.quantization
         )
 
+    @property
+    def loaded_groups(self) -> tuple[TensorGroup, ...]:
+        """Those that an engine loads, the MTP layers among them."""
+        return tuple(group for group in self.groups if group.role != "left_out")
+
     @cached_property
     def text_config(self) -> Config:
         return self.architecture.text(self.config)

@@ -88,7 +88,7 @@ def _model_weights_gib(inputs: Inputs) -> float | None:
     model = inputs.context.checkpoint
     if model is None:
         return None
-    return round(sum(group.nbytes for group in model.groups if not group.mtp) / 2**30, 1)
+    return round(sum(group.nbytes for group in model.loaded_groups if not group.mtp) / 2**30, 1)
 
 
 def _least_weights_gib(inputs: Inputs) -> float | None:

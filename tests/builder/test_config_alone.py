@@ -151,7 +151,9 @@ def test_what_a_publishers_own_field_stands_for(
     assert own == changed(name, tmp_path, **same_as).parameters
 
 
-def test_layers_for_pictures_take_no_memory_of_an_engine_without_them(tmp_path: Path) -> None:
+def test_layers_for_pictures_take_no_memory_of_an_engine_without_them(
+    tmp_path: Path, builder: Run
+) -> None:
     """Of the 100 layers of Llama 3.2 90B Vision, 20 attend to the picture; the embedding is whole
     on every rank."""
     facts, values = changed("llama-3.2-90b-vision", tmp_path), 128256 * 8192
@@ -161,6 +163,16 @@ def test_layers_for_pictures_take_no_memory_of_an_engine_without_them(tmp_path: 
         expected = 2 * (80 * layer + values) / ranks + 2 * (values + 8 * 8192)
         assert loaded == pytest.approx(expected, rel=1e-4)
     assert facts.nbytes > 2 * 100 * layer
+    model = tmp_path / "config.json"
+    fp8 = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}}
+    model.write_text(json.dumps({**json.loads(model.read_text()), **fp8}))
+    (tmp_path / "deployment.yaml").write_text(
+        f"name: pictures\ncheckpoint: {tmp_path}\nhardware: {{gpu: h100, num_gpus: 1}}\n"
+        "engine: {name: tensorrt_llm, release: main-00043967}\n"
+        "workload: {isl: 1000, osl: 500, concurrency: 1}\ntargets: [trtllm_serve]\n"
+    )
+    done = builder("plan", "deployment.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_layers_that_use_the_cache_of_others_have_none(tmp_path: Path) -> None:

@@ -56,9 +56,7 @@ def weights_bytes(
     holds the head and the MTP layers.
     """
     layers, ends, mtp = 0.0, dict.fromkeys(_ENDS, 0.0), 0.0
-    for group in checkpoint.groups:
-        if group.role == "left_out":
-            continue
+    for group in checkpoint.loaded_groups:
         nbytes = _group_bytes(checkpoint, group, sharding, moe_backend)
         if not group.mtp:
             if group.role in _ENDS:
