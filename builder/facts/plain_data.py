@@ -181,6 +181,13 @@ SURROUNDINGS_FILE: Any = {
     "switches": {"source": Text, "names": Names},
     "choices": {"source": Text, "names": {"*": Names}},
     "machines": {"source": Text, "names": {"*": Text}},
+    "node_labels": {
+        "source": Text,
+        "keys": Names,
+        "other_boards": Names,
+        "other_machines": Names,
+        "whole": Names,
+    },
 }
 
 BENCHMARK_TOOLS: Any = {"*": [{"statement": Text, "source": Text}]}

@@ -222,7 +222,7 @@ def _objects(
 
 def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) -> Around:
     """What an object adds to what is around its containers."""
-    kinds = {kind for label in _labels(data) if (kind := of_label(label))}
+    kinds = {kind for key, label in _labels(data) if (kind := of_label(key, label))}
     if len(kinds) == 1:
         around = replace(around, gpu=kinds.pop())
     if count := _number(value_at(data, "leaderWorkerTemplate.size")):
@@ -263,10 +263,11 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
     return around
 
 
-def _labels(data: Mapping[str, Any]) -> Iterator[str]:
+def _labels(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The labels that a pod wants its nodes to have."""
     selector = data.get("nodeSelector")
-    yield from map(str, selector.values() if isinstance(selector, Mapping) else ())
+    for key, label in selector.items() if isinstance(selector, Mapping) else ():
+        yield str(key), str(label)
     required = f"affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
     terms = value_at(data, required)
     for term in terms if isinstance(terms, list) else ():
@@ -274,7 +275,8 @@ def _labels(data: Mapping[str, Any]) -> Iterator[str]:
         for row in rows if isinstance(rows, list) else ():
             values = value_at(row, "values")
             is_wanted = value_at(row, "operator") == "In" and isinstance(values, list)
-            yield from map(str, values if is_wanted else ())
+            for label in values if is_wanted and isinstance(values, list) else ():
+                yield str(value_at(row, "key")), str(label)
 
 
 def _named_rows(rows: Any) -> dict[str, Mapping[str, Any]]:

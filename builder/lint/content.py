@@ -21,8 +21,13 @@ _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
     ("agg", ("agg",)),
 )
 SIDE = re.compile(
-    r"(?<![a-z])(?:(?P<prefill>prefill|context|ctx)|(?P<decode>decode|generation|gen))"
+    r"(?<![a-z])(?:(?P<prefill>prefill|(?<!long[-_. ])context|ctx)"
+    r"|(?P<decode>decode|generation|gen))"
     r"(?:er|ing)?s?(?![a-z])"
+)
+
+_BOTH = re.compile(  # as in ctx4_gen1
+    r"(?:ctx|context|prefill)[-_]?\d+[a-z]*\d*[-_](?:gen|generation|decode)[-_]?\d+"
 )
 
 
@@ -63,9 +68,13 @@ def role_of(name: str) -> ServerRole | None:
 
 
 def side_of(name: str) -> ServerRole | None:
-    """The side of disaggregated serving that the name of a file tells in a word of its own."""
-    found = SIDE.search(name.lower())
-    return None if found is None else "prefill" if found["prefill"] else "decode"
+    """The side of disaggregated serving that the name of a file tells in a word of its own, the
+    only one; counts of both sides tell none."""
+    rest = _BOTH.sub("", name.lower())
+    sides: set[ServerRole] = {
+        "prefill" if found["prefill"] else "decode" for found in SIDE.finditer(rest)
+    }
+    return sides.pop() if len(sides) == 1 else None
 
 
 def split(

@@ -10,6 +10,16 @@ from functools import cache, lru_cache
 from ..facts import hardware
 from .embedded_formats import surroundings
 
+_SHARED = "-SHARED"  # which GPU feature discovery puts behind a GPU that pods take turns at
+_MEMORY = re.compile(r"(?<![\d.])(\d+)gb", re.IGNORECASE)
+_ROUNDING = 0.1
+_REMARK = ("#", "//")
+_DENIES = re.compile(
+    r"(?<![\w-])(?:not|no|never|without|instead|unlike|except|than|versus|vs|cannot"
+    r"|\w+n['\u2019]t)(?![\w-])",
+    re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Mention:
@@ -21,28 +31,53 @@ class Mention:
     count: int | None = None
 
 
-def of_label(label: str) -> str | None:
-    """The kind of GPU that a label or the machine type of a node names, if it is one."""
+def of_label(key: str, label: str) -> str | None:
+    """The kind of GPU that a label or the machine type of a node names, if it is one and its board
+    is the one whose facts are known."""
+    table = surroundings()["node_labels"]
+    if key.rpartition("/")[2] not in table["keys"]:
+        return None
     for name in hardware.known():
         product = hardware.load(name).kubernetes_product.value
-        if label == product or label.startswith(f"{product}-"):
+        if label in (product, f"{product}{_SHARED}"):
             return name
+    words = re.split(r"[-_. ]", label.lower())
+    is_other = not set(table["other_boards"]).isdisjoint(words)
+    if is_other or label.startswith(tuple(table["other_machines"])):
+        return None
     machines = surroundings()["machines"]["names"]
     kinds = {found["kind"].lower() for found in _pattern().finditer(label)}
+    kinds = {kind for kind in kinds if _is_of_size(kind, label, kind in table["whole"])}
     kinds |= {kind for machine, kind in machines.items() if label.startswith(machine)}
     return next(iter(kinds)) if len(kinds) == 1 else None
+
+
+def _is_of_size(kind: str, label: str, must_tell: bool) -> bool:
+    """Whether the memory that a label tells is that of the known board; makers round it."""
+    sizes = [int(size) for size in _MEMORY.findall(label)]
+    nominal = hardware.load(kind).memory_nominal_gb.value
+    near = [abs(size - nominal) <= _ROUNDING * nominal for size in sizes]
+    return all(near) and (bool(near) or not must_tell)
 
 
 @lru_cache(maxsize=64)
 def of_text(text: str) -> Mention | None:
     """What a text says of its GPUs anywhere, as in a remark or the name of a partition, where it
-    names one kind only."""
-    found = list(_pattern().finditer(text))
+    names one kind only; not what it only sets itself against."""
+    found = [row for row in _pattern().finditer(text) if not _is_denied(text, row.start())]
     if len({row["kind"].lower() for row in found}) != 1:
         return None
     line = text.count("\n", 0, found[0].start()) + 1
     counts = set(_counts(text, found))
     return Mention(found[0]["kind"].lower(), line, counts.pop() if len(counts) == 1 else None)
+
+
+def _is_denied(text: str, at: int) -> bool:
+    """Whether the line of a place, or of a remark the one before it, denies or compares."""
+    lines = text[: text.find("\n", at) if "\n" in text[at:] else None].rsplit("\n", 2)[-2:]
+    if len(lines) == 2 and not all(line.lstrip().startswith(_REMARK) for line in lines):
+        del lines[0]
+    return _DENIES.search(" ".join(lines)) is not None
 
 
 def _counts(text: str, found: list[re.Match[str]]) -> Iterator[int]:

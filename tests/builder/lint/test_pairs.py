@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.lint import CheckOptions, check
+from builder.lint.content import side_of
 
 TRANSCEIVER = "cache_transceiver_config: {backend: UCX}\n"
 PREFILL = "kv_cache_config: {dtype: fp8, tokens_per_block: 64}\n" + TRANSCEIVER
@@ -48,3 +49,20 @@ def test_mtp_on_decode_workers_beside_prefill_without_it_is_said(tmp_path: Path)
     drafts = "speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 1}\n"
     write(tmp_path, prefill=PREFILL, decode=PREFILL + drafts)
     assert found(tmp_path) == [("decode.yaml", "disagg-drafts-of-decode", 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [
+        ("ctx_config", "prefill"),
+        ("model-generation", "decode"),
+        ("long-context-decode", "decode"),
+        ("ctx4_gen1_decode", "decode"),
+        ("ctx1dep4_gen1dep8_prefill", "prefill"),
+        ("long_context", None),
+        ("ctx4_gen1", None),
+        ("prefill-decode", None),
+    ],
+)
+def test_a_name_tells_one_side_or_none(name: str, side: str | None) -> None:
+    assert side_of(name) == side
