@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,12 @@ class Yaml:
         while path and path not in self.places:
             path = path.rpartition(".")[0]
         return self.places.get(path, NOWHERE)
+
+
+def above(path: str) -> Iterator[str]:
+    """The dotted paths that a value stands in, outermost first, and its own."""
+    keys = path.split(".")
+    return (".".join(keys[:depth]) for depth in range(len(keys) + 1))
 
 
 def value_at(data: Any, path: str) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location
-from ..documents import Yaml, scan_yaml
+from ..documents import Yaml, above, scan_yaml
 from ..errors import BadInput
 from ..facts import hardware
 from ..facts.release import Release
@@ -76,9 +76,9 @@ class Text:
     is_template: bool = False
 
     @cached_property
-    def servers(self) -> list[Worker]:
-        """The servers that its containers start, which are the same for every release."""
-        return containers.in_documents(self.documents)
+    def servers(self) -> list[list[Worker]]:
+        """The servers that the containers of each document start, whatever the release."""
+        return [containers.in_documents([document]) for document in self.documents]
 
 
 def read(path: Path) -> Text:
@@ -220,7 +220,7 @@ def _of_yaml(
         ]
     if content is None or content.kind.startswith(kinds.KUBERNETES):
         content = _with_embedded(source, content, rule_context.release)
-    servers = source.servers
+    servers = [server for row in source.servers for server in row]
     around = list(_around(source, content, servers, rule_context))
     if content is None and any(row.rule == "misspelt-name" for row in around):
         return Verdict(surroundings.layout(source.documents[0]), [*syntax, *around], ITSELF)
@@ -245,9 +245,10 @@ def _of_yaml(
         *around,
     ]
     if content.kind.startswith((kinds.KUBERNETES, *embedded.KINDS)):
-        for document in source.documents:
+        for document, started in zip(source.documents, source.servers, strict=True):
+            by_path = workers.by_path(started)
             for run in container_commands(document):
-                within = [row for row in servers if run.path.startswith(row.path)]
+                within = [row for path in above(run.path) for row in by_path.get(path, ())]
                 verdict = _run(run, source.path, content, rule_context, within)
                 found += verdict.diagnostics
                 judged += verdict.judged

@@ -200,6 +200,14 @@ def of_file(workers: Sequence[Worker], section: Section) -> Worker | None:
     return users[0] if users and len(models) <= 1 else None
 
 
+def by_path(servers: Iterable[Worker]) -> dict[str, list[Worker]]:
+    """The servers at each path of one document."""
+    found: dict[str, list[Worker]] = {}
+    for row in servers:
+        found.setdefault(row.path, []).append(row)
+    return found
+
+
 def context(rule_context: RuleContext, worker: Worker | None) -> RuleContext:
     """The context of the options of a server: its model and GPU, where they are known."""
     if worker is None:

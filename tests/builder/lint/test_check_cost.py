@@ -81,6 +81,14 @@ LONG: Mapping[str, tuple[str, str]] = {
         + "sed -i s/a/aa/g o.yaml\n" * 60
         + "trtllm-serve m --config o.yaml\n",
     ),
+    "services with a release each": (
+        "compose.yaml",
+        "services:\n"
+        + "".join(
+            f"  s{n}: {{image: {IMAGE}, command: trtllm-serve m --tp_size 0}}\n"
+            for n in range(3_000)
+        ),
+    ),
     "lists that double": (
         "serve.py",
         "from tensorrt_llm import LLM\nx0 = 1\n"

@@ -234,3 +234,24 @@ def test_variables_of_a_template_are_listed(builder: Run, tmp_path: Path) -> Non
 def of_file(builder: Run, folder: Path, text: str) -> dict[str, Any]:
     (folder / "f.yaml").write_text(text)
     return checked(builder("check", "f.yaml", "--release", "1.2.1", "--json"))
+
+
+SERVER = "command: [bash, -c, trtllm-serve {model} --tp_size {size}]"
+BESIDE = {
+    "a service whose name begins like another's": "services:\n"
+    f"  serve: {{{SERVER.format(model='nvidia/DeepSeek-R1-FP4', size=8)}}}\n"
+    f"  serve2: {{{SERVER.format(model='Qwen/Qwen3-30B-A3B', size=64)}}}\n",
+    "a container at the same place of another manifest": "---\n".join(
+        "{apiVersion: v1, kind: Pod, metadata: {name: x},\n"
+        f"  spec: {{containers: [{{name: x, {SERVER.format(model=model, size=size)}}}]}}}}\n"
+        for model, size in (("nvidia/DeepSeek-R1-FP4", 8), ("Qwen/Qwen3-30B-A3B", 64))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_container_is_judged_by_its_own_model(name: str, builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "servers.yaml").write_text(BESIDE[name])
+    done = builder("check", tmp_path / "servers.yaml")
+    assert "64 ranks do not share the 32 attention heads of Qwen/Qwen3-30B-A3B" in done.stdout
+    assert ": 2 commands" in done.stdout
