@@ -31,6 +31,7 @@ URL_FORMS = (
     "as in triton://HOST?http=off&grpc=8001"
 )
 CONNECT_TIMEOUT_S = 10.0
+GREETING_TIMEOUT_S = 2.0  # of TLS, to a server that took the connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,9 @@ class Endpoint:
             address = (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
             try:
                 with socket.create_connection(address, CONNECT_TIMEOUT_S) as connection:
-                    if parts.scheme == "https" and _speaks_no_tls(connection):
-                        what, plain = "answers, but speaks no TLS", parts._replace(scheme="http")
-                        diagnostics.append(Diagnostic(url, what, f"write {plain.geturl()}"))
+                    if parts.scheme == "https" and (what := _no_tls(connection, parts.hostname)):
+                        plain = parts._replace(scheme="http").geturl()
+                        diagnostics.append(Diagnostic(url, what, f"write {plain}"))
             except OSError as error:
                 what = f"no server answers: {(error.strerror or str(error)).lower()}"
                 remedy = "start it, for example with: python -m launch up BUNDLE"
@@ -107,18 +108,26 @@ class Endpoint:
             raise NotReady(diagnostics)
 
 
-def _speaks_no_tls(connection: socket.socket) -> bool:
-    """Whether a server answers a greeting of TLS with something else. Whom it trusts and who trusts
-    it is another matter, which its clients find out."""
+def _no_tls(connection: socket.socket, host: str | None) -> str | None:
+    """What a server does with a greeting of TLS that none of TLS would do.
+
+    Whom it trusts and who trusts it is another matter, which its clients find out.
+    """
     import ssl  # which takes long, and most addresses need none
 
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection.settimeout(GREETING_TIMEOUT_S)
     try:
-        context.wrap_socket(connection).close()
+        context.wrap_socket(connection, server_hostname=host).close()
+    except TimeoutError:
+        return f"takes connections, but answers no TLS in {GREETING_TIMEOUT_S:g} s"
+    except (ssl.SSLEOFError, ConnectionError):
+        return "takes connections, but closes them at a greeting of TLS"
     except OSError as error:
-        return getattr(error, "reason", None) == "WRONG_VERSION_NUMBER"
-    return False
+        is_other = getattr(error, "reason", None) == "WRONG_VERSION_NUMBER"
+        return "answers, but speaks no TLS" if is_other else None
+    return None
 
 
 def from_target(target: Target) -> Endpoint:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -567,3 +569,33 @@ def test_an_address_with_tls_of_a_server_without_it_is_said() -> None:
         "answers, but speaks no TLS",
         f"write http://{address}",
     )
+
+
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (None, "takes connections, but answers no TLS in 0.2 s"),
+        (b"", "takes connections, but closes them at a greeting of TLS"),
+        (b"\x15\x03\x03\x00\x02\x02\x28", None),  # an alert: it wants another greeting
+    ],
+    ids=["mute", "closes", "refuses"],
+)
+def test_an_address_with_tls_that_answers_none_is_said(
+    monkeypatch: pytest.MonkeyPatch, greeting: bytes | None, said: str | None
+) -> None:
+    monkeypatch.setattr(endpoint, "GREETING_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(65536)
+                if greeting is None:
+                    connection.recv(1)  # until the client leaves
+                else:
+                    connection.sendall(greeting)
+
+        (server := Thread(target=answer)).start()
+        one = endpoint.from_url(f"https://127.0.0.1:{listener.getsockname()[1]}")
+        with nullcontext() if said is None else pytest.raises(NotReady, match=said):
+            one.check_listens()
+        server.join()
