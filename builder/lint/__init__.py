@@ -144,8 +144,12 @@ def _judge(
     name, (releases, stated, starter) = str(target.path), known
     accepted = target.context.accepted if target.context else ()
 
-    def judge(table: Release) -> Verdict:
-        return validate(source, _rule_context(table, request, target.context, starter), accepted)
+    def judge(table: Release, for_mentioned_gpu: bool = True) -> Verdict:
+        context = _rule_context(table, request, target.context, starter)
+        return validate(source, context, accepted, for_mentioned_gpu)
+
+    def judge_options(table: Release) -> Verdict:
+        return judge(table, for_mentioned_gpu=False)
 
     by_release: dict[Release, list[Diagnostic]] = {}
     verdicts = []
@@ -183,7 +187,9 @@ def _judge(
             target, f"{kind}: holds no engine options and no server command", report
         )
     if assumed and kind != DEPLOYMENT:  # planning was for the one it names
-        by_release[releases[0]], note = by_others(releases[0], by_release[releases[0]], judge)
+        by_release[releases[0]], note = by_others(
+            releases[0], by_release[releases[0]], judge_options
+        )
         report.notes += [f"{name}: {note}"] if note else []
     report.findings += findings_by_release(by_release, name)
 

@@ -40,15 +40,17 @@ class EmbeddedFormats:
 class WorkerFlags:
     """The flags of a program with the engine in it: the `options` that they set, the `switches`
     among them, those that take `json`, the `prefix` of those that name an option by its path, the
-    `modes` or tasks that it has, and `others`."""
+    `modes` or tasks that it has, and `others`. Where it `holds` some modes, those of the rest have
+    flags of their own."""
 
     source: Text
     options: Mapping[Text, Text]
     switches: tuple[Text, ...]
     json: tuple[Text, ...]
-    prefix: Text
     modes: tuple[Text, ...]
     others: tuple[Text, ...]
+    prefix: Text | None = None
+    holds: tuple[Text, ...] = ()
 
 
 @cache

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location
+from ..files import read_bytes
 from . import job_script, script, written
 from .job_script import Job, Step, job_diagnostic, whole
 from .script import Statement, Word
@@ -273,3 +274,10 @@ def _last_work(job: Job) -> int:
 def _is_idle(row: Statement) -> bool:
     text = " ".join(word.text for word in row.words)
     return row.words[0].text in _IDLE or _PASSING.fullmatch(text) is not None
+
+
+def line_ends(path: Path) -> Iterator[Diagnostic]:
+    """Line ends that the text no longer shows."""
+    if b"\r\n" in read_bytes(path):
+        what = "has the line ends of DOS: sbatch refuses it"
+        yield job_diagnostic("job-line-ends", Location(1, 1), what)

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import PurePath
 from typing import Any
 
 from ..diagnostics import Location
@@ -52,12 +53,13 @@ class _Given:
 class Dumped:
     """A mapping that a program writes as YAML or JSON, and the file's name where that is known.
 
-    `is_open` if the program may put more into it.
+    `is_open` if the program may put more into it; `is_text` if it may be a text of another kind.
     """
 
     name: str
     data: Yaml
     is_open: bool
+    is_text: bool = False
 
 
 def may_hold(text: str) -> bool:
@@ -96,7 +98,9 @@ def documents(text: str, start: Location = START, expands: bool = False) -> Iter
 
     for holder, written in python_texts.documents(tree, textwrap.dedent(code), meant, start):
         opened = names.get(holder.id, []) if isinstance(holder, ast.Name) else []
-        yield Dumped(_opened(opened[-1].value if opened else holder), written, False)
+        name = _opened(opened[-1].value if opened else holder)
+        if PurePath(name).suffix in ("", ".yaml", ".yml", ".json"):
+            yield Dumped(name, written, False, is_text=not name)
 
 
 def started(text: str) -> Script:

@@ -243,6 +243,16 @@ def is_recipe(name: str) -> bool:
     return name.lower() in ("makefile", "gnumakefile", "justfile") or name.endswith(".mk")
 
 
+# How make and just are told not to show a command, to go on behind one that fails, or to run it
+# always; a line behind a backslash goes on with the last command.
+_MARKS = re.compile(r"(?<!\\\n)(?<!\\\r\n)^([ \t]+)(?!--)([@+-]+)", re.MULTILINE)
+
+
+def recipe_as_shell(text: str) -> str:
+    """A recipe without the marks before its commands, each as long as it was."""
+    return _MARKS.sub(lambda found: found[1] + " " * len(found[2]), text)
+
+
 def mentions_any(text: str) -> bool:
     """Whether a text can start a server or write a file of its own."""
     if any(name in text for name in (COMMAND, MODULE, "<<", "NIM_", "dynamo.trtllm", *PROGRAMS)):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, either, located
-from ..documents import value_at
+from ..documents import Yaml, value_at
 from ..rules.context import RuleContext
 from . import (
     kinds,
@@ -92,6 +92,7 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
     files = [
         (row.name, _written(written.WrittenFile(row.name, [row.data], row.is_open), rule_context))
         for row in python_writing.documents(text)
+        if not row.is_text or _holds_options(row.data, rule_context)
     ]
     rows = [(name, content) for name, content in files if content.sections]
     if not rows and not found.commands:
@@ -108,6 +109,12 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
         diagnostics += workers.unknown_models(servers)
     judged = ran.judged + Judged(sum(len(row.sections) for _, row in rows))
     return Verdict("Python program", diagnostics, judged)
+
+
+def _holds_options(document: Yaml, rule_context: RuleContext) -> bool:
+    """Whether a text that goes to nobody knows which file is one of options."""
+    keys = document.data if isinstance(document.data, Mapping) else ()
+    return sum(key in rule_context.release.top_level for key in keys) > 1
 
 
 def verdict(

@@ -15,7 +15,7 @@ from ..documents import Yaml, above, scan_yaml
 from ..errors import BadInput
 from ..facts import hardware
 from ..facts.release import Release
-from ..files import read_bytes, read_text
+from ..files import read_text
 from ..rules.context import RuleContext
 from . import (
     containers,
@@ -89,6 +89,8 @@ def read(path: Path) -> Text:
         return Text(path, "", PROSE)
     if form == DOCKERFILE:
         text = dockerfile.as_shell(text)
+    if form == SCRIPT and script.is_recipe(path.name):
+        text = script.recipe_as_shell(text)
     if systemd_unit.is_unit(path.name, text):
         text = systemd_unit.as_shell(text)
     if form in (SCRIPT, DOCKERFILE):
@@ -154,10 +156,16 @@ def mentions_options(text: str, release: Release) -> bool:
 
 
 def validate(
-    source: Text, rule_context: RuleContext, accepted: Collection[tuple[str, str]] = ()
+    source: Text,
+    rule_context: RuleContext,
+    accepted: Collection[tuple[str, str]] = (),
+    for_mentioned_gpu: bool = True,
 ) -> Verdict:
-    """One file by one release. Vulnerable versions of `accepted` products are warned of."""
-    said = None if rule_context.gpu else mentioned_gpus.of_text(source.text)
+    """One file by one release. Vulnerable versions of `accepted` products are warned of, and what
+    is wrong on the GPU only that it mentions."""
+    said = (
+        None if rule_context.gpu or not for_mentioned_gpu else mentioned_gpus.of_text(source.text)
+    )
     if said is None:
         return _of_file(source, rule_context, accepted)
     gpu = replace(rule_context, gpu=hardware.load(said.kind), num_gpus=said.count or None)
@@ -355,7 +363,9 @@ def _script(
         job, folder = job_script.read(source.text), source.path.parent
         if job_script.is_job(source.text):
             rules = job_rules.diagnostics(job, folder, rule_context.block)
-            return Verdict(JOB, [*found, *_line_ends(source.path), *rules], judged + ITSELF)
+            return Verdict(
+                JOB, [*found, *job_rules.line_ends(source.path), *rules], judged + ITSELF
+            )
         found += job_rules.ranks(job, folder)
     kind = source.form if ran.judged or misspelt else IMAGES if named else None
     return Verdict(kind, found, judged)
@@ -371,13 +381,6 @@ def _around_script(
     options = _on_disk(source, servers) | script_judging.written_options(found, rule_context)
     in_job = job_script.is_job(source.text)
     yield from worker_rules.diagnostics(servers, options, rule_context, in_job)
-
-
-def _line_ends(path: Path) -> Iterator[Diagnostic]:
-    """What the text no longer shows."""
-    if b"\r\n" in read_bytes(path):
-        what = "has the line ends of DOS: sbatch refuses it"
-        yield job_script.job_diagnostic("job-line-ends", Location(1, 1), what)
 
 
 def _run(

@@ -90,13 +90,14 @@ def _own_options(worker: Worker) -> _Own:
         name, equals, text = word.partition("=")
         switch = name.replace("--no-", "--", 1) in table.switches
         path = table.options.get(name.replace("--no-", "--", 1) if switch else name, "")
-        path = path or (name.removeprefix(table.prefix) if name.startswith(table.prefix) else "")
+        by_path = table.prefix is not None and name.startswith(table.prefix)
+        path = path or (name.removeprefix(table.prefix or "") if by_path else "")
         if not (path or name in table.json):
             continue
         if not equals and not switch:
             text, at = next(iter(worker.words[index + 1 :]), ("", place))
             place = at if name in table.json else place
-        is_last = name in table.json or name.startswith(table.prefix)
+        is_last = name in table.json or by_path
         if SHELL.search(text) or TEMPLATE.search(text):
             own.is_open = True
             own.unknown |= name in table.json or (is_last and path.endswith("_parallel_size"))
@@ -208,10 +209,13 @@ def _models(servers: Sequence[Worker]) -> Iterator[Diagnostic]:
 
 def _misspelt(worker: Worker) -> Iterator[Diagnostic]:
     table = worker_flags(worker.program)
+    if table.holds and next((word for word, _ in worker.tasks), "") not in table.holds:
+        return
     known = (*table.options, *table.json, *table.others)
     for word, place in worker.words:
         name = word.partition("=")[0].replace("--no-", "--", 1)
-        if not name.startswith("--") or name in known or name.startswith(table.prefix):
+        by_path = table.prefix is not None and name.startswith(table.prefix)
+        if not name.startswith("--") or name in known or by_path:
             continue
         near = next((flag for flag in known if is_misspelling(name, flag)), None)
         if near := near or of_same_words(name, known):

@@ -85,8 +85,40 @@ SOUND = {
         "  runtime:\n    tensor_parallel_size: 4\n"
         "    patch_kwargs: {engine_config: {moe_expert_parallel_size: 4}}\n",
     ),
+    "marks of a recipe": ("mk", "serve:\n\t-@trtllm-serve m\n\tdocker run \\\n\t  -d img\n"),
+    "flags of a benchmark's other tasks": (
+        "sh",
+        "trtllm-bench --model m prepare-dataset --output d.txt token-norm-dist --num-requests 9\n",
+    ),
+    "stages whose number a command gives": ("yaml", "pp_partition: [16, 16]\nmax_batch_size: 8\n"),
+    "a report that a program writes": (
+        "py",
+        "# trtllm-serve\nwith open('r.txt', 'w') as f:\n"
+        "    f.write('Result:\\nmax_batch_size: none yet\\nbackend: tried all\\n')\n"
+        "print('max_batch_size: many\\nseconds: 8\\n')\n",
+    ),
 }
 FAULTY = {
+    "a recipe that is not shown": (
+        "mk",
+        "serve:\n\t@trtllm-serve m --max_bach_size 8\n",
+        ("unknown-flag", "error"),
+    ),
+    "what a later release takes, beside the name of a GPU": (
+        "yaml",
+        "# h100\nmodel: openai/gpt-oss-120b\ntensor_parallel_size: 8\nmoe_config: {backend: MARLIN}\n",
+        ("unknown-value", "warning"),
+    ),
+    "a flag of a benchmark": (
+        "sh",
+        "trtllm-bench --model m throughput --max_bach_size 8\n",
+        ("unknown-flag", "error"),
+    ),
+    "options that a program prints": (
+        "py",
+        "# trtllm-serve\nprint('max_batch_size: many\\nmax_num_tokens: 8\\n')\n",
+        ("value-type", "error"),
+    ),
     "options of docker in quotes": (
         "sh",
         'docker run "--rm --gpus 2" img trtllm-serve m --tp_size 4\n',
