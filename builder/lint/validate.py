@@ -161,8 +161,7 @@ def validate(
     accepted: Collection[tuple[str, str]] = (),
     for_mentioned_gpu: bool = True,
 ) -> Verdict:
-    """One file by one release. Vulnerable versions of `accepted` products are warned of, and what
-    is wrong on the GPU only that it mentions."""
+    """One file by one release. Vulnerable `accepted` versions are warned of, faults on its GPU too."""
     said = (
         None if rule_context.gpu or not for_mentioned_gpu else mentioned_gpus.of_text(source.text)
     )

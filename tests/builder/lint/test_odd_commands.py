@@ -106,7 +106,8 @@ FAULTY = {
     ),
     "what a later release takes, beside the name of a GPU": (
         "yaml",
-        "# h100\nmodel: openai/gpt-oss-120b\ntensor_parallel_size: 8\nmoe_config: {backend: MARLIN}\n",
+        "# h100\nmodel: openai/gpt-oss-120b\n"
+        "tensor_parallel_size: 8\nmoe_config: {backend: MARLIN}\n",
         ("unknown-value", "warning"),
     ),
     "a flag of a benchmark": (
