@@ -161,10 +161,10 @@ def validate(
     accepted: Collection[tuple[str, str]] = (),
     for_mentioned_gpu: bool = True,
 ) -> Verdict:
-    """One file by one release. Vulnerable `accepted` versions are warned of, faults on its GPU too."""
-    said = (
-        None if rule_context.gpu or not for_mentioned_gpu else mentioned_gpus.of_text(source.text)
-    )
+    """One file by one release. Vulnerable versions of `accepted` products are warned of, and what
+    is wrong on the GPU only that it mentions."""
+    asked = for_mentioned_gpu and not rule_context.gpu
+    said = mentioned_gpus.of_text(source.text) if asked else None
     if said is None:
         return _of_file(source, rule_context, accepted)
     gpu = replace(rule_context, gpu=hardware.load(said.kind), num_gpus=said.count or None)
