@@ -148,9 +148,6 @@ def _judge(
         context = _rule_context(table, request, target.context, starter)
         return validate(source, context, accepted, for_mentioned_gpu)
 
-    def judge_options(table: Release) -> Verdict:
-        return judge(table, for_mentioned_gpu=False)
-
     by_release: dict[Release, list[Diagnostic]] = {}
     verdicts = []
     named = stated.named if stated else ()
