@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -184,9 +184,8 @@ def _judge(
             target, f"{kind}: holds no engine options and no server command", report
         )
     if assumed and kind != DEPLOYMENT:  # planning was for the one it names
-        by_release[releases[0]], note = by_others(
-            releases[0], by_release[releases[0]], judge_options
-        )
+        newest, plainly = releases[0], partial(judge, for_mentioned_gpu=False)
+        by_release[newest], note = by_others(newest, by_release[newest], plainly)
         report.notes += [f"{name}: {note}"] if note else []
     report.findings += findings_by_release(by_release, name)
 
