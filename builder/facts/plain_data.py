@@ -177,7 +177,9 @@ SURROUNDINGS_FILE: Any = {
     "models": {"source": Text, "names": {"*": Text}},
     "layouts": {"*": LAYOUT},
     "variables": {"*": Text},
-    "libraries": {"*": {"source": Text, "names": Names}},
+    "libraries": {
+        "*": {"source": Text, "names": Names, "others": {"source": Text, "names": Names}}
+    },
     "switches": {"source": Text, "names": Names},
     "choices": {"source": Text, "names": {"*": Names}},
     "machines": {"source": Text, "names": {"*": Text}},

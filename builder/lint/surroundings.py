@@ -135,7 +135,8 @@ def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
             yield located(place, name, what, fix, "misspelt-variable", "warning")
         for found in _OF_LIBRARY.finditer(line):
             name, library = found.group(), found[1]
-            names = table()["libraries"][library]["names"]
+            rows = table()["libraries"][library]
+            names = (*rows["names"], *rows["others"]["names"])
             near = None if name in names else _slip(name, names)
             if near:
                 place = Location(number, found.start() + 1)

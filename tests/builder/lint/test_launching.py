@@ -66,6 +66,12 @@ RIGHT = {
     "a list that the shell takes apart": (
         "A=('--tp_size 2' --pp_size '1')\ntrtllm-serve m/m ${A[@]}\n"
     ),
+    "variables of NCCL and UCX, also former ones and those of single transports": (
+        "export NCCL_P2P_PER_CHANNEL_NET_BW=1 NCCL_TIMEOUT=9 NCCL_IB_GDR_LEVEL=3\n"
+        "export UCX_TCP_CM_RCVBUF=1m UCX_TCP_CM_SNDBUF=1m UCX_RC_GID_INDEX=3 UCX_CONFIG_DIR=/c\n"
+        "export UCX_IB_RCACHE_MAX_SIZE=1m UCX_TCP_ALLOC=md UCX_LOG_FILE_SIZE=1m\n"
+        "export UCX_SYSV_SEG_SIZE=8k UCX_CUDA_IPC_ENABLE_GET_ZCOPY=y UCX_POSIX_BW=1 UCX_IB_SL=1\n"
+    ),
     "files for one run after another": (
         "echo 'max_batch_size: 8' > x.yaml\nbash bench.sh\necho 'max_batch_size: 9' > x.yaml\n"
     ),
