@@ -61,8 +61,12 @@ def _reported(case: Mapping[str, Any], folder: Path) -> bool:
                 "backend": {"trtllm_config": {_SECTIONS[facts.get("role", "agg")]: case["breaks"]}},
                 "benchmark": {key: facts[key] for key in ("isl", "osl") if key in facts},
             }
+            remark = ""
+            if "num_gpus" in facts:  # only a remark tells them without the nodes
+                del recipe["resources"]
+                remark = f"# on {facts['num_gpus']}x {gpu}\n"
             path = folder / "recipe.yaml"
-            path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
+            path.write_text(remark + yaml.safe_dump(recipe), encoding="utf-8")
             found = lint.check([path], options, pipeline.deployment_diagnostics).findings
             if case["rule"] in {row.rule for row in found}:
                 return True
