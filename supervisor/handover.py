@@ -192,8 +192,8 @@ class Publication:
 
         The predecessor reads in the record that this job serves.
         """
-        self.refuse_second()
         self._record.save()
+        self.refuse_second()  # last, as another job that starts may write at the same time
         write_json(self._spec.service.endpoint_file, self._content(frontend))
         return True
 
