@@ -170,8 +170,8 @@ def test_a_wrong_file_ends_the_router(
 def test_servers_that_do_not_come_end_the_router(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ports = free_ports(2)
-    text = FILE.replace("a:1", f"127.0.0.1:{ports[0]}").replace("b:1", f"127.0.0.1:{ports[0]}")
-    (tmp_path / "router.yaml").write_text(f"{text}port: {ports[1]}\n")
+    ports = free_ports(3)
+    text = FILE.replace("a:1", f"127.0.0.1:{ports[0]}").replace("b:1", f"127.0.0.1:{ports[1]}")
+    (tmp_path / "router.yaml").write_text(f"{text}port: {ports[2]}\n")
     assert serve.main(["disaggregated", "-c", str(tmp_path / "router.yaml"), "-t", "1"]) == 1
     assert f"127.0.0.1:{ports[0]}: not ready after 1 s" in capsys.readouterr().err
