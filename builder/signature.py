@@ -23,6 +23,7 @@ from .files import read_bytes
 NAMESPACE = "bundle@trtllm-deployment-toolkit"
 
 # The armour of OpenSSH, PROTOCOL.sshsig: base64 in lines of 70 characters.
+_MOST_BYTES = 100_000  # far above one by the largest RSA key with its certificate
 _BEGIN, _END, _COLUMNS = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----", 70
 _PEM = b"BEGIN PRIVATE KEY"
 _KIND = b"ssh-ed25519"
@@ -70,7 +71,7 @@ def check(
     With a file of allowed signers (`man ssh-keygen`), the key must be there, under the identity if
     one is given. Without, only that key and signature fit is known.
     """
-    if not _is_canonical(signature.read_bytes()):
+    if signature.stat().st_size > _MOST_BYTES or not _is_canonical(signature.read_bytes()):
         return "is not an SSH signature as ssh-keygen writes it"
     shared = ("-n", NAMESPACE, "-s", str(signature))
     done = _ssh_keygen("-Y", "check-novalidate", *shared, data=data)
