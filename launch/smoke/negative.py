@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -26,8 +27,9 @@ from .concurrency import RUNNING
 from .features import limit_tokens
 from .metrics import REQUESTS
 
-LONG_TOKENS = 256
-LONG = SmokeRequest(PROMPT, max_tokens=LONG_TOKENS)
+LONG = SmokeRequest(PROMPT, max_tokens=256)
+# Of a request that is left, and of those that are left when it was finished all the same.
+CANCELLED_TOKENS = (256, 2048, 16384)
 DEADLINE_S = 0.1
 # Internals of the server, which an error must not show: they have been used in attacks.
 INTERNALS = ("Traceback", "shm_region", "/dev/shm")
@@ -114,41 +116,82 @@ async def too_long(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
-    """Where the model counts its requests, this one is counted as cancelled; where an engine counts
-    what runs and what it generates, this one ends before its last token."""
-    before = await metrics.read_if_any(endpoint)
-    async with aclosing(client.stream(LONG)) as responses:
+    """A request that was left ends before its last token.
+
+    A fast server, or a busy client, can have all of it behind it before the server hears of the
+    leaving; a longer one is left then. A server that finishes even the longest fails.
+    """
+    longest_tokens = math.inf
+    with suppress(NotSupported):
+        longest_tokens = limit_tokens(endpoint) // 2
+    finished: _Finished | None = None
+    for tokens in CANCELLED_TOKENS:
+        try:
+            return await _leave(client, endpoint, int(min(tokens, longest_tokens)))
+        except _Finished as failure:
+            finished = failure
+        except RequestRejected:
+            if finished is None:
+                raise
+            break  # longer than this server takes
+    assert finished is not None
+    raise finished
+
+
+class _Finished(CheckFailure):
+    """All of a request was generated that its client had left."""
+
+
+async def _leave(client: SmokeClient, endpoint: Endpoint, tokens: int) -> str:
+    """Leaves a request of so many tokens after its first text. Raises `_Finished`.
+
+    Where the model counts its requests, this one is counted as cancelled; where an engine counts
+    what runs and what it generates, this one ends before its last token.
+    """
+    before: metrics.Metrics = {}
+    with suppress(NotSupported):
+        before = await metrics.read_settled(endpoint)
+    async with aclosing(client.stream(replace(LONG, max_tokens=tokens))) as responses:
         async for response in responses:
             if response.text:
                 break
     if metrics.total(before, REQUESTS) is None:
-        return await _ended_early(endpoint, before)
+        return await _ended_early(endpoint, before, tokens)
 
-    def cancelled(now: metrics.Metrics) -> float:
-        return metrics.total(now, REQUESTS, outcome="cancelled") or 0
+    def counted(now: metrics.Metrics, outcome: str) -> bool:
+        return _of(now, outcome) > _of(before, outcome)
 
     after = await metrics.wait_until(
-        endpoint, lambda now: cancelled(now) > cancelled(before) and not metrics.total(now, RUNNING)
+        endpoint,
+        lambda now: (
+            any(counted(now, outcome) for outcome in ("cancelled", "finished"))
+            and not metrics.total(now, RUNNING)
+        ),
     )
-    if cancelled(after) <= cancelled(before):
-        raise CheckFailure("the model does not count the request that was left as cancelled")
     if running := metrics.total(after, RUNNING):
         raise CheckFailure(f"{running:.0f} requests still run, none expected")
-    return "left after the first text; the model counts it as cancelled"
+    if counted(after, "cancelled"):
+        return "left after the first text; the model counts it as cancelled"
+    kind = _Finished if counted(after, "finished") else CheckFailure
+    raise kind("the model does not count the request that was left as cancelled")
 
 
-async def _ended_early(endpoint: Endpoint, before: metrics.Metrics) -> str:
-    """That nothing runs any more, and that not all of `LONG` was generated."""
+def _of(now: metrics.Metrics, outcome: str) -> float:
+    return metrics.total(now, REQUESTS, outcome=outcome) or 0
+
+
+async def _ended_early(endpoint: Endpoint, before: metrics.Metrics, tokens: int) -> str:
+    """That nothing runs any more, and that not all of the tokens were generated."""
     names = [metrics.by_word(before, endpoint, word) for word in ("running", "tokens_out")]
-    running, tokens = names
-    if running is None or tokens is None:
+    running, generated_tokens = names
+    if running is None or generated_tokens is None:
         return "left after the first text"
     after = await metrics.wait_until(endpoint, lambda now: not metrics.total(now, running))
     if count := metrics.total(after, running):
         raise CheckFailure(f"{count:.0f} requests still run, none expected")
-    generated = (metrics.total(after, tokens) or 0) - (metrics.total(before, tokens) or 0)
-    if generated >= LONG_TOKENS:
-        raise CheckFailure(f"all {generated:.0f} tokens were generated for a client that had left")
+    totals = (metrics.total(now, generated_tokens) or 0 for now in (after, before))
+    if (generated := next(totals) - next(totals)) >= tokens:
+        raise _Finished(f"all {generated:.0f} tokens were generated for a client that had left")
     return f"left after the first text; the engine ended after {generated:.0f} tokens"
 
 

@@ -67,6 +67,7 @@ class Server(ThreadingHTTPServer):
         self.fault = fault
         self.broken = False
         self.running = 0
+        self.long_streams = itertools.count()
         self.served = itertools.count(1)
         self.succeeded = 0
         self.generated = 0
@@ -77,6 +78,10 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, *_: object) -> None:
         """A client that leaves is not an error."""
+
+    def is_ahead(self, tokens: int) -> bool:
+        """Whether a stream is finished before anyone can have left it: the first long one is."""
+        return self.fault == "runs_ahead" and tokens > 128 and next(self.long_streams) == 0
 
     def settled(self) -> int:
         """The requests that succeeded, once those whose answer is out are counted too."""
@@ -208,12 +213,13 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "loses_text":
             del tokens[5]
         last = len(tokens) - 1
-        if fault == "generates_for_nobody":
+        ahead = fault == "generates_for_nobody" or self.server.is_ahead(len(tokens))
+        if ahead:
             self.server.generated += len(tokens)
         for index, token in enumerate(self._streamed(tokens)):
             final = index == last or (fault == "two_finals" and index == 1)
             self._event(json.dumps(_chunk(token, reason if final else None)))
-            self.server.generated += fault != "generates_for_nobody"
+            self.server.generated += not ahead
         if fault != "no_done":
             self._event("[DONE]")
         if fault == "more_after_done":

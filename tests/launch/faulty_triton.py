@@ -105,11 +105,13 @@ class Handler(BaseHTTPRequestHandler):
             inputs |= {"sampling_param_max_tokens": 4, "text_input": "a"}
         if not self._admitted():
             return self._send(503, {"error": "too many requests"})
+        ahead = self.server.is_ahead(inputs.get("sampling_param_max_tokens", 0))
         try:
             self._answer(inputs, stream)
             self.server.succeeded += 1
         except OSError:
-            self.server.cancelled += fault != "cancel_uncounted"
+            self.server.succeeded += ahead
+            self.server.cancelled += not ahead and fault != "cancel_uncounted"
         finally:
             with self.server.lock:
                 self.server.running -= 1
