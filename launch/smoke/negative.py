@@ -28,8 +28,8 @@ from .features import limit_tokens
 from .metrics import REQUESTS
 
 LONG = SmokeRequest(PROMPT, max_tokens=256)
-# Of a request that is left, and of those that are left when it was finished all the same.
-CANCELLED_TOKENS = (256, 2048, 16384)
+# Of a request that must not be over too soon, and of those that are sent when it was all the same.
+LONGER_TOKENS = (256, 2048, 16384)
 DEADLINE_S = 0.1
 # Internals of the server, which an error must not show: they have been used in attacks.
 INTERNALS = ("Traceback", "shm_region", "/dev/shm")
@@ -121,13 +121,10 @@ async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
     A fast server, or a busy client, can have all of it behind it before the server hears of the
     leaving; a longer one is left then. A server that finishes even the longest fails.
     """
-    longest_tokens = math.inf
-    with suppress(NotSupported):
-        longest_tokens = limit_tokens(endpoint) // 2
     finished: _Finished | None = None
-    for tokens in CANCELLED_TOKENS:
+    for tokens in _longer_tokens(endpoint):
         try:
-            return await _leave(client, endpoint, int(min(tokens, longest_tokens)))
+            return await _leave(client, endpoint, tokens)
         except _Finished as failure:
             finished = failure
         except RequestRejected:
@@ -136,6 +133,14 @@ async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
             break  # longer than this server takes
     assert finished is not None
     raise finished
+
+
+def _longer_tokens(endpoint: Endpoint) -> list[int]:
+    """One after the other, as far as the server's limit is known to allow."""
+    longest_tokens = math.inf
+    with suppress(NotSupported):
+        longest_tokens = limit_tokens(endpoint) // 2
+    return [int(min(tokens, longest_tokens)) for tokens in LONGER_TOKENS]
 
 
 class _Finished(CheckFailure):
@@ -207,17 +212,29 @@ async def deadline(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def overload(client: SmokeClient, endpoint: Endpoint) -> str:
-    """More streams at once than the model takes: the rest is refused at once."""
+    """More streams at once than the model takes: the rest is refused at once.
+
+    The first may be over before a busy client has begun the last; longer ones are sent then.
+    """
     limit = endpoint.options.get("triton_config", {}).get("max_requests")
     if limit is None or limit > MOST_AT_ONCE:
         raise NotSupported("no limit of requests is known that a smoke test could reach")
+    for tokens in _longer_tokens(endpoint):
+        if refusals := await _refusals(client, limit, tokens):
+            return f"{len(refusals)} of {limit + ABOVE_LIMIT} refused: {refusals[0]}"
+    raise CheckFailure(
+        f"{limit + ABOVE_LIMIT} requests at once are all taken, the limit is {limit}"
+    )
+
+
+async def _refusals(client: SmokeClient, limit: int, tokens: int) -> list[str]:
+    """Of streams of so many tokens, above the limit; none where the server takes none so long."""
     refusals: list[str] = []
     begun: set[int] = set()
-    wanted = limit + ABOVE_LIMIT
 
     async def one(number: int) -> None:
         """A stream that is left as soon as all streams together have shown enough."""
-        request = replace(LONG, prompt=f"{PROMPT} {number}")
+        request = replace(LONG, prompt=f"{PROMPT} {number}", max_tokens=tokens)
         try:
             async with aclosing(client.stream(request)) as responses:
                 async for _response in responses:
@@ -227,11 +244,9 @@ async def overload(client: SmokeClient, endpoint: Endpoint) -> str:
         except RequestRejected as rejection:
             refusals.append(str(rejection))
 
-    await concurrently(map(one, range(wanted)))
+    await concurrently(map(one, range(limit + ABOVE_LIMIT)))
     await _until_taken(client)
-    if not refusals:
-        raise CheckFailure(f"{wanted} requests at once are all taken, the limit is {limit}")
-    return f"{len(refusals)} of {wanted} refused: {refusals[0]}"
+    return refusals if begun else []
 
 
 async def _until_taken(client: SmokeClient) -> None:

@@ -154,7 +154,10 @@ def test_an_interrupt_keeps_what_was_measured(
     assert found["outcome"] == "interrupted"
     [point] = found["points"]
     assert point["requests"]["ok"] == point["requests"]["sent"] >= 4
-    assert point["ttft_ms"]["p50"] == pytest.approx(100, abs=50)
+    asked = map(json.loads, (tmp_path / "run" / "requests.jsonl").read_text().splitlines())
+    measured_ms = [one["ttft_ms"] for one in asked if "ttft_ms" in one]
+    assert min(measured_ms) >= 95
+    assert min(measured_ms) <= point["ttft_ms"]["p50"] <= max(measured_ms)
     assert "Traceback" not in running.errors.read_text()
     running.line("interrupted: the last point here may have fewer requests, later ones are missing")
 

@@ -19,7 +19,7 @@ Opened = Callable[..., Page]
 PageOf = Callable[[str], Path]
 
 PHONE = {"viewport": {"width": 390, "height": 844}}
-expect.set_options(timeout=2_000)
+expect.set_options(timeout=30_000)
 
 CHARTS = ("throughput", "interactivity", "ttft", "itl")
 
