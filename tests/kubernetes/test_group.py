@@ -113,6 +113,14 @@ class Pods:
             time.sleep(0.05)
         return lines
 
+    def wait_until_it_listens(self, index: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        table = Path(f"/proc/{self.processes[index].pid}/net/tcp")  # of the pod's own network
+        listener = f":{int(self.variables['GROUP_SSH_PORT']):04X} 00000000:0000 0A "
+        while listener not in table.read_text():
+            assert time.monotonic() < deadline, self.log(index)
+            time.sleep(0.05)
+
     def signal(self, index: int, number: signal.Signals) -> None:
         """To the first process in the pod, as Kubernetes sends it; nothing there outlives that."""
         outside = self.processes[index].pid
@@ -224,6 +232,7 @@ def test_the_first_pod_ends_as_its_server_does(pods: Pods) -> None:
 def test_a_pod_with_another_key_is_not_trusted(pods: Pods) -> None:
     groups.make_key(pods.folder / "other")
     pods.start(1, GROUP_SSH_FOLDER=str(pods.folder / "other"))
+    pods.wait_until_it_listens(1)
     pods.start(0, GROUP_START_TIMEOUT_S="3")
     assert pods.end(0) == 2
     assert "does not answer" in pods.log(0)
