@@ -207,7 +207,28 @@ def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
         place = Location(mark.line + 1, mark.column + 1) if mark else NOWHERE
     if "cannot start any token" in reason and _character(text, place) == "\t":
         reason = "found a tab character where indentation is expected"
+    if "mapping values are not allowed" in reason and (odd := _odd_indent(text, place)):
+        line, key = odd
+        fix = f"indent {key} and the line below it alike: {key} has a value"
+        return located(Location(line, 1), "", f"is not YAML: {reason}", fix)
     return located(place, "", f"is not YAML: {reason}", "correct this line")
+
+
+def _odd_indent(text: str, place: Location) -> tuple[int, str] | None:
+    """The line that is indented otherwise than the ones around it, where the one at a place stands
+    as if it were below a key that has a value already; and that key."""
+    rows = list(enumerate(text.splitlines()[: place.line], 1))[-50:]
+    rows = [(number, row) for number, row in rows if row.strip()]
+    if len(rows) < 2:
+        return None
+    (number, above), (refused, line) = rows[-2:]
+    key = re.match(r"( *)(?:- +)?([\w.-]{1,60}): +[^|>\s]", above)
+    depth = len(line) - len(line.lstrip())
+    if key is None or depth <= len(key[1]):
+        return None
+    before = rows[-3][1] if len(rows) > 2 else ""
+    is_above = before.endswith(":") or len(before) - len(before.lstrip()) == depth
+    return number if is_above else refused, key[2]
 
 
 def _character(text: str, place: Location) -> str:

@@ -23,7 +23,7 @@ _VARIABLE = re.compile(r"(?<![\w$.{/-])T[A-Z]*L[A-Z]*(?:_[A-Z0-9]+)+(?![\w/-])")
 _SETTING = re.compile(
     r"(?<![\w$.{/-])(?P<name>(?:T[A-Z]*LLM|NCCL|UCX)_[A-Z0-9_]+)"
     r"[\"']?(?:=|[ \t]*:[ \t]+|,?\s*[\"']?value[\"']?[ \t]*:[ \t]*)"
-    r"[\"']?(?P<value>\w+)[\"']?(?=[\s,;}\])]|$)"
+    r"[\"']?\^?(?P<value>\w+(?:,\w+)*)[\"']?(?=[\s,;}\])]|$)"
 )
 _OF_LIBRARY = re.compile(
     r"(?<![\w$.{/-])(NCCL|UCX)_[A-Z0-9_]+(?=[\"']?(?:[=:,\]]|\s+[\w\"']|\s*$))"
@@ -105,18 +105,27 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
             continue
         if name in switches and value.lower() in TRUE - {"1"}:
             what, fix = f"{value} is not 1: the engine takes {name} for off", "give 1"
-        elif name in choices and value.lower() not in map(str.lower, choices[name]):
-            begun = (row for row in choices[name] if value.lower().startswith(row.lower()))
-            near = closest(value, choices[name]) or next(begun, None)
-            what, fix = f"{value} is none of what {name} takes", f"did you mean {near}?"
-            if near is None:
-                continue
+        elif name in choices and (slip := _unknown_word(value, choices[name])):
+            what = f"{slip[0]} is none of what {name} takes"
+            fix = f"did you mean {slip[1]}?"
         else:
             continue
         at = found.start("value")
         start = text.rfind("\n", 0, at) + 1
         place = Location(text.count("\n", 0, at) + 1, at - start + 1)
         yield located(place, name, what, fix, "variable-value", "warning")
+
+
+def _unknown_word(value: str, known: Sequence[str]) -> tuple[str, str] | None:
+    """The first word of a list that is a known one with a slip, and the known one."""
+    lower = [row.lower() for row in known]
+    for word in value.split(","):
+        if word.lower() in lower:
+            continue
+        begun = (row for row in known if len(row) > 3 and word.lower().startswith(row.lower()))
+        if near := closest(word, known) or next(begun, None):
+            return word, near
+    return None
 
 
 def _misspelt_variables(text: str) -> Iterator[Diagnostic]:

@@ -149,8 +149,15 @@ def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
             what += ", and what came later is not known"
         rule = "unknown-flag" if given.as_flags else "unknown-key"
         listing = remedy or nearest(_option(name), {row.name for row in known(release).values()})
-        fix = _flags_of(listing, release) if given.as_flags else listing
+        fix = _flags_of(listing, release) if given.as_flags else _keys_of(listing, name)
         yield located(place, name, what, fix, rule, "warning" if unsure else "error")
+
+
+def _keys_of(text: str, name: str) -> str:
+    """A sentence with the key that is meant spelled with dashes where the file has them."""
+    if "-" not in name:
+        return text
+    return re.sub(r"(?<=did you mean )\w+", lambda found: found[0].replace("_", "-"), text)
 
 
 def _option(name: str) -> str:
