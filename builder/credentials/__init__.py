@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from .names import is_held
+from .randomness import DRAWN, in_base64, is_random
 from .shapes import ASSIGNED, NAME, SHAPES, SPEAKS, SPOKEN_OF
 
 MASK = "[credential]"
@@ -29,6 +30,7 @@ def mask(text: str) -> str:
     if _any_of(SPEAKS).search(text):
         text = _any_of(*SPOKEN_OF).sub(MASK, text)
     text = _any_of(*SHAPES).sub(MASK, text)
+    text = re.sub(DRAWN, lambda run: MASK if run[1] and _is_drawn(run[1]) else run[0], text)
     if "=" not in text:
         return text
     return re.sub(
@@ -67,6 +69,12 @@ def found(document: Any, path: str = "", by_name: bool = True) -> Iterator[tuple
         yield from found(str(document), path, by_name)
 
 
+def _is_drawn(run: str) -> bool:
+    if plain := in_base64(run):
+        return mask(plain) != plain
+    return is_random(run)
+
+
 @cache
 def _any_of(*shapes: str) -> re.Pattern[str]:
     """What any of the shapes matches: too large to be compiled by commands that say nothing."""
@@ -76,7 +84,8 @@ def _any_of(*shapes: str) -> re.Pattern[str]:
 def _is_assigned(name: str, value: str) -> bool:
     """Whether a text gives a credential to a name; small letters as in a URL name objects too."""
     is_variable = name != name.lower()
-    return is_held(name, value) and (is_variable or not re.fullmatch(NAME, value))
+    is_word = name in ("key", "auth", "cookie") and re.fullmatch("[a-z]{1,20}", value)
+    return is_held(name, value) and (is_variable or not (is_word or re.fullmatch(NAME, value)))
 
 
 def _variables(path: str) -> list[str]:

@@ -13,8 +13,8 @@ def _words(text: str) -> frozenset[str]:
 _WORDS = _words("""
     TOKEN SECRET SECRETS PASSWORD PASSWORDS PASSWD PASS PASSCODE PASSPHRASE PWD PW PSWD PSK
     KEY APIKEY APIKEYS PRIVKEY SECRETKEY ACCESSKEY CREDS CREDENTIAL CREDENTIALS
-    AUTH AUTHORIZATION BEARER JWT PAT COOKIE DSN CONNSTR SAS SIGNATURE WEBHOOK MNEMONIC OTP
-    HTPASSWD BASICAUTH SESSIONID DOCKERCONFIGJSON KEYTAB PFX
+    AUTH AUTHORIZATION BEARER JWT PAT COOKIE DSN CONNSTR SAS SIGNATURE WEBHOOK MNEMONIC OTP TOTP
+    HMAC SAK HTPASSWD BASICAUTH SESSIONID DOCKERCONFIGJSON KEYTAB PFX
     PASSWORT KENNWORT SCHLUESSEL PASSE MOTDEPASSE MDP CONTRASENA CLAVE SENHA WACHTWOORD
 """)
 # The end of a longer word, as in DBPASSWORD.
@@ -52,7 +52,7 @@ _HARMLESS = {
     """),
     "KEY": _words("""
         PUBLIC SORT PARTITION PRIMARY FOREIGN CACHE ROUTING HASH PER STOP KV LOOKUP SHARD GROUP
-        LABEL ANNOTATION TAINT TOPOLOGY SELECTOR DEDUP INDEX METRIC AFFINITY WATERMARK
+        LABEL ANNOTATION TAINT TOPOLOGY SELECTOR DEDUP INDEX METRIC AFFINITY WATERMARK KMS
     """),
     "PASS": _words("SINGLE FORWARD BACKWARD FIRST SECOND ONE TWO BY"),
     "SIGNATURE": _words("MODEL FUNCTION"),
@@ -70,7 +70,8 @@ _PATH = re.compile(r"(/[A-Za-z0-9_.-]+){2,}")
 # "EMPTY" is what clients of vLLM give where a key is asked for that nobody checks.
 _SWITCH = re.compile(r"true|false|yes|no|on|off|none|[01]|empty|dummy|not-needed", re.IGNORECASE)
 _SPECIAL = re.compile(r"<[^<>\s]{1,60}>")  # a token of a tokenizer, or a place holder
-_CONNECTION = ("CONNECTION", "STRING")
+_CONNECTIONS = (("CONNECTION", "STRING"), ("CONN", "STR"), ("SEED", "PHRASE"))
+_OF_TERRAFORM = ("TF", "TOKEN")  # the host follows
 
 
 def is_name(name: str) -> bool:
@@ -81,7 +82,7 @@ def is_name(name: str) -> bool:
     """
     spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     words = [word for word in re.split(r"[^A-Za-z0-9]+", spaced.upper()) if word]
-    if tuple(words[-2:]) == _CONNECTION:
+    if tuple(words[-2:]) in _CONNECTIONS or tuple(words[:2]) == _OF_TERRAFORM:
         return True
     while len(words) > 1 and (words[-1] in _BEHIND or re.fullmatch(r"V?[0-9]+", words[-1])):
         words.pop()

@@ -11,16 +11,27 @@ _PREFIXES = """
     sk_prod_ rk_prod_ AVNS_ PMAK- HRKU- pscale_tkn_ pscale_pw_ pscale_oauth_ mdb_sa_sk_
     dt0c01. dt0s16. CCIPAT_ CCIPRJ_ ATCTT3 CLOJARS_ CFPAT- xkeysib- xsmtpsib- shippo_live_
     glffct- glimt- glwt- sk.eyJ
+    AIK_CI_ AIK_SECRET_ apify_api_ BBDC- AstraCS: dvc_client_ dvc_mobile_ dvc_server_ SWMTKN-1-
+    duffel_live_ duffel_test_ FLWSECK- FLWSECK_TEST- FLWPUBK_TEST- s-s4t2ud- s-s4t2af- mlsn. llx-
+    mergify_application_key_ os_v2_org_ os_v2_app_ api_live. api_live_us. api_live_ca.
+    pdl_live_apikey_ persona_production_ polar_at_ polar_oat_ polar_pat_ prf_cli_ ramp_sec_
+    samsara_api_ sntryu_ sm_aat_ sm_pat_ sm_sat_ packagist_ort_ packagist_out_ packagist_acs_
+    sb_secret_ xnd_production_ PMAT- hcaik_ hcalk_ hcxik_ hcxlk_ xaat- xapt- pylf_v1_
+    sktsec_ sk-helicone- sgp_local_ CCDB1_ FlyV1 gcntfy- incoming+
 """
 # Names of folders, hosts and data sets begin so as well: only a run of letters and digits tells.
 _SHORT_PREFIXES = """
     rpa_ csk- tvly- LTAI AKID AQVN dbtc_ sbp_ ntn_ figd_ nfp_ vcp_ fo1_ tfp_ rdme_
     NRII- NRJS- NRRA- rootly_ pnu_ kpat_ AKCp squ_ sqp_ sqa_ bkua_ ATBB gsk_ r8_ tgp_v1_
+    p8e- cnvca csa_ ddp_ ddo_ cog_ EZAK EZTK essu_ EAAM EAAC fio-u- ico- ion_ lip_ napi_ pina_
+    phc_ rnd_ re_ tk-us- sgp_ tss_ unkey_ ucat_ vtwn_ vca_ vck_ vci_ vcr_ waka_ zpka_ nyk_ jina_
+    snyk_ apk_ sk_car_ cfut_ cfat_ cfk_ BSA EXO
     fw_ fw- pplx- pplx_ xai- xai_ lsv2_pt_ lsv2_sk_ wandb_v1_ glsa_ sk- pypi- dp.pt. dp.st. dp.ct.
 """
 # Of base64, which may hold a slash; the last five are a whole file of Docker's or of a service
 # account of Google's.
 _BASE64_PREFIXES = """
+    configcat-sdk-1/ SWMKEY-1- AQ.Ab8RN6 eyJrIjoi cmVmd
     ABSK bedrock-api-key- IQoJb3JpZ2lu FwoGZXIvYXdz cflt fm2_ cmVmdGtuO ops_eyJ glc_ RWRTY0Iy
     eyJhdXRocyI6 ewogICJhdXRocyI6 ewoJImF1dGhzIjog
     eyJ0eXBlIjoic2VydmljZV9hY2NvdW50 ewogICJ0eXBlIjogInNlcnZpY2VfYWNjb3VudC
@@ -82,7 +93,10 @@ SHAPES = (
     _begun(_PREFIXES) + r"(?=[A-Za-z_=+.-]{0,300}[0-9])[A-Za-z0-9_=+.-]{16,}",
     _begun(_SHORT_PREFIXES) + rf"(?=[A-Za-z0-9_=+.-]{{0,300}}?{_RUN})[A-Za-z0-9_=+.-]{{16,}}",
     _begun(_BASE64_PREFIXES) + rf"(?=[A-Za-z0-9_=+/-]{{0,300}}?{_RUN})[A-Za-z0-9_=+/-]{{20,}}",
-    r"\be2b_[a-f0-9]{40}\b|\bphx_[A-Za-z0-9]{32,}",
+    r"\be2b_[a-f0-9]{40}\b|\bphx_[A-Za-z0-9_-]{32,}",
+    r"\bfc-[a-f0-9]{32}\b|\bkey_[a-f0-9]{64}\b|\boy2[a-z0-9]{43}\b|\b4b1d[A-Za-z0-9]{38}\b",
+    r"\b[a-f0-9]{32}\.[A-Za-z0-9]{16}\b|\b_gitlab_session=[a-f0-9]{32}",  # Zhipu, GitLab
+    r"\b[0-9]{15,16}\|[A-Za-z0-9_-]{27,40}\b|\b00[A-Za-z0-9]{13}![A-Za-z0-9._-]{80,}",
     r"\bhf_[A-Za-z0-9]{20,}",  # Hugging Face
     r"\bapi_org_[A-Za-z0-9]{20,}",
     r"\bnvapi-[A-Za-z0-9_-]{20,}",  # NVIDIA
@@ -90,10 +104,11 @@ SHAPES = (
     r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt|oas)-[A-Za-z0-9_.-]{16,}"
     r"|\bGR1348941[A-Za-z0-9_-]{16,}",  # GitLab
     r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b",  # AWS
-    r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[0-9]-[A-Za-z0-9-]{10,}",  # Slack
+    r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[0-9]-[A-Za-z0-9-]{10,}"  # Slack
+    r"|\bxox[cd]-[A-Za-z0-9%+/-]{20,}|\bxoxe\.xox[bp]-[A-Za-z0-9-]{20,}",
     r"hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/]{20,}",
     r"discord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{20,}",
-    r"\b[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|\bwhsec_[A-Za-z0-9]{16,}",  # Stripe
+    r"\b[sr]k_(?:live|test)_[A-Za-z0-9]{10,}|\bwhsec_[A-Za-z0-9]{16,}",  # Stripe
     r"\bGOOG1E[A-Z0-9]{50,}"
     r"|\bAIza[A-Za-z0-9_-]{30,}|\bya29\.[A-Za-z0-9_-]{20,}|\bGOCSPX-[A-Za-z0-9_-]{20,}",  # Google
     r"\bnpm_[A-Za-z0-9]{30,}|\brubygems_[a-f0-9]{40,}",
@@ -105,7 +120,7 @@ SHAPES = (
     r"\bdo[opr]_v1_[a-f0-9]{40,}",  # DigitalOcean
     r"\bsntr[yu]s_[A-Za-z0-9+/=_-]{20,}|\bNRAK-[A-Z0-9]{20,}",
     r"\bSG\.[A-Za-z0-9_-]{16,99}\.[A-Za-z0-9_-]{16,}|\bkey-[a-f0-9]{32}\b",  # SendGrid, Mailgun
-    r"\bATATT3[A-Za-z0-9_=-]{20,}|\blin_api_[A-Za-z0-9]{20,}|\bshp(?:at|ca|pa|ss)_[a-f0-9]{32}",
+    r"\bATATT3[A-Za-z0-9_=-]{20,}|\blin_api_[A-Za-z0-9]{20,}|\bshp(?:at|ca|pa|ss)_[A-Fa-f0-9]{32}",
     r"\btskey-[a-z]{1,20}-[A-Za-z0-9-]{16,}|\bpul-[a-f0-9]{40}\b",
     r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,}|\bAGE-SECRET-KEY-1[A-Z0-9]{20,}",
     r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}",  # Telegram
@@ -115,8 +130,8 @@ SHAPES = (
     r"|(?<![A-Za-z0-9+/-])[A-Za-z0-9+/]{86}==",
     r"\bpat[A-Za-z0-9]{14}\.[a-f0-9]{64}|\bpat\.[A-Za-z0-9_-]{22}\.[a-f0-9]{24}\.",
     r"\bsha256~[A-Za-z0-9_-]{43}|\bv1\.0-[a-f0-9]{24}-[a-f0-9]{100,}",  # OpenShift, Cloudflare
-    r"\bSK[a-f0-9]{32}\b|\b[a-f0-9]{32}-us[0-9]{1,2}\b|\bsk_[a-f0-9]{40,}|\bsecret_[A-Za-z0-9]{43}\b",
-    r"\bAPI-[A-Z0-9]{26}\b|\bA3-[A-Z0-9]{6}-[A-Z0-9]{11}(?:-[A-Z0-9]{5}){3}\b",
+    r"\bSK[A-Fa-f0-9]{32}\b|\b[a-f0-9]{32}-us[0-9]{1,2}\b|\bsk_[a-f0-9]{40,}|\bsecret_[A-Za-z0-9]{43}\b",
+    r"\bAPI-[A-Z0-9]{26}\b|\bA3-[A-Z0-9]{6}-[A-Z0-9]{5,6}-?[A-Z0-9]{5,6}(?:-[A-Z0-9]{5}){3}\b",
     r"\bK10[a-f0-9]{64}::\S{8,}|\bt1\.[A-Za-z0-9_=-]{10,999}\.[A-Za-z0-9_=-]{86}",
     r"webhook\.office\.com/webhookb2/\S{20,}|hooks\.zapier\.com/hooks/catch/\S{8,}",
     # Hashes of passwords, as files of users hold them.

@@ -21,6 +21,7 @@ from tests.security.attacks import survive
 
 # None of them is real.
 HEX, BASE64, WORD = "0a1b2c3d" * 8, "aB3dE5gH7jK9" * 6, "correct-horse-staple"
+DRAWN = "q7RkZ2mW9xLp4TbV8nYc3HsD"  # as machines draw them
 PEM = "-----BEGIN {}PRIVATE KEY-----\nMIIEvQIBADANBgkq\n-----END {}PRIVATE KEY-----\n"
 TEXTS = {
     "Hugging Face": f"hf_{BASE64[:34]}",
@@ -149,6 +150,19 @@ TEXTS = {
     "OpenSSL": f"openssl rsa -passin pass:{WORD}",
     "Oracle": f"jdbc:oracle:thin:scott/{WORD}@//db.example:1521/x",
     "Honeycomb, header of OTLP": f"x-honeycomb-team={BASE64[:22]}",
+    "Apify": f"apify_api_{BASE64[:36]}",
+    "Supabase": f"sb_secret_{BASE64[:22]}_{BASE64[:8]}",
+    "Docker Swarm": f"SWMTKN-1-{HEX[:50]}-{HEX[:25]}",
+    "Sentry, user": f"sntryu_{HEX}",
+    "Firecrawl": f"fc-{HEX[:32]}",
+    "Cursor": f"key_{HEX}",
+    "Jina": f"jina_{HEX[:32]}{BASE64[:30]}",
+    "Vercel, AI gateway": f"vck_{BASE64[:56]}",
+    "Slack, session": f"xoxc-{BASE64[:40]}",
+    "GitLab, session": f"_gitlab_session={HEX[:32]}",
+    "Facebook": f"123456789012345|{BASE64[:27]}",
+    "of a service that nobody listed": DRAWN,
+    "base64 of a line that holds one": base64.b64encode(f"password: {BASE64}".encode()).decode(),
 }
 NAMES = (
     *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NVIDIA_API_KEY", "OPENAI_KEY"),
@@ -195,7 +209,8 @@ NAMES = (
     *("SSHPASS", "DBPASS", "ROOTPW", "DB_PW", "PRIVATEKEY", "SSHKEY", "API_KEYS", "DB_PASSWORDS"),
     *("ACCESS_TOKENS", "PASSWORD_DB", "PASSWORD_PLAIN", "TOKEN_BACKUP", "API_TOKEN_READ", "PSK"),
     *("TOKEN_GITHUB", "KEY_OPENAI", "AWS_BEARER_TOKEN_BEDROCK", "MOT_DE_PASSE"),
-    *("APITOKEN", "TAILSCALE_AUTHKEY", "KEYTAB_B64", "CLIENT_PFX"),
+    *("APITOKEN", "TAILSCALE_AUTHKEY", "KEYTAB_B64", "CLIENT_PFX", "NGC_SAK", "DB_CONN_STR"),
+    *("WALLET_SEED_PHRASE", "TF_TOKEN_app_example_io"),
 )
 HARMLESS = (
     *("TLLM_LOG_LEVEL", "MAX_TOKENS", "HF_TOKEN_PATH", "HF_TOKEN_FILE", "DETOKEN", "TOKENIZER"),
@@ -229,7 +244,7 @@ HARMLESS = (
     ),
     *("RATE_LIMIT_USER_TOKENS", "STOP_KEY_LIST", "DB_PASSWORD_HOST", "SSH_PASSWORD_AUTHENTICATION"),
     *("PASSWORD_HASH", "PASSWORD_HASH_ROUNDS", "TOPOLOGY_KEY", "KV_KEY", "EOT_TOKEN"),
-    *("TIME_PER_OUTPUT_TOKEN", "AFFINITY_KEY", "WATERMARK_KEY"),
+    *("TIME_PER_OUTPUT_TOKEN", "AFFINITY_KEY", "WATERMARK_KEY", "KMS_KEY_ID"),
     *("NCCL_DEBUG", "OMP_NUM_THREADS", "UCX_TLS", "CUDA_VISIBLE_DEVICES", "HOME_REGION", "PATTERN"),
 )
 PLAIN_TEXTS = (
@@ -274,6 +289,23 @@ PLAIN_TEXTS = (
     *("--max-draft-token 1024000", "--pull-secret ngc-registry-2025", "--token-file /run/x/t1"),
     base64.b64encode(b"\n-----BEGIN CERTIFICATE-----\nMIID\n-----END CERTIFICATE-----").decode(),
 )
+# What a machine drew or that looks so, and is no secret: public keys, digests, pages, kernels, ids.
+PUBLIC = (
+    f"-----BEGIN CERTIFICATE-----\n{DRAWN * 3}\n-----END CERTIFICATE-----\n",
+    "caBundle: "
+    + base64.b64encode(f"-----BEGIN CERTIFICATE-----\n{DRAWN * 3}\n-----END".encode()).decode(),
+    *(f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{(DRAWN * 3)[:43]} a@b", f"SHA256:{(DRAWN * 3)[:43]}"),
+    *(f"https://docs.example/document/d/1{(DRAWN * 3)[:43]}/edit", f"sha384-{(DRAWN * 3)[:64]}"),
+    base64.b64encode(b"scheduler: {policy: max_utilization, chunk: 8192}").decode(),
+    "fmhaSm100fKernel_QkvBfloat16OBfloat16H128SeparateQkvCausalVarSeqQ128Kv128StaticContext",
+    *("Wav2Vec2ConformerForAudioFrameClassification", "PBESv2SHA256AndAES256CBC"),
+    *("GB200NVL72Dep32Ctx4Gen2Mtp1Bs256", "Isl8kOsl1kTp8Ep8Bs512Fp4Kvfp8"),
+    *(
+        "_ZN12tensorrt_llm7kernels21fusedQKNormRopeKernelILi128ELb1EEEvP13__nv_bfloat16",
+        "key=value",
+    ),
+    *("service.name=llm,key=region", "0x946DAE0300123456946dae0300123456"),
+)
 # Paths, names of models, hosts and images that begin as some credentials do.
 PLAIN_NAMES = """
 /mnt/phx_lustre_01/models/gpt-oss /models/gemma-4-e2b_fp8_checkpoint_v1 sk-learn-1.5.2-cp312-linux
@@ -291,6 +323,8 @@ fo1_stage_checkpoint_000123 tfp_layers_00012_checkpoint rpa_workflow_model_2025_
 NRII-cluster-2025-node-0001 LTAI-models-2025-checkpoint-0001 vcp_bench_2025_run_00001_h100
 pnu_nlp_llama3_8b_instruct_ko kpat_dataset_2025_korean_patents wandb_v1_offline_run_20251130_093012
 /ckpt/dp.st.0001.model.shard.0002 glsa_attention_kernel_sm100_v2 xapp-onboarder-0001-us-east
+re_compile_cache_sm100_v2 rnd_seed_1234567890123456 jina_embeddings_v3_fp8_sm90_2025
+tss_pipeline_parallel_rank_0001 cog_model_predictor_v0_9_9_cuda12 sgp_rack12_node0042_h100
 tgp_v1_benchmark_run_2025_11_30 pypi-mirror-01-of-the-team-in-us-east-1 lsv2_pt_benchmark_h100_2025
 """
 
@@ -356,7 +390,7 @@ def test_a_text_of_such_a_shape_is_found_and_masked(kind: str) -> None:
         given = around.format(text)
         assert list(credentials.found({"notes": [given]})) != []
         said = str(Diagnostic(given, f"is {given}", f"write {given}"))
-        for part in (BASE64[:16], HEX[:16], WORD, "MIIEvQ", "A1B2" * 2):
+        for part in (BASE64[:16], HEX[:16], DRAWN[:16], WORD, "MIIEvQ", "A1B2" * 2):
             assert part not in said
 
 
@@ -415,7 +449,7 @@ def test_names_of_objects_pass(name: str) -> None:
     assert [form for form in OF_KEYS if name not in credentials.mask(form.format(name))] == []
 
 
-@pytest.mark.parametrize("text", [*PLAIN_TEXTS, PLAIN_NAMES])
+@pytest.mark.parametrize("text", [*PLAIN_TEXTS, *PUBLIC, PLAIN_NAMES])
 def test_other_texts_pass(text: str) -> None:
     assert credentials.mask(text) == text
     assert not list(credentials.found({"notes": [text]}))
