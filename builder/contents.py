@@ -17,6 +17,7 @@ SUMS = "SHA256SUMS"
 SIGNATURE = f"{SUMS}.sig"
 EVIDENCE = "evidence"
 
+
 # Files are held in memory; results of long benchmarks take some megabytes.
 MAX_TOTAL_BYTES = 1 << 28  # of all files together
 MAX_FILES = 10_000
@@ -32,6 +33,29 @@ class File:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """What of a bundle starts a server of several nodes, and how, said in it and outside of it."""
+
+    path: str
+    way: str
+    remedy: str
+
+
+STARTERS = {  # by the target that has them
+    "slurm": Starter(
+        "slurm/serve.sbatch",
+        "start it with slurm/serve.sbatch",
+        "run it as a job of Slurm: sbatch BUNDLE/slurm/serve.sbatch",
+    ),
+    "kubernetes": Starter(
+        "kubernetes",
+        "apply kubernetes/",
+        "run it on a cluster: kubectl apply -k BUNDLE/kubernetes",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from builder import bundle as bundles
 from builder.bundle import Bundle
+from builder.contents import STARTERS
 from builder.diagnostics import Diagnostic, nearest
 from builder.errors import BadInput, DamagedBundle, NotReady
 from builder.facts import release as releases
@@ -23,12 +24,6 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FILES = ("SERVE_KEY_FILE", "SERVE_TLS_CERTIFICATE", "SERVE_TLS_KEY", "SERVE_TLS_CLIENT_CA")
 # What a server without a word on it may take to stop: running requests, and a little more.
 STOP_TIMEOUT_S = 330.0
-
-# What starts a server of several nodes, by the file of a bundle that does it.
-_STARTERS = {
-    "slurm/serve.sbatch": "run it as a job of Slurm: sbatch BUNDLE/slurm/serve.sbatch",
-    "kubernetes": "run it on a cluster: kubectl apply -k BUNDLE/kubernetes",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +116,8 @@ class Target:
     def check_nodes(self) -> None:
         """Raises `BadInput` for a server of several nodes, whose script starts one rank of it."""
         if self.nodes > 1:
-            ways = [way for file, way in _STARTERS.items() if (self.folder / file).exists()]
+            found = [one for one in STARTERS.values() if (self.folder / one.path).exists()]
+            ways = [one.remedy for one in found]
             remedy = "; or ".join(ways) or "render it for slurm or kubernetes, which start several"
             raise BadInput(
                 Diagnostic(f"target {self.name}", f"needs {self.nodes} nodes, this is one", remedy)

@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Annotated, Any
 
-from ..contents import File
+from ..contents import STARTERS, File
 from ..deployment import Deployment, Strict
 from ..engines import EngineConfig
 from ..facts import engines
@@ -33,9 +33,6 @@ START_TIMEOUT_S = 3600
 
 # Instances of one deployment listen this far apart.
 PORT_STEP = 10
-
-# How a server of several nodes is started, by the target that can.
-STARTERS = {"slurm": "start it with slurm/serve.sbatch", "kubernetes": "apply kubernetes/"}
 
 Host = Annotated[str, Bounds(pattern=r"^[0-9A-Za-z:][0-9A-Za-z.:-]*$")]
 Port = Annotated[int, Bounds(ge=1, le=65535)]
@@ -192,7 +189,9 @@ class RenderContext:
             "name": self.deployment.name,
             "engine_environment": dict(zip(self.environment, self.plan.environment, strict=True)),
             "nodes": self.nodes,
-            "starters": [way for name, way in STARTERS.items() if name in self.deployment.targets],
+            "starters": [
+                one.way for name, one in STARTERS.items() if name in self.deployment.targets
+            ],
             "rank_launcher": self.engine_record.rank_launcher,
             "rank_variable": self.engine_record.rank_variable,
             "node_command": None,
