@@ -11,7 +11,7 @@ from contextlib import suppress
 from .allocation import Allocation
 from .lock import SuccessorLock
 from .record import Record
-from .slurm import Cluster
+from .slurm import SCRIPT, Cluster
 from .spec import JobExit, Spec
 from .state import (
     CANARY,
@@ -24,6 +24,7 @@ from .state import (
     SUBMIT_OPTIONS,
     Json,
     ServiceFolder,
+    is_silent,
     is_there,
     parse_time,
     timestamp,
@@ -47,7 +48,9 @@ class Successor:
         self._cluster = cluster
         self._record = record
         self._options: list[str] = json.loads(os.environ.get(SUBMIT_OPTIONS) or "[]")
-        self._lock = SuccessorLock(spec.service, cluster.job_id, cluster.is_alive)
+        self._lock = SuccessorLock(
+            spec.service, cluster.job_id, functools.partial(may_live, spec.service, cluster)
+        )
         self._next_poll = 0.0
         self._has_given_up = False
         self._is_blocked = False
@@ -96,7 +99,7 @@ class Successor:
             self._tell_blocked()
             return
         self._is_blocked = False
-        script = self._spec.folder / "serve.sbatch"
+        script = self._spec.folder / SCRIPT
         environment = {PREDECESSOR: self._cluster.job_id, CANARY: ""}
         environment["BUNDLE"] = str(self._spec.bundle)
         environment[STATE_FOLDER] = str(self._spec.service.root)  # whatever folder it starts in
@@ -158,6 +161,19 @@ def recent_failures(service: ServiceFolder, since: float) -> list[str]:
     return sorted(one for one, run in ended.items() if parse_time(run["ended"]) > since)
 
 
+def may_live(service: ServiceFolder, cluster: Cluster, job_id: str) -> bool | None:
+    """Whether a job of the service waits or runs; `None` where Slurm does not say.
+
+    One that is long silent may be another by now, of the same number.
+    """
+    is_alive = cluster.is_alive(job_id)
+    with suppress(OSError):  # a record that cannot be read says nothing
+        run = service.job(job_id).run if is_alive else None
+        if run and is_silent(run) and cluster.is_another_program(job_id):
+            return False
+    return is_alive
+
+
 class Publication:
     """The endpoint as this job writes it: where the service is, until when, in which state.
 
@@ -170,6 +186,7 @@ class Publication:
         self._cluster = allocation.cluster
         self._record = record
         self._draft = record.job.path / ENDPOINT  # of this job, also before its admission
+        self._may_live = functools.partial(may_live, spec.service, self._cluster)
 
     @property
     def owner(self) -> str | None:
@@ -204,16 +221,18 @@ class Publication:
         Not over a newer job, which serves already: it writes its own.
         """
         found, own = self._spec.service.endpoint, self._content(frontend)
-        owner = str(found["job_id"]) if found else self._newer_server()
-        is_own = owner == self._cluster.job_id
-        if (
-            found and not is_own and not self.is_with_another()
-        ):  # nobody answers where it sends clients
-            owner = self._newer_server(dead=owner)
-        if owner is None or (is_own and found and {**found, "since": own["since"]} != own):
+        owner = str(found["job_id"]) if found else None
+        if owner == self._cluster.job_id:
+            is_whole = {**(found or {}), "since": own["since"]} == own
+            server = owner if is_whole else None
+        elif owner is not None and self._answers(owner):
+            server = owner
+        else:
+            server = self._newer_server(dead=owner)
+        if server is None:
             write_json(self._spec.service.endpoint_file, own)
             self._record.event("endpoint_restored")
-        return owner or self._cluster.job_id
+        return server or self._cluster.job_id
 
     def _newer_server(self, dead: str | None = None) -> str | None:
         own, serving = int(self._cluster.job_id), []
@@ -221,7 +240,7 @@ class Publication:
             if int(job.id) > own and job.id != dead:
                 with suppress(OSError):  # one that cannot be read counts as none
                     serving += [job.id] if (job.run or {}).get("state") == "serving" else []
-        return next((job for job in serving if self._cluster.is_alive(job) is not False), None)
+        return next((job for job in serving if self._may_live(job) is not False), None)
 
     def withdraw(self) -> None:
         withdraw = self._spec.service.withdraw_endpoint
@@ -234,9 +253,10 @@ class Publication:
     def is_with_another(self) -> bool:
         """Whether clients are sent to another job that serves."""
         owner = self.owner
-        if owner is None or owner == self._cluster.job_id or self.is_orphaned():
-            return False
-        return self._may_serve(owner)
+        return owner is not None and owner != self._cluster.job_id and self._answers(owner)
+
+    def _answers(self, owner: str) -> bool:
+        return not self._is_dead(owner) and self._may_serve(owner)
 
     def is_left(self) -> bool:
         """Whether no other job serves the clients, nor is about to write that it does."""
@@ -252,18 +272,21 @@ class Publication:
         return os.path.lexists(job.path / RUN) if run is None else run["state"] in SERVES
 
     def is_orphaned(self) -> bool:
-        """Whether the job that clients are sent to can no longer answer, or there is none.
+        """Whether the job that clients are sent to can no longer answer, or there is none."""
+        owner = self.owner
+        return owner is None or self._is_dead(owner)
 
-        Slurm knows best: by the clock of this node a job of another one may seem silent. Only
+    def _is_dead(self, owner: str) -> bool:
+        """Slurm knows best: by the clock of this node a job of another one may seem silent. Only
         where Slurm does not say, the times in the records decide.
         """
-        owner = self.owner
-        if owner is None or not self._spec.service.job(owner).path.exists():
-            return True  # or it is a job of something else
-        is_alive = self._cluster.is_alive(owner)
+        job = self._spec.service.job(owner)
+        if not job.path.exists():
+            return True  # a job of something else
+        is_alive = self._may_live(owner)
         if is_alive is None:
             return self._spec.service.live_endpoint() is None
-        return not is_alive or self._spec.service.job(owner).has_ended
+        return not is_alive or job.has_ended
 
     def refuse_second(self) -> None:
         """Raises `JobExit` where a live job serves that this one does not succeed.

@@ -35,6 +35,7 @@ class SuccessorLock:
         self._owner = owner
         self._is_alive = is_alive
         self._successor: str | None = None
+        self._written: Json = {}  # by this one, which holds nothing when it is to acquire it
         self._seen: tuple[Json, float] = ({}, 0.0)  # what others hold, and since when it is seen
 
     @property
@@ -45,19 +46,25 @@ class SuccessorLock:
     def acquire(self) -> bool:
         """Whether the lock is now this owner's. That of a job that is gone is broken."""
         if self._is_stale(self.content):
-            log(f"{self._path} is damaged, or of a job that is gone: set aside")
+            log(f"{self._path} is damaged, or holds nothing any more: set aside")
             set_aside(self._path, is_damaged=lambda: True)
+        content = self._content(None)
         try:
-            create_json(self._path, self._content(None))
+            create_json(self._path, content)
         except FileExistsError:
             return False
-        self._successor = None
+        self._successor, self._written = None, content
         return True
 
     def _is_stale(self, held: Json) -> bool:
-        """Damaged, of a job that is gone, or held for too long by one that has named none."""
+        """Damaged, of a job that is gone, or held for too long by one that has named none.
+
+        Also what this owner could not remove: its own, or the one that made it the successor.
+        """
         if not held:
             return os.path.lexists(self._path)
+        if held == self._written or held["successor"] == self._owner:
+            return True
         if held != self._seen[0]:
             self._seen = held, time.monotonic()
         is_late = time.monotonic() - self._seen[1] > UNNAMED_LOCK_S
@@ -66,8 +73,8 @@ class SuccessorLock:
         return self._is_alive(held["successor"] or held["owner"]) is False
 
     def name_successor(self, job_id: str | None) -> None:
-        self._successor = job_id
-        write_json(self._path, self._content(job_id))
+        self._successor, self._written = job_id, self._content(job_id)
+        write_json(self._path, self._written)
 
     def _content(self, successor: str | None) -> Json:
         return {"owner": self._owner, "successor": successor, "since": timestamp()}

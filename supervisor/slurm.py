@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +30,8 @@ ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 # leave jobs out of a list, or change how times are written.
 COMMAND_INPUT = re.compile(r"(SBATCH|SALLOC|SQUEUE|SINFO|SCANCEL|SACCT)_|SLURM_TIME_FORMAT$")
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}  # times as seconds, whatever the zone of the node
+SCRIPT = "serve.sbatch"  # what a successor runs
+JOB_STATE = re.compile("[A-Z_]+$")
 # States of a job that no longer runs.
 ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
@@ -47,9 +49,12 @@ class Cluster:
         groups = int(os.environ.get("SLURM_HET_SIZE", "0"))
         suffixes = [f"_HET_GROUP_{index}" for index in range(groups)] or [""]
         self.job_ids = [os.environ[f"SLURM_JOB_ID{suffix}"] for suffix in suffixes]
-        self.groups = [self._names(f"SLURM_JOB_NODELIST{suffix}") for suffix in suffixes]
+        lists = [os.environ[f"SLURM_JOB_NODELIST{suffix}"] for suffix in suffixes]
+        self.groups = [node_names(one) for one in lists]
         self.nodes = [name for group in self.groups for name in group]
         self._addresses: dict[str, str] = {}
+        array, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+        self._task = f"{array}_{task}." if array and task else ""  # how its steps' ids begin
 
     def command(
         self, *argv: str, environment: Mapping[str, str] | None = None, cwd: str | None = None
@@ -75,12 +80,6 @@ class Cluster:
             return subprocess.CompletedProcess(argv, 124, "", what)
         except OSError as fault:  # it, or the folder, may be away for a moment
             return subprocess.CompletedProcess(argv, 127, "", f"{argv[0]}: {fault.strerror}")
-
-    def _names(self, variable: str) -> list[str]:
-        done = self.command("scontrol", "show", "hostnames", os.environ[variable])
-        if done.returncode:
-            raise RuntimeError(f"scontrol show hostnames: {done.stderr.strip()}")
-        return done.stdout.split()
 
     def address(self, node: str) -> str:
         """The node's name, or its address where the name means nothing to this host."""
@@ -132,10 +131,11 @@ class Cluster:
             )
 
     def step_ids(self) -> dict[str, str]:
-        """Of this job's steps, by name."""
+        """Of this job's steps, by name: by the number of an array's last task come those of all."""
         listed = ["squeue", "--steps", "--noheader", f"--jobs={','.join(self.job_ids)}"]
         rows = self.command(*listed, "--format=%i|%j").stdout.split()
-        return {name: step for step, _, name in (row.partition("|") for row in rows)}
+        steps = [(step, name) for step, _, name in (row.partition("|") for row in rows)]
+        return {name: step for step, name in steps if step.startswith(self._task)}
 
     def signal_step(self, step_id: str, name: str) -> None:
         self.command("scancel", "--signal", name, step_id)
@@ -144,26 +144,48 @@ class Cluster:
         self.command("scancel", step_id)
 
     def job_info(self, job_id: str) -> dict[str, str]:
-        """What `scontrol` shows of a job; empty for one that it no longer knows."""
-        shown = self.command("scontrol", "show", "job", "-o", job_id).stdout.split("\n")[0]
-        pairs = [pair.split("=", 1) for pair in shown.split() if "=" in pair]
-        return dict(reversed(pairs))  # the first counts: paths at the end may hold anything
+        """What `scontrol` shows of a job; empty for one that it no longer knows.
+
+        By the number of an array's last task it shows them all, and a site may print more.
+        """
+        for row in self.command("scontrol", "show", "job", "-o", job_id).stdout.splitlines():
+            pairs = [pair.split("=", 1) for pair in row.split() if "=" in pair]
+            info = dict(reversed(pairs))  # the first counts: paths at the end may hold anything
+            if "JobState" in info and info.get("JobId", job_id) == job_id:
+                return info
+        return {}
 
     def is_alive(self, job_id: str) -> bool | None:
-        """Whether a job waits or runs; `None` where Slurm does not say."""
-        done = self.command("squeue", "--noheader", f"--jobs={job_id}", "--format=%T")
+        """Whether a job waits or runs; `None` where Slurm does not say.
+
+        All tasks of an array are shown by the number of the last one, and a site may print more.
+        """
+        listed = ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T %A"]
+        done = self.command(*listed)
         if done.returncode:
             return False if "Invalid job id" in done.stderr else None
-        states = done.stdout.split()
-        return bool(states) and states[0] not in ENDED | {"COMPLETING"}
+        rows = [row.split() for row in done.stdout.splitlines() if row.strip()]
+        states = [row[0] for row in rows if JOB_STATE.match(row[0]) and row[1:] in ([], [job_id])]
+        if rows and not states:
+            return None
+        return any(state not in ENDED | {"COMPLETING"} for state in states)
+
+    def is_another_program(self, job_id: str) -> bool:
+        """Whether a job has neither this one's name nor its script, nor that of a successor.
+
+        On a cluster that was set up anew, or in a state folder of another one, numbers come again.
+        """
+        other, own = self.job_info(job_id), self.job_info(self.job_id)
+        scripts = {SCRIPT, Path(own.get("Command", "")).name}
+        is_named_so = other.get("JobName") == own.get("JobName")
+        return "Command" in other and not is_named_so and Path(other["Command"]).name not in scripts
 
     def newer_job(self, script: Path) -> str | None:
         """The last job of that script that was submitted after this one and has not ended.
 
-        Jobs of this one's name and user only. Raises `OSError` where Slurm does not say.
+        Jobs of this one's user only. Raises `OSError` where Slurm does not say.
         """
-        name = os.environ.get("SLURM_JOB_NAME", "")
-        done = self.command("squeue", "--noheader", "--me", f"--name={name}", "--format=%i %o")
+        done = self.command("squeue", "--noheader", "--me", "--format=%i %o")
         if done.returncode:
             raise OSError(f"squeue: {done.stderr.strip() or done.returncode}")
         rows = [row.partition(" ") for row in done.stdout.splitlines()]
@@ -218,10 +240,36 @@ class Cluster:
             environment={**own, **environment},
             cwd=folder,
         )
-        job_id = done.stdout.strip().split(";")[0]
-        if done.returncode or not job_id.isdecimal():
+        job_id = submitted_job(done.stdout)
+        if done.returncode or job_id is None:
             raise OSError(f"sbatch {script}: {done.stderr.strip() or done.returncode}")
         return job_id
+
+
+def submitted_job(output: str) -> str | None:
+    """The number that `sbatch --parsable` printed: the last one alone in a line."""
+    lines = re.findall(r"^([0-9]+)(?:;.*)?$", output.strip(), re.MULTILINE)
+    return lines[-1] if lines else None
+
+
+def node_names(listed: str) -> list[str]:
+    """The nodes of a list as Slurm writes it, such as `gpu[01-03,7],login`."""
+    names = []
+    for one in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", listed):
+        found = [""]
+        for text, spans in re.findall(r"([^\[]*)(?:\[([^\]]*)\])?", one):
+            numbers = list(_numbers(spans)) if spans else [""]
+            found = [f"{name}{text}{number}" for name in found for number in numbers]
+        names += found
+    return names
+
+
+def _numbers(spans: str) -> Iterator[str]:
+    """Those of `01-03,7`, as wide as the first of each span."""
+    for span in spans.split(","):
+        first, _, last = span.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            yield f"{number:0{len(first)}}"
 
 
 def epoch(text: str) -> float | None:

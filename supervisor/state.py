@@ -40,6 +40,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from .new_file import name_new
+
 FORMAT = 1
 HEARTBEAT_S = 10.0
 LEASE_S = 60.0  # an endpoint whose job was silent for longer is dead
@@ -97,7 +99,7 @@ def write_json(path: Path, value: Any) -> None:
 def create_json(path: Path, value: Any) -> None:
     """A file that is whole once it is there. Raises `FileExistsError` where there is one."""
     with _whole_file(path, value) as new:
-        os.link(new, path)
+        name_new(new, path)
 
 
 @contextmanager
@@ -391,5 +393,5 @@ class ServiceFolder:
             self.endpoint_file.replace(withdrawn)
             if (read_json(withdrawn) or {}).get("job_id") != job_id:
                 with suppress(FileExistsError):  # a still newer one
-                    os.link(withdrawn, self.endpoint_file)
+                    name_new(withdrawn, self.endpoint_file)
             withdrawn.unlink()

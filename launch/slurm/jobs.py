@@ -184,12 +184,12 @@ def stop(service: ServiceFolder, now: bool, timeout_s: float, say: Say) -> list[
         service.stop_file.write_text(STOP_NOTE, encoding="utf-8")
     deadline, stopped = time.monotonic() + timeout_s, dict[str, JobFolder]()
     while alive := alive_jobs(service):
-        stopped |= {job.id: service.job(job.id) for job in alive}
+        stopped |= {job.number: service.job(job.number) for job in alive}
         for job in alive:
             if now or job.state == "PENDING":
                 scheduler.cancel(job.id)
         for job in alive:
-            watch = Watch(service.job(job.id), say)
+            watch = Watch(service.job(job.number), say)
             if not watch.until_gone(max(0.0, deadline - time.monotonic())):
                 raise NotReady(_remains(service, watch, timeout_s))
     return [stopped[job_id] for job_id in sorted(stopped, key=int)]
@@ -199,7 +199,7 @@ def of_service(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> dict[st
     """A job is of the service whose name it has: a number may come again on a cluster. One that was
     renamed is of the service in which its supervisor keeps its record.
     """
-    found = {job.id: job for job in known.values() if job.name == service.name}
+    found = {number: job for number, job in known.items() if job.name == service.name}
     for job in service.jobs:
         run = job.run if job.id in known else None
         if run and run["state"] != "ended" and not is_silent(run):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from builder.diagnostics import Diagnostic, one_line
 from builder.errors import BadInput, NotReady
-from supervisor.slurm import ACCESS, COMMAND_INPUT, ENDED
+from supervisor.slurm import ACCESS, COMMAND_INPUT, ENDED, submitted_job
 
 COMMAND_TIMEOUT_S = 60.0
-FIELDS = "%i|%j|%T|%r|%N"
+FIELDS = "%i|%j|%T|%r|%N|%A"
 LOGIN_NODE = "run this where Slurm's commands are, such as a login node of the cluster"
 SEE_CONTROLLER = "see whether slurmctld runs: scontrol ping"
 NO_SUCH_JOB = "Invalid job id"
@@ -23,13 +23,17 @@ COMMAND_PREFIX = re.compile(r"^(sbatch|srun|squeue|scancel|slurm_\w+): (error: |
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job as Slurm knows it. `reason` says why it waits, or how it ended."""
+    """A job as Slurm knows it. `reason` says why it waits, or how it ended.
+
+    `number` is what the job itself and its files have: `id` is `7_1` for a task of an array.
+    """
 
     id: str
     name: str
     state: str
     reason: str
     nodes: str
+    number: str
 
     @property
     def is_alive(self) -> bool:
@@ -112,9 +116,8 @@ def submit(
     done = call(["sbatch", "--parsable", *options, str(script), *arguments], variables)
     if done.returncode:
         raise BadInput(refusal(script, done))
-    job_id = done.stdout.strip().partition(";")[0]
-    if not (job_id.isascii() and job_id.isdecimal()):
-        what = f"answers {one_line(job_id)[:60]!r} instead of the number of a job"
+    if (job_id := submitted_job(done.stdout)) is None:
+        what = f"answers {one_line(done.stdout.strip())[:60]!r} instead of the number of a job"
         raise NotReady(Diagnostic("sbatch", what, "see which sbatch is first on the path"))
     return job_id
 
@@ -139,7 +142,8 @@ def message(output: str) -> str:
 
 
 def jobs(only: str | None = None) -> dict[str, SlurmJob]:
-    """All jobs that Slurm knows by id, in one call. The first part stands for a heterogeneous job.
+    """All jobs that Slurm knows by number, in one call. The first part of a heterogeneous job has
+    that of the whole.
 
     Raises `NotReady` if Slurm does not answer.
     """
@@ -147,8 +151,8 @@ def jobs(only: str | None = None) -> dict[str, SlurmJob]:
     if done.returncode and NO_SUCH_JOB not in done.stderr:
         raise NotReady(Diagnostic("squeue", message(done.stderr), SEE_CONTROLLER))
     rows = [line.split("|") for line in done.stdout.splitlines()]
-    found = [SlurmJob(row[0].removesuffix("+0"), *row[1:]) for row in rows if len(row) == 5]
-    return {job.id: job for job in found}
+    found = [SlurmJob(row[0].removesuffix("+0"), *row[1:]) for row in rows if len(row) == 6]
+    return {job.number: job for job in found}
 
 
 def _only(job_id: str | None) -> list[str]:

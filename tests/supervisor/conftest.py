@@ -18,7 +18,6 @@ from tests.supervisor.one_node import NODE, SCRIPTS, Job
 
 Answer = Callable[[socket.socket], None]
 Commands = Callable[..., Cluster]
-HOSTS = "echo node1; echo node2"
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +41,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
         monkeypatch.delenv("SLURM_HET_SIZE", raising=False)
         folder = tmp_path / "bin"
         folder.mkdir()
-        shown = scripts.get("scontrol", "")
-        scripts["scontrol"] = f'if [ "$2" = hostnames ]; then {HOSTS}; exit; fi; {shown}'
+        scripts.setdefault("scontrol", "")
         for name, script in scripts.items():
             (folder / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / name).chmod(0o755)

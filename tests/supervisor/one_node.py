@@ -61,7 +61,6 @@ kill -$signal ${1#7.}
 """
 SCONTROL = """
 case "$2" in
-  hostnames) echo node1 ;;
   config) echo "Configuration data as of $(date +%s)" ;;
   job) read -r job <"$FOLDER/says/job" && echo "$job" ;;
 esac

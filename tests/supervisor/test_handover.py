@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -116,6 +117,34 @@ def test_slurm_says_whether_the_job_with_the_endpoint_lives(
     assert job.publication.is_with_another() is not is_orphaned
     job.publish_as("7")
     assert not job.publication.is_with_another()
+
+
+@pytest.mark.parametrize(
+    ("beat", "theirs", "is_orphaned"),
+    [
+        (HOUR_AGO, "JobName=theirs Command=/home/a/train.sh", True),
+        (state.timestamp(), "JobName=theirs Command=/home/a/train.sh", False),  # it says it lives
+        (HOUR_AGO, "JobName=svc Command=/home/a/wrapper.sh", False),
+        (HOUR_AGO, "JobName=renamed Command=/b/slurm/serve.sbatch", False),
+        (HOUR_AGO, "JobName=theirs Command=/home/a/own.sh", False),
+        (HOUR_AGO, "", False),
+    ],
+)
+def test_a_number_may_be_that_of_a_job_of_something_else(
+    make_job: MakeJob, beat: str, theirs: str, is_orphaned: bool
+) -> None:
+    """In a state folder that was copied from another cluster."""
+    shown = "[ $4 = 7 ] && echo JobId=7 JobState=RUNNING JobName=svc Command=/home/a/own.sh || "
+    job = make_job(squeue=RUNNING, scontrol=f"{shown} echo JobId=9 JobState=RUNNING {theirs}")
+    job.publish_as("9")
+    job.leave("9", heartbeat=beat)
+    assert job.publication.is_orphaned() is is_orphaned
+    job.service.endpoint_file.unlink()
+    state.write_json(job.service.lock_file, {"owner": "5", "successor": "9"})
+    owner = job.publication.owner_or_own(job.frontend)
+    job.successor.prepare()
+    assert owner == ("7" if is_orphaned else "9")
+    assert ("successor_blocked" in job.events) is not is_orphaned
 
 
 @pytest.mark.parametrize(
@@ -543,7 +572,7 @@ def test_a_state_folder_that_takes_no_lock_is_no_end(
     with monkeypatch.context() as patch:
 
         def refuse(*_: object) -> None:
-            raise PermissionError(1, "no")
+            raise OSError(errno.EIO, "no")
 
         patch.setattr(os, "link", refuse)
         job.successor.prepare()

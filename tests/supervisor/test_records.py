@@ -177,6 +177,60 @@ def test_a_lock_is_whole_once_it_is_there(
     assert [row["owner"] for row in seen] == ["7"]
 
 
+@pytest.fixture
+def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file system without hard links, such as that of a cloud's bucket."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+@pytest.mark.usefixtures("without_links")
+def test_a_lock_is_one_jobs_on_a_file_system_without_hard_links(
+    service: state.ServiceFolder,
+) -> None:
+    assert lock_of(service, "7", "7").acquire()
+    other = lock_of(service, "8", "7", "8")
+    assert not other.acquire()
+    assert other.content["owner"] == "7"
+    beside = [path.name for path in service.path.iterdir() if path.name.startswith(".")]
+    assert beside == []
+
+
+@pytest.mark.usefixtures("without_links")
+def test_a_lock_that_cannot_be_made_whole_is_none(
+    service: state.ServiceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        lock_of(service, "7", "7").acquire()
+    assert not service.lock_file.exists()
+
+
+@pytest.mark.parametrize(
+    ("held", "is_free"),
+    [
+        ({"owner": "5", "successor": "7"}, True),  # this one has taken over
+        ({"owner": "7", "successor": "8"}, False),  # whom an operator submits in its name
+        ({"owner": "7", "successor": None}, False),
+    ],
+)
+def test_a_lock_that_could_not_be_removed_blocks_no_hand_over(
+    service: state.ServiceFolder, held: state.Json, is_free: bool
+) -> None:
+    state.write_json(service.lock_file, held)
+    own = lock_of(service, "7", "5", "7", "8")
+    assert own.acquire() is is_free
+    assert not lock_of(service, "7", "5", "7", "8").acquire()
+    if is_free:
+        assert own.acquire()  # its own is still there
+
+
 def test_a_lock_whose_holder_never_names_a_successor_is_broken(
     service: state.ServiceFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

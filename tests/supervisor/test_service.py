@@ -19,7 +19,7 @@ import pytest
 from supervisor import handover, record, service, state, steps
 from supervisor.preflight import file_digest
 from supervisor.spec import CanaryRequest, Spec
-from tests.supervisor.one_node import NODE, SCONTROL, Job, free_port, until
+from tests.supervisor.one_node import NODE, Job, free_port, until
 
 # --- From start to stop ---------------------------------------------------------------------------
 
@@ -626,15 +626,17 @@ def test_what_srun_said_of_an_earlier_run_of_the_job_is_no_failure_of_this_one(j
     assert state.read_json(job.path / state.SMOKE)["what"] == ""  # type: ignore[index]
 
 
-def test_a_lost_node_ends_the_job(job: Job) -> None:
-    job.command("scontrol", SCONTROL.replace("echo node1", "echo node1 node2"))
+def test_a_lost_node_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
     job.once("published", lambda: job.slurm(nodes="node2 down*\n"))
     assert job.run() == 75
     assert job.record["why"] == "node2 is lost"
 
 
-def test_a_silent_node_ends_no_service_that_answers(job: Job) -> None:
-    job.command("scontrol", SCONTROL.replace("echo node1", "echo node1 node2"))
+def test_a_silent_node_ends_no_service_that_answers(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
     job.once("published", lambda: job.slurm(nodes="node2 alloc*\n"))
 
     def answer_after_a_failure() -> None:
@@ -661,7 +663,7 @@ def test_a_silent_node_is_lost_where_generation_fails_as_often_as_it_may(
     if has_generation:
         job.document["health"]["generation"] = request
     monkeypatch.setattr(Spec, "canary_request", CanaryRequest(**request))
-    job.command("scontrol", SCONTROL.replace("echo node1", "echo node1 node2"))
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-2]")
     job.once("published", lambda: job.slurm(nodes="node2 alloc*\n"))
     job.once("node_silent", lambda: job.answer(completions=500))
     assert job.run() == 75

@@ -57,6 +57,11 @@ def test_a_node_that_is_down_or_silent_is_lost(
         ("echo Unable to contact slurm controller >&2; exit 1", None),
         ("exec sleep 60", None),
         (r"printf 'RUNNING\n'; printf 'gr\374n\n' >&2", True),  # Latin-1
+        ("echo '*** Maintenance ***'; echo RUNNING 8", True),
+        ("echo '*** Maintenance ***'; echo COMPLETED 8", False),
+        ("echo '*** Maintenance ***'", None),
+        ("echo RUNNING 9; echo FAILED 8", False),  # tasks of an array
+        ("echo FAILED 9; echo RUNNING 8", True),
     ],
 )
 def test_a_job_is_alive_unless_slurm_says_otherwise(
@@ -281,13 +286,27 @@ def test_a_job_has_the_nodes_of_all_its_parts(
     assert cluster.nodes == ["node1", "node2"] * 2
 
 
-def test_a_name_of_nodes_that_slurm_does_not_read_is_an_error(
-    commands: Commands, tmp_path: Path
-) -> None:
-    commands()
-    (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho bad list >&2; exit 1\n")
-    with pytest.raises(RuntimeError, match=r"^scontrol show hostnames: bad list$"):
-        slurm.Cluster()
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        ("node1", ["node1"]),
+        ("login,gpu-[08-10,3]", ["login", "gpu-08", "gpu-09", "gpu-10", "gpu-3"]),
+        ("r[1-2]n[01-02]-ib,x", ["r1n01-ib", "r1n02-ib", "r2n01-ib", "r2n02-ib", "x"]),
+    ],
+)
+def test_the_nodes_of_a_job_are_those_of_slurms_list(listed: str, names: list[str]) -> None:
+    assert slurm.node_names(listed) == names
+
+
+@pytest.mark.parametrize(
+    ("printed", "job"),
+    [
+        *(("8", "8"), ("8;cluster2", "8"), ("*** Maintenance ***\n8\n", "8")),
+        *(("", None), ("Submitted batch job 8", None), ("-1", None), ("\u0667", None)),
+    ],
+)
+def test_a_submitted_job_is_the_number_alone_in_a_line(printed: str, job: str | None) -> None:
+    assert slurm.submitted_job(printed) == job
 
 
 def test_why_a_command_gave_nothing_is_its_error(commands: Commands) -> None:
@@ -302,9 +321,22 @@ def test_why_a_command_gave_nothing_is_its_error(commands: Commands) -> None:
 
 def test_a_job_is_shown_by_the_first_value_of_each_key(commands: Commands) -> None:
     """Paths and comments at its end may hold anything."""
-    line = "JobId=7 JobState=RUNNING Comment=a=b JobState=FAILED word\nJobId=8"
+    line = "JobId=7 JobState=RUNNING Comment=a=b JobState=FAILED word\nJobId=8 JobState=PENDING"
     info = commands(scontrol=f"printf '{line}'").job_info("7")
     assert info == {"JobId": "7", "JobState": "RUNNING", "Comment": "a=b"}
+
+
+def test_a_task_of_an_array_is_told_from_the_others(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of the last one, Slurm's commands show them all."""
+    for name, value in (("JOB", "7"), ("TASK", "1")):
+        monkeypatch.setenv(f"SLURM_ARRAY_{name}_ID", value)
+    steps = "echo '7_0.0|server0'; echo '7_1.0|server0'; echo '7_10.0|server0'"
+    shown = "echo JobId=6 JobState=FAILED; echo JobId=7 JobState=RUNNING"
+    cluster = commands(squeue=steps, scontrol=shown)
+    assert cluster.step_ids() == {"server0": "7_1.0"}
+    assert cluster.job_info("7")["JobState"] == "RUNNING"
 
 
 IGNORED = (
@@ -462,11 +494,11 @@ def said(commands: Commands, tmp_path: Path, ask: Callable[[slurm.Cluster], obje
         ),
         (
             lambda cluster: cluster.is_alive("5"),
-            "squeue --noheader --jobs=5 --format=%T",
+            "squeue --noheader --states=all --jobs=5 --format=%T %A",
         ),
         (
             lambda cluster: cluster.newer_job(Path("/b/serve.sbatch")),
-            "squeue --noheader --me --name=svc --format=%i %o",
+            "squeue --noheader --me --format=%i %o",
         ),
         (
             lambda cluster: cluster.signal_step("7.1", "TERM"),

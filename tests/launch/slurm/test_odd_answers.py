@@ -9,6 +9,7 @@ import pytest
 from builder import command
 from builder.errors import NotReady
 from launch.slurm import jobs, scheduler
+from supervisor import state
 from supervisor.state import ServiceFolder
 
 
@@ -44,6 +45,22 @@ def test_an_sbatch_that_names_no_job_is_not_believed(answer: str, tmp_path: Path
     with pytest.raises(NotReady, match="instead of the number of a job") as fault:
         scheduler.submit(tmp_path / "x", [], {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert "\x1b" not in str(fault.value)
+
+
+def test_tasks_of_an_array_are_known_by_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which their files have; what a person names is the task."""
+    rows = "*** Maintenance ***\n7_0|svc|FAILED|None|n1|8\n7_1|svc|RUNNING|None|n1|7\n"
+    (tmp_path / "rows").write_text(f"{rows}9+0|svc|RUNNING|None|n1|9\n9+1|svc|RUNNING|None|n2|10\n")
+    program(tmp_path, "squeue", f"exec /bin/cat '{tmp_path}/rows'")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = scheduler.jobs()
+    ids = {number: job.id for number, job in found.items()}
+    assert ids == {"8": "7_0", "7": "7_1", "9": "9", "10": "9+1"}
+    service = ServiceFolder(tmp_path / "state", "svc")
+    state.write_json(service.job("7").path / "run.json", {})
+    assert [job.id for job in jobs.alive_jobs(service)] == ["7_1"]
 
 
 def test_a_command_that_cannot_be_started_is_named(
