@@ -36,7 +36,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Starter:
+class MultiNodeStart:
     """What of a bundle starts a server of several nodes, and how, said in it and outside of it."""
 
     path: str
@@ -45,12 +45,12 @@ class Starter:
 
 
 STARTERS = {  # by the target that has them
-    "slurm": Starter(
+    "slurm": MultiNodeStart(
         "slurm/serve.sbatch",
         "start it with slurm/serve.sbatch",
         "run it as a job of Slurm: sbatch BUNDLE/slurm/serve.sbatch",
     ),
-    "kubernetes": Starter(
+    "kubernetes": MultiNodeStart(
         "kubernetes",
         "apply kubernetes/",
         "run it on a cluster: kubectl apply -k BUNDLE/kubernetes",
