@@ -211,6 +211,10 @@ def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
         line, key = odd
         fix = f"indent {key} and the line below it alike: {key} has a value"
         return located(Location(line, 1), "", f"is not YAML: {reason}", fix)
+    if run_on := _run_on(text, place):
+        number, key = run_on
+        what = f"is not YAML: no space stands behind {key}:, so that it is no key"
+        return located(Location(number, 1), "", what, f"write {key}: and a space")
     return located(place, "", f"is not YAML: {reason}", "correct this line")
 
 
@@ -229,6 +233,16 @@ def _odd_indent(text: str, place: Location) -> tuple[int, str] | None:
     before = rows[-3][1] if len(rows) > 2 else ""
     is_above = before.endswith(":") or len(before) - len(before.lstrip()) == depth
     return number if is_above else refused, key[2]
+
+
+def _run_on(text: str, place: Location) -> tuple[int, str] | None:
+    """A line, the one that cannot be read or the one before, in which a key and its value are one
+    word; with the key."""
+    lines = text.splitlines()[: place.line]
+    for number in range(len(lines), max(len(lines) - 2, 0), -1):
+        if found := re.match(r"\s*([A-Za-z]\w*):[^\s:/]+\s*(?:#.*)?$", lines[number - 1]):
+            return number, found[1]
+    return None
 
 
 def _character(text: str, place: Location) -> str:

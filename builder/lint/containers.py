@@ -19,6 +19,7 @@ from .mentioned_gpus import of_label
 from .script import Statement
 from .section import below
 from .server_commands import COMMANDS, containers, environment, words_of
+from .serving import is_open
 from .shell_values import Values
 from .workers import ROLES, TOOLS, WORKER, Place, Worker, holder
 
@@ -26,7 +27,7 @@ _GPU = "nvidia.com/gpu"
 _RESOURCES = ("limits", "requests", "claims")
 _SIDE = "subComponentType"
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-_DEFAULT_PORT = "8000"
+_DEFAULT_PORT, _DEFAULT_HOST = "8000", "localhost"  # of the engine's own server
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 # How a service of dstack or a Truss asks for GPUs: `H100:8`, or the number first.
@@ -167,6 +168,22 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
             given = servers[0].flag(("--port",))
             port = given[0].strip("\"'") if given else _DEFAULT_PORT
             yield from unreached_server(document, data, path, port)
+            yield from _unreached_host(document, data, path, servers[0])
+
+
+def _unreached_host(
+    document: Yaml, data: Mapping[str, Any], path: str, server: Worker
+) -> Iterator[Diagnostic]:
+    """A server that listens inside of its container alone, of which ports are opened or asked."""
+    words = [word for word, _ in server.words]
+    if any(is_open(word) for word in words) or not any(map(script.is_server, words)):
+        return
+    given = server.flag(("--host",))
+    host = given[0].strip("\"'") if given else _DEFAULT_HOST
+    if host in (_DEFAULT_HOST, "127.0.0.1") and data.get("network_mode") != "host":
+        place = given[1] if given else server.words[0][1]
+        what = f"the server listens at {host} of its container, where nothing outside reaches it"
+        yield located(place, path, what, "give --host 0.0.0.0", "port-unreached", "warning")
 
 
 def unreached_server(

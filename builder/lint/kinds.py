@@ -206,7 +206,7 @@ def _disaggregated(document: Yaml) -> Content:
         own[name], options = split(given, server_keys)
         own_diagnostics = [*_conflicts(name, {**shared, **both}, given), *_urls(name, given)]
         content.diagnostics += _located(document, own_diagnostics)
-        if given.get("urls") and not options and not shared:
+        if given.get("urls") and not {**options, **shared}.keys() - {"backend"}:
             continue  # addresses only: these servers have their options elsewhere
         inherited = frozenset(shared) - frozenset(options)
         section = Section(

@@ -13,15 +13,17 @@ from pathlib import Path
 
 from ..diagnostics import Diagnostic
 from ..facts.release import Release
+from ..rules import constraints
 from ..rules.context import RuleContext
 from ..rules.judgement import agreed
 from . import kinds
 from .content import SIDE, side_of
 from .files import SourceFile
-from .section import Section, disagreements
+from .section import Section, disagreements, section_context
 from .validate import YAML_SUFFIXES, Text
 
 _SIDES = ("prefill", "decode")
+_TRANSCEIVER = "cache_transceiver_config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,15 @@ def diagnostics(sides: Sequence[Side]) -> Iterator[Diagnostic]:
 
     Places are those in the decode worker's file.
     """
+    silent: list[Side] = []
     prefill, decode = ([row for row in sides if row.section.role == each] for each in _SIDES)
     for one, two in product(prefill, decode):
         if one.service != two.service or not (one.section.options and two.section.options):
             continue
+        for here, there in ((one, two), (two, one)):
+            if here not in silent and _TRANSCEIVER in there.section.options:
+                silent.append(here)
+                yield from _without_transceiver(here)
         contexts = [replace(two.rule_context, release=table) for table in two.others]
         found = {
             context.release.name: list(
@@ -84,3 +91,13 @@ def diagnostics(sides: Sequence[Side]) -> Iterator[Diagnostic]:
             severity = diagnostic.severity if two.is_certain else "warning"
             found_there = replace(diagnostic, message=what, severity=severity)
             yield found_there.in_file(str(two.path))
+
+
+def _without_transceiver(side: Side) -> Iterator[Diagnostic]:
+    """A worker without a way to hand the KV cache over, beside one that has it."""
+    if _TRANSCEIVER in side.section.options:
+        return
+    context = section_context(side.section, side.rule_context)
+    for row in constraints.violations(side.section.options, context):
+        if row.where.startswith(_TRANSCEIVER):
+            yield side.section.locate(row).in_file(str(side.path))

@@ -157,7 +157,7 @@ def verdict(
         command.start = place
     known, options_of = rule_context.release, _by_name(rows, given)
     result = list(launching.diagnostics(found, commands, values, text, known, options_of))
-    result += _urls(rows, commands)
+    result += _urls(rows, commands, path)
     for name, content in rows:
         _settle_backend(content, [row for row in commands if _names(row, name)])
         result += content_diagnostics(content, rule_context, servers)
@@ -200,21 +200,46 @@ def _by_name(
     return found
 
 
-def _urls(rows: Sequence[tuple[str, Content]], commands: Sequence[Command]) -> Iterator[Diagnostic]:
+def _urls(
+    rows: Sequence[tuple[str, Content]], commands: Sequence[Command], path: Path
+) -> Iterator[Diagnostic]:
     """Addresses on this machine at which none of the servers that a script starts listens."""
+    for _, content in rows:
+        data = content.document.data if content.kind == kinds.DISAGGREGATED else None
+        for where, port, ports in _unreached(data, commands):
+            what, fix = f"no server of this script listens at {port}", f"give {either(ports)}"
+            place = content.document.locate(where)
+            yield located(place, where, what, fix, "port-unreached", "warning")
+    yield from _urls_on_disk(rows, commands, path)
+
+
+def _urls_on_disk(
+    rows: Sequence[tuple[str, Content]], commands: Sequence[Command], path: Path
+) -> Iterator[Diagnostic]:
+    """The same of a file that lies beside the script."""
+    written_here = {Path(name).name for name, _ in rows}
+    for command in commands:
+        given = next((row for row in command.given if row.flag.name == "config_file"), None)
+        file = given.value if given else None
+        if file is None or not file.certain or Path(file.text).name in written_here:
+            continue
+        for where, port, ports in _unreached(read_option_file(file.text, path.parent), commands):
+            what = f"{where} of {file.text} has port {port}, where no server of this script listens"
+            fix = f"give {either(ports)} there"
+            yield located(file.location, "", what, fix, "port-unreached", "warning")
+
+
+def _unreached(data: Any, commands: Sequence[Command]) -> Iterator[tuple[str, str, list[str]]]:
+    """The addresses of a disaggregated server's file: path, port and the ports that there are."""
     ports = [row.value("port") for row in commands if row.subcommand == "serve"]
-    for _, content in rows if ports and all(port.isdigit() for port in ports) else ():
-        data = content.document.data
-        for side in ("context_servers", "generation_servers"):
-            urls = value_at(data, f"{side}.urls") if content.kind == kinds.DISAGGREGATED else None
-            for index, url in enumerate(urls if isinstance(urls, list) else ()):
-                host, _, port = str(url).rpartition(":")
-                if host not in ("localhost", "127.0.0.1") or not port.isdigit() or port in ports:
-                    continue
-                where = f"{side}.urls.{index}"
-                what, fix = f"no server of this script listens at {port}", f"give {either(ports)}"
-                place = content.document.locate(where)
-                yield located(place, where, what, fix, "port-unreached", "warning")
+    if not ports or not all(port.isdigit() for port in ports):
+        return
+    for side in ("context_servers", "generation_servers"):
+        urls = value_at(data, f"{side}.urls") if isinstance(data, Mapping) else None
+        for index, url in enumerate(urls if isinstance(urls, list) else ()):
+            host, _, port = str(url).rpartition(":")
+            if host in ("localhost", "127.0.0.1") and port.isdigit() and port not in ports:
+                yield f"{side}.urls.{index}", port, ports
 
 
 def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:

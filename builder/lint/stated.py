@@ -52,13 +52,37 @@ def _default() -> Naming:
     """How the engine is named that is served where a file names none."""
     name = r"(?:tensorrt[-_]?llm|trt[-_]?llm)"
     likely = re.compile(r"llm|tritonserver|_version", re.IGNORECASE)
-    return Naming(engines.default(), name, likely, _engine_releases)
+    return Naming(engines.default(), name, likely, _engine_releases, _remark)
 
 
 def _engine_releases(line: str) -> Iterator[Carried]:
     from ..facts import images  # most files name none
 
     return images.engine_releases(line)
+
+
+# A remark that tells what a file is for, and no more of the release, such as since when all is so.
+_REMARK = re.compile(
+    rf"^\s*(?:#|//|REM\b)[#\s]*(?:[\w/,.:+-]+\s+){{0,8}}?(?P<words>(?:tensorrt|trt)[-_ ]?llm"
+    rf"(?:\s+(?:release|version))?[ \t:,]+{_VERSION})(?=$|[\s,;:.)](?P<rest>.*))",
+    re.IGNORECASE,
+)
+_OF_ANOTHER = re.compile(
+    r"\b(?:since|until|before|after|from|fix\w*|old\w*|new\w*|not?|never|without|than|remov\w*|add\w*"
+    r"|renam\w*|deprecat\w*|br[eo]ke?n?|breaks|bug\w*|earlier|later|was|were|had|did|in|up|instead"
+    r"|unlike|except|upgrade\w*|see|cf|and|or|vs|https?|is|are|has|have|does|can\w*|needs?|requires?"
+    r"|takes?|accepts?|refuses?|crash\w*|hang\w*|ignor\w*|support\w*|only|drops?|defaults?)\b|[<>=+]",
+    re.IGNORECASE,
+)
+
+
+def _remark(line: str) -> Iterator[Carried]:
+    found = _REMARK.match(line)
+    if found and not _OF_ANOTHER.search(line[: found.start("words")] + (found["rest"] or "")):
+        from ..facts.images import Carried  # most files have no such remark
+
+        release_name = found["version"].removeprefix("v")
+        yield Carried(found.start("words"), found["words"], (release_name,))
 
 
 @cache
@@ -163,7 +187,8 @@ class Stated:
 
     def _read(self) -> Iterator[Statement]:
         naming = self._naming
-        if not re.search(rf"{naming.name}|tritonserver", self._text, re.IGNORECASE):
+        names = rf"{naming.name}|tritonserver|(?:tensorrt|trt) llm"
+        if not re.search(names, self._text, re.IGNORECASE):
             return  # at once, for files that name none
         for number, line in enumerate(self._text.splitlines(), 1):
             if not naming.likely.search(line):

@@ -18,7 +18,10 @@ from .section import Section, below, int_at
 from .serving import beside_options, named_gpu
 from .workers import Place
 
-_VARIABLE = re.compile(r"(?<![\w$.{/-])T[A-Z]*L[A-Z]*(?:_[A-Z0-9]+)+(?![\w/-])")
+_VARIABLE = re.compile(
+    r"(?<![\w$.{/-])(?:T[A-Z]*L[A-Z]*|TRT_LLM|TENSORRT_?LLM)(?:_[A-Z0-9]+)+(?![\w/-])"
+)
+_ENGINE = re.compile(r"^(?:TLLM|TRT_?LLM|TENSORRT_?LLM)_")
 # A variable with its value: in a shell, in a mapping, or with the value below the name.
 _SETTING = re.compile(
     r"(?<![\w$.{/-])(?P<name>(?:T[A-Z]*LLM|NCCL|UCX)_[A-Z0-9_]+)"
@@ -136,7 +139,9 @@ def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
             continue
         for found in _VARIABLE.finditer(line):
             name = found.group()
-            if name in known or not (near := closest(name, known) or _but_one(name, known)):
+            if name in known or not (
+                near := _of_prefix(name, known) or closest(name, known) or _but_one(name, known)
+            ):
                 continue
             place = Location(number, found.start() + 1)
             what = f"the engine reads no variable {name}"
@@ -152,6 +157,13 @@ def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
                 what = f"{library} reads no variable {name}"
                 fix = f"did you mean {near}?"
                 yield located(place, name, what, fix, "misspelt-variable", "warning")
+
+
+def _of_prefix(name: str, known: Iterable[str]) -> str | None:
+    """The only name that is this one with another spelling of the engine's name before it."""
+    rest = _ENGINE.sub("", name)
+    rows = [row for row in known if rest != name and _ENGINE.sub("", row) == rest]
+    return rows[0] if len(rows) == 1 else None
 
 
 def _slip(name: str, known: Iterable[str]) -> str | None:

@@ -18,10 +18,11 @@ from ..diagnostics import (
     of_same_words,
 )
 from ..documents import Yaml, value_at
-from ..rules import constraints
+from ..facts.release import Release
+from ..rules import constraints, flags
 from ..rules.context import RuleContext
 from . import serving, workers
-from .embedded_formats import worker_flags
+from .embedded_formats import WORKERS, WorkerFlags, worker_flags
 from .section import Section, disagreements, section_diagnostics
 from .surroundings import gpu_diagnostic, world_size
 from .variables import SHELL, TEMPLATE, value_of
@@ -72,7 +73,7 @@ def diagnostics(
         if own and worker.program in workers.TOOLS:
             yield from _task(worker)
         if own:
-            yield from _misspelt(worker)
+            yield from _unknown_flags(worker, rule_context.release)
             yield from _other_side(worker)
             yield from _options(own, own.section(worker), worker, files, rule_context)
             yield from _block_size(worker, own, files)
@@ -207,7 +208,8 @@ def _models(servers: Sequence[Worker]) -> Iterator[Diagnostic]:
             yield located(model.location, model.path, what, fix, "disagg-model")
 
 
-def _misspelt(worker: Worker) -> Iterator[Diagnostic]:
+def _unknown_flags(worker: Worker, release: Release) -> Iterator[Diagnostic]:
+    """Flags that are one of the program's, misspelt, or what its option is called elsewhere."""
     table = worker_flags(worker.program)
     if table.holds and next((word for word, _ in worker.tasks), "") not in table.holds:
         return
@@ -217,10 +219,22 @@ def _misspelt(worker: Worker) -> Iterator[Diagnostic]:
         by_path = table.prefix is not None and name.startswith(table.prefix)
         if not name.startswith("--") or name in known or by_path:
             continue
+        what = f"{name} is no flag of {worker.program}"
         near = next((flag for flag in known if is_misspelling(name, flag)), None)
-        if near := near or of_same_words(name, known):
-            what = f"{name} is no flag of {worker.program}"
+        if own := [flag for flag in _of_other_programs(name, table, release) if flag in known]:
+            yield located(place, worker.path, what, f"give {own[0]} here", "unknown-flag")
+        elif near := near or of_same_words(name, known):
             yield located(place, worker.path, what, f"did you mean {near}?", "unknown-flag")
+
+
+def _of_other_programs(name: str, table: WorkerFlags, release: Release) -> list[str]:
+    """The flags of a program for what a flag of another program of the engine sets."""
+    if name in workers.FILE_FLAGS:
+        return list(workers.FILE_FLAGS)
+    server = flags.spellings(release).get(name)
+    set_here = {flags.option_path(server, release)} if server else set()
+    set_here |= {worker_flags(other).options.get(name) for other in WORKERS}
+    return [flag for flag, option in table.options.items() if option in set_here]
 
 
 def _task(worker: Worker) -> Iterator[Diagnostic]:

@@ -59,7 +59,8 @@ def flag_faults(
     flag = known.get(spelling)
     if flag is None:
         names = [text for text in known if text.startswith("-")]
-        remedy = _elsewhere(spelling, release, known)
+        remedy = _elsewhere(spelling, release, known, subcommand)
+        remedy = remedy or _of_subcommand(spelling, release, subcommand)
         if not (remedy or closest(spelling, names)):
             remedy = _of_option(spelling, release, known)
         remedy = remedy or nearest(spelling, names)
@@ -85,14 +86,34 @@ def flag_faults(
                 yield _problem("flag-value", spelling, release, value, remedy=remedy)
 
 
-def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag]) -> str:
+def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag], subcommand: str) -> str:
     """What a flag of other releases is called in this one; else which releases have it."""
-    others = {row.name: spellings(row).get(spelling) for row in of_engine(release.engine)}
+    others = {
+        row.name: spellings(row, subcommand).get(spelling)
+        for row in of_engine(release.engine)
+        if subcommand in (SERVE, *row.subcommands)
+    }
     having = {name: flag for name, flag in others.items() if flag}
     names = {flag.name for flag in having.values()}
     if here := [text for text, flag in known.items() if flag.name in names]:
         return f"release {release.name} calls it {max(here, key=len)}"
     return f"it is a flag of {', '.join(having)}" if having else ""
+
+
+def _of_subcommand(spelling: str, release: Release, subcommand: str) -> str:
+    """Which other subcommand has a flag, and the one here; their option files are not alike."""
+    having = [
+        name
+        for name in (SERVE, *release.subcommands)
+        if name != subcommand and spelling in spellings(release, name)
+    ]
+    if not having:
+        return ""
+    own = of_same_words(spelling, spellings(release, subcommand))
+    is_file = spellings(release, having[0])[spelling].type in ("path", "path_or_str")
+    if subcommand == SERVE and is_file:
+        own = f"{release.spelling(release.engine.option_file_flag)}, with the engine's options,"
+    return f"it is a flag of {having[0]}{f'; {own} here' if own else ''}"
 
 
 def _of_option(spelling: str, release: Release, known: Mapping[str, Flag]) -> str:

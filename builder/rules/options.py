@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,20 @@ def wrong_type(path: str, value: Any, field: Field, what: str = "is") -> Diagnos
         meant := quantities.remedy(value, path.rpartition(".")[2], kinds or [field["type"]])
     ):
         remedy = f"{remedy}: {meant}"
+    elif shape := _of_shape(value, kinds or [field["type"]]):
+        remedy = f"{remedy}: {shape}"
     return Diagnostic(path, f"{what} {shown(value)}", remedy, rule="value-type")
+
+
+def _of_shape(value: Any, kinds: Sequence[str]) -> str:
+    """How to write what was given in a shape that an option does not have."""
+    if "list" in kinds and not isinstance(value, Mapping | list | None):
+        return f"write [{str(value).strip('[]()')[:60]}]"
+    if not isinstance(value, list) or not value:
+        return ""
+    if not {"record", "mapping", "union"}.isdisjoint(kinds) and isinstance(value[0], Mapping):
+        return f"write {next(iter(value[0]), 'its keys')} without a dash before it"
+    return f"write {shown(value[0])} alone" if len(value) == 1 and "str" in kinds else ""
 
 
 def shown(value: Any) -> str:

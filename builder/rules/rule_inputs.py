@@ -8,6 +8,7 @@ release's support matrix for the model, as a state and in its own words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -341,6 +342,14 @@ def _prompt_tokens(inputs: RuleInputs) -> float | None:
     return _product(inputs.count("effective.max_batch_size") or None, inputs.context.isl)
 
 
+def _checkpoint_lora_module(inputs: RuleInputs) -> str | None:
+    """The first target of LoRA that is named as in checkpoints, and not as in the engine."""
+    names = inputs.value("lora_config.lora_target_modules")
+    rows = names if isinstance(names, list) else ()
+    named = (str(name) for name in rows if re.fullmatch(r"(?!mamba)\w+_proj", str(name)))
+    return next(named, None)
+
+
 _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "version": lambda inputs: inputs.context.release.judged_name,
     "speculation": _speculation,
@@ -366,6 +375,7 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "schedule_of_batch_1": lambda inputs: _schedule(inputs).get(1),
     "schedule_of_smallest_batch": lambda inputs: next(iter(_schedule(inputs).values()), None),
     "schedule_largest": lambda inputs: max(_schedule(inputs).values(), default=None),
+    "checkpoint_lora_module": _checkpoint_lora_module,
     "pool_ratio_sum": _pool_ratio_sum,
     "partition_stages": lambda inputs: len(_whole_numbers(inputs.value("pp_partition"))) or None,
     "partition_layers": lambda inputs: sum(_whole_numbers(inputs.value("pp_partition"))) or None,

@@ -57,6 +57,7 @@ context_servers:
   urls: ["{prefill0}:{port:prefill0:http}", "a:1"]
 generation_servers:
   urls: ["b:1"]
+backend: pytorch
 """
 
 RECIPE = """\

@@ -198,6 +198,22 @@ def test_a_comment_counts_only_where_nothing_else_names_a_release() -> None:
     assert [row.releases for row in Stated(text.split("\n")[0], ()).statements] == [("1.0.0",)]
 
 
+@pytest.mark.parametrize(
+    ("remark", "named"),
+    [
+        ("# TensorRT-LLM 1.3.0rc20, DeepSeek-R1 on 8x B200", "1.3.0rc20"),
+        ("## config for TensorRT LLM v1.1.0", "1.1.0"),
+        ("# TensorRT-LLM 1.2.1: max_draft_len is ignored", None),
+        ("# renamed in TensorRT-LLM 1.3.0rc24", None),
+        ("# TensorRT-LLM 1.1.0 or later", None),
+        ("max_batch_size: 8  # TensorRT-LLM 1.1.0", None),
+    ],
+)
+def test_a_remark_of_its_own_line_tells_what_a_file_is_for(remark: str, named: str | None) -> None:
+    found = [name for row in Stated(f"{remark}\n", ()).statements for name in row.releases]
+    assert found == [named] * bool(named)
+
+
 def test_a_stage_of_a_dockerfile_counts_for_what_follows_it() -> None:
     text = (
         "FROM nvcr.io/nvidia/tensorrt-llm/release:1.2.1 AS one\nRUN one\n"

@@ -51,6 +51,14 @@ def test_mtp_on_decode_workers_beside_prefill_without_it_is_said(tmp_path: Path)
     assert found(tmp_path) == [("decode.yaml", "disagg-drafts-of-decode", 3)]
 
 
+def test_a_worker_without_a_transceiver_beside_one_that_has_it_is_said(tmp_path: Path) -> None:
+    without = PREFILL.removesuffix(TRANSCEIVER)
+    write(tmp_path, prefill=PREFILL, decode=without)
+    assert found(tmp_path) == [("decode.yaml", "disagg-needs-transceiver", 1)]
+    write(tmp_path, prefill=without)
+    assert found(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("name", "side"),
     [
