@@ -128,7 +128,8 @@ class Quantization:
             return [Stored(name, dtype, tensors.shape)]
         part = self._part_of(module) if self.groups else None
         groups = self.groups.get(part or "", Groups(self.group_size, self.zero_points))
-        weight = Weight(module, tensors.shape, groups.group_size, groups.zero_points)
+        kept = groups.group_size, groups.zero_points
+        weight = Weight(module, tensors.shape, *kept, tensors.shards)
         return list(layout(weight))
 
     def kv_scales(self, architecture: Architecture, tensors: Tensors, name: str) -> list[Stored]:

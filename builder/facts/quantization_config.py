@@ -34,6 +34,7 @@ from .weight_layouts import (
     MODELOPT_BY_BLOCK,
     MODELOPT_BY_CHANNEL,
     MXFP4_BLOCK,
+    PUBLISHED_MXFP4,
     PUBLISHED_MXFP8,
     STATIC_FP8,
 )
@@ -337,6 +338,7 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
 
     DeepSeek-V4 keeps its experts in MXFP4 (`expert_dtype`) and the rest in FP8; NVIDIA's export of
     it has the experts of all decoder layers in NVFP4 (`moe_quant_algo`) and changes nothing else.
+    MiMo-V2.6 says of its experts that they are stored so (`store_dtype`).
     """
     # A name stands for a module, or for a part of a module's path.
     listed = [
@@ -354,6 +356,10 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
     if (block := fields["weight_block_size"]) != [FP8_BLOCK, FP8_BLOCK]:
         return Quantization(f"quant_method fp8 in blocks of {block}", None, plain, source)
     algorithm = "FP8_BLOCK_SCALES"
+    if (stored := fields.get("store_dtype")) not in (None, "fp8"):
+        name = str(stored).upper()
+        parts, writer = {"model.layers.*.mlp.experts": name}, PUBLISHED_MXFP4
+        return Quantization(name, None, plain, source, parts, algorithm, writer)
     if config.get("expert_dtype") != "fp4":
         return Quantization(algorithm, None, plain, source)
     experts = str(fields.get("moe_quant_algo") or "MXFP4")

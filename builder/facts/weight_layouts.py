@@ -22,6 +22,7 @@ COMPRESSED_TENSORS = "compressed-tensors"
 COMPRESSED_BY_TENSOR = "compressed-tensors by tensor"
 STATIC_FP8 = "static fp8"
 PUBLISHED_MXFP8 = "published mxfp8"
+PUBLISHED_MXFP4 = "published mxfp4"
 MODELOPT_BY_CHANNEL = "ModelOpt by channel"
 MODELOPT_BY_BLOCK = "ModelOpt by block"
 AWQ = "AutoAWQ"
@@ -72,13 +73,15 @@ class Weight:
     """One linear layer: `[out_features, in_features]`, or all experts of a layer in one tensor.
 
     `group_size` is how many weights of a row share a scale, where the checkpoint says it;
-    `zero_points` whether each such group has a zero point as well.
+    `zero_points` whether each such group has a zero point as well. `shards` are the parts of its
+    rows that were quantized each by itself, in whole blocks.
     """
 
     module: str
     shape: tuple[int, ...]
     group_size: int | None = None
     zero_points: bool = False
+    shards: int = 1
 
     def tensor(self, name: str, dtype: str, *shape: int) -> Stored:
         return Stored(f"{self.module}{name}", dtype, shape)
@@ -144,7 +147,8 @@ def _fp8_row(weight: Weight) -> Iterator[Stored]:
 
 def _blocks(weight: Weight) -> tuple[int, int]:
     rows, columns = weight.shape[-2:]
-    return ceil(rows / FP8_BLOCK), ceil(columns / FP8_BLOCK)
+    blocks = weight.shards * ceil(rows / weight.shards / FP8_BLOCK)
+    return blocks, ceil(columns / FP8_BLOCK)
 
 
 def _fp8_block(weight: Weight) -> Iterator[Stored]:
@@ -326,6 +330,7 @@ _WRITERS: Mapping[tuple[str | None, str | None, int], Layout] = {
     (COMPRESSED_TENSORS, "W8A8_INT8", 2): _int8_compressed,
     (STATIC_FP8, "FP8", 2): _fp8_static,
     (PUBLISHED_MXFP8, "MXFP8", 2): _mxfp8_published,
+    (PUBLISHED_MXFP4, "MXFP4", 2): _mxfp4_modelopt,
     (MODELOPT_BY_CHANNEL, "FP8", 2): _fp8_row,
     (MODELOPT_BY_BLOCK, "FP8_BLOCK_SCALES", 2): _fp8_block_modelopt,
     (AWQ, "W4A16_AWQ", 2): _awq,

@@ -100,6 +100,52 @@ def test_layers_of_two_kinds_are_cached_with_the_heads_of_each(
     assert state_bytes_per_request(facts, sharding, 1, windows) == per_request
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("laguna-xs-2.1", 40 * 2 * 8 * 128),
+        ("mimo-v2.5", (9 * 4 + 39 * 8) * (192 + 128)),
+        ("mimo-v2.5-pro", (10 * 8 + 60 * 8) * (192 + 128)),
+        ("inkling-small", (7 * 8 + 35 * 16) * 2 * 128),
+        ("nemotron-puzzle-75b", 8 * 2 * 2 * 128),
+        ("exaone-4.5-33b", 64 * 2 * 8 * 128),
+    ],
+)
+def test_each_layer_keeps_the_heads_that_it_has(name: str, values: int, tmp_path: Path) -> None:
+    assert kv_bytes_per_token(changed(name, tmp_path), Sharding(1), 1, 0) == values
+
+
+def test_a_request_keeps_its_windows_and_its_states(tmp_path: Path) -> None:
+    """Inkling: 35 of 42 layers see 512 tokens, and each has four convolutions over four tokens."""
+    facts, windows = changed("inkling-small", tmp_path), (512,) * 5 + (8192,)
+    states = 4 * 3 * (35 * 2 * (16 * 128 + 4096) + 7 * 2 * (8 * 128 + 4096))
+    kept = 35 * 512 * 2 * 16 * 128 + states
+    assert state_bytes_per_request(facts, Sharding(1), 1, windows) == pytest.approx(kept, rel=1e-4)
+
+
+def test_layers_have_the_sizes_that_their_blocks_tell(tmp_path: Path) -> None:
+    facts = changed("nemotron-puzzle-75b", tmp_path)
+    rows = facts.architecture.tensors(facts.text_config)
+    widths = {row.shape[0]: row.count for row in rows if row.pattern.endswith("up_proj.weight")}
+    assert widths == {1280: 20 * 512, 1920: 20 * 512, 5376: 20}
+
+
+def test_what_shards_are_quantized_by_themselves_has_blocks_of_its_own(tmp_path: Path) -> None:
+    """MiMo-V2.6: four shards of 3,392 rows, each padded to 27 blocks; experts are MXFP4."""
+    written = {"quant_method": "fp8", "weight_block_size": [128, 128], "store_dtype": "mxfp4"}
+    facts = changed("mimo-v2.5", tmp_path, quantization_config=written)
+    found = {
+        tensor.name: (tensor.dtype, tensor.shape)
+        for row in facts.architecture.tensors(facts.text_config)
+        for name in list(row.names())[:1]
+        for tensor in facts.quantization.stored(row, name)
+    }
+    assert found["model.layers.0.self_attn.qkv_proj.weight_scale_inv"] == ("F32", (108, 32))
+    assert found["model.layers.1.mlp.experts.0.up_proj.weight"] == ("U8", (2048, 2048))
+    assert found["model.layers.1.mlp.experts.0.up_proj.weight_scale"] == ("U8", (2048, 128))
+    assert found["model.layers.0.mlp.up_proj.weight"][0] == "F8_E4M3"
+
+
 def changed(name: str, folder: Path, **fields: Any) -> checkpoint.Checkpoint:
     """The facts of a published shape with other fields."""
     name, architecture, sizes, more, billions = next(row for row in SHAPES if row[0] == name)
@@ -118,6 +164,12 @@ def changed(name: str, folder: Path, **fields: Any) -> checkpoint.Checkpoint:
         ("step-3.5-flash", "share_expert_dim", -1280),
         ("step-3.5-flash", "moe_layers_enum", "a,b"),
         ("mimo-v2-flash", "hybrid_layer_pattern", [0, 1]),
+        ("inkling-small", "dense_mlp_idx", 42),
+        ("trinity-mini", "num_dense_layers", 32),
+        ("glm-4.5-air", "first_k_dense_replace", 200),
+        ("deepseek-v3", "first_k_dense_replace", 61),
+        ("laguna-xs-2.1", "mlp_layer_types", ["dense"] * 40),
+        ("laguna-xs-2.1", "num_attention_heads_per_layer", [48]),
         ("jamba-52b", "attn_layer_offset", 9),
         ("jamba-52b", "expert_layer_offset", 3),
         ("jamba-52b", "mamba_dt_rank", "x"),
@@ -137,6 +189,11 @@ def test_a_field_that_no_model_can_have_is_named(
         ("jamba-52b", {"mamba_dt_rank": None}, {}),
         ("lfm2-1.2b", {"block_ff_dim": 6656}, {"block_ff_dim": None, "intermediate_size": 6656}),
         ("lfm2-1.2b", {"tie_embedding": True, "tie_word_embeddings": False}, {}),
+        (
+            "glm-4.7-flash",
+            {"first_k_dense_replace": None, "mlp_layer_types": ["dense"] + ["sparse"] * 46},
+            {},
+        ),
         (
             "lfm2-1.2b",
             {"block_ff_dim": 6912, "block_ffn_dim_multiplier": None},

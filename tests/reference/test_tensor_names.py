@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ FAMILIES: list[tuple[str, str, dict[str, Any]]] = [
         {"num_hidden_layers": 12, "num_kv_shared_layers": 6, "use_double_wide_mlp": True},
     ),
     ("Gemma4ForConditionalGeneration", "Gemma4Config", GLOBAL),
+    ("Exaone4_5_ForConditionalGeneration", "Exaone4_5_Config", {"model_type": "exaone4"}),
     ("FalconH1ForCausalLM", "FalconH1Config", {"mamba_rms_norm": True, "projectors_bias": False}),
     ("Gemma3nForCausalLM", "Gemma3nTextConfig", {"num_kv_shared_layers": 0, "layer_types": None}),
     ("JambaForCausalLM", "JambaConfig", {"num_hidden_layers": 6, "num_experts": 4}),
@@ -86,3 +88,27 @@ def test_names_and_shapes_are_those_of_the_class(
     rows = row.tensors(row.text(config))
     ours = {tensor: tensors.shape for tensors in rows for tensor in tensors.names()}
     assert ours == theirs
+
+
+# Families whose files name the tensors otherwise than their class does.
+RENAMED: list[tuple[str, str, dict[str, Any]]] = [
+    ("HYV3ForCausalLM", "HYV3Config", {"num_experts": 4}),
+    ("KimiLinearForCausalLM", "KimiLinearConfig", {"num_hidden_layers": 5, "num_experts": 4}),
+    ("LagunaForCausalLM", "LagunaConfig", {"num_attention_heads_per_layer": [48, 64, 64]}),
+    (
+        "InklingForConditionalGeneration",
+        "InklingConfig",
+        {"n_routed_experts": 4, "mlp_layer_types": ["dense", "sparse", "sparse"]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "config_name", "sizes"), RENAMED, ids=str)
+def test_all_values_are_those_of_the_class(
+    name: str, config_name: str, sizes: dict[str, Any]
+) -> None:
+    config, theirs = of_the_class(name, config_name, sizes)
+    row = ARCHITECTURES[name].of(config)
+    assert not row.missing_fields(config)
+    ours = sum(tensors.parameters for tensors in row.tensors(row.text(config)))
+    assert ours == sum(prod(shape) for shape in theirs.values())

@@ -18,14 +18,18 @@ from . import (
     gemma4,
     granite,
     grouped_query,
+    hy3,
     hybrid,
+    inkling,
     jamba,
+    laguna,
     lfm2,
     ling,
     longcat,
     mimo,
     mixtures,
     mllama,
+    nemotron_h,
     nemotron_nas,
     phi4mm,
     step,
@@ -48,7 +52,7 @@ __all__ = [
 _PARTS = (
     *(deepseek, grouped_query, mixtures, hybrid, deepseek_v4),
     *(exaone, granite, nemotron_nas, gemma4, ling, mllama, gemma3n, phi4mm),
-    *(falcon_h1, jamba, lfm2, longcat, mimo, step, step_flash),
+    *(falcon_h1, hy3, inkling, jamba, laguna, lfm2, longcat, mimo, nemotron_h, step, step_flash),
 )
 
 ARCHITECTURES: dict[str, Architecture] = {row.name: row for part in _PARTS for row in part.ROWS}

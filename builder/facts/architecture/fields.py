@@ -121,20 +121,41 @@ def normalized(config: Config, nested: str | None) -> dict[str, Any]:
     kinds = layer_kinds(fields)
     if kinds and "num_hidden_layers" not in fields:
         fields["num_hidden_layers"] = len(kinds)
-    return fields
+    dense = _first_dense(fields.get("mlp_layer_types"))
+    return fields if dense is None else {**fields, "first_k_dense_replace": dense}
+
+
+def _first_dense(kinds: object) -> int | None:
+    """How many layers have an MLP, where those with experts follow; `None` in another order."""
+    if not isinstance(kinds, list):
+        return None
+    dense = kinds.index("sparse") if "sparse" in kinds else len(kinds)
+    return dense if kinds == ["dense"] * dense + ["sparse"] * (len(kinds) - dense) else None
 
 
 def _of_blocks(fields: Config) -> dict[str, int]:
     """The most that a layer has, where the layers differ and are described one by one."""
-    listed = fields.get("block_configs")
-    blocks = (
-        [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
-    )
+    blocks = described_layers(fields)
     if not blocks:
         return {}
+    if any("block_type" in block for block in blocks):  # which has the sizes by their usual names
+        sizes = [(name, size) for block in blocks for name, size in block.items() if _is_size(size)]
+        return {name: max(size for of, size in sizes if of == name) for name, _ in sizes}
     heads = (key_value_heads_of_block(fields, block.get("attention")) for block in blocks)
     widths = (width_of_block(fields, block.get("ffn")) for block in blocks)
     return {"num_key_value_heads": max(heads), "intermediate_size": max(widths)}
+
+
+def described_layers(fields: Config, field: str = "block_configs") -> list[Mapping[str, Any]]:
+    """What a file says of each layer by itself; nothing where it says it of all together."""
+    listed = fields.get(field)
+    return (
+        [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
+    )
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def key_value_heads_of_block(config: Config, attention: object) -> int:
@@ -174,4 +195,4 @@ def layer_kinds(config: Config) -> tuple[str, ...]:
     letters = config.get("hybrid_override_pattern")
     if isinstance(letters, str):
         return tuple(_LETTERS[letter] for letter in letters if letter in _LETTERS)
-    return ()
+    return tuple(str(row["block_type"]) for row in described_layers(config) if "block_type" in row)

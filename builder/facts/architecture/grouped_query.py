@@ -188,6 +188,7 @@ _GEMMA2 = Decoder(norms=FOUR_NORMS, tied=True)
 _GEMMA3 = Decoder(norms=FOUR_NORMS, qk_norm="head", tied=True)
 HUNYUAN = Decoder(qk_norm="head", qk_norm_names=("query_layernorm", "key_layernorm"), tied=True)
 _OLMO2 = Decoder(norms=_AFTER, qk_norm="width")
+_EXAONE4 = Decoder(norms=_AFTER, qk_norm="head", bias="none")
 _GLM4 = Decoder(
     norms=(*_TWO_NORMS, "post_self_attn_layernorm", "post_mlp_layernorm"),
     bias="qkv",
@@ -206,6 +207,7 @@ _MULTIMODAL: tuple[tuple[str, Decoder, str, str, Attention], ...] = (
     ("Qwen2_5_VLForConditionalGeneration", _QWEN2, "model", "lm_head", "gqa"),
     ("Qwen3VLForConditionalGeneration", _QWEN3, "model.language_model", "lm_head", "gqa"),
     ("Glm4vForConditionalGeneration", _GLM4, "model.language_model", "lm_head", "gqa"),
+    ("Exaone4_5_ForConditionalGeneration", _EXAONE4, "model.language_model", "lm_head", "gqa"),
     ("Gemma3ForConditionalGeneration", _GEMMA3, *_LLAVA, "gqa_window"),
     ("Mistral3ForConditionalGeneration", _LLAMA, *_LLAVA, "gqa"),
     ("LlavaForConditionalGeneration", _LLAMA, *_LLAVA, "gqa"),
@@ -234,7 +236,7 @@ ROWS = (
     _row("Cohere2ForCausalLM", _COHERE, "gqa_window"),
     _row("Olmo2ForCausalLM", _OLMO2),
     _row("Olmo3ForCausalLM", _OLMO2, "gqa_window"),
-    _row("Exaone4ForCausalLM", Decoder(norms=_AFTER, qk_norm="head", bias="none")),
+    _row("Exaone4ForCausalLM", _EXAONE4),
     _row("Glm4ForCausalLM", _GLM4),
     _row("GlmForCausalLM", Decoder(bias="qkv", fused_mlp=True)),
     _row("ArceeForCausalLM", Decoder(mlp="plain")),

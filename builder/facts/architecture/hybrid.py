@@ -1,6 +1,6 @@
-"""Models in which most layers keep a state of fixed size: gated delta nets, Mamba-2 and KDA.
+"""Models in which most layers keep a state of fixed size: gated delta nets and KDA.
 
-Names and shapes: qwen3_5_moe, qwen3_next, nemotron_h and kimi_linear of Hugging Face transformers
+Names and shapes: qwen3_5_moe, qwen3_next and kimi_linear of Hugging Face transformers
 5.23, with its tables of published names.
 """
 
@@ -10,7 +10,6 @@ from functools import partial
 
 from .deepseek import mla
 from .fields import Config, layer_kinds
-from .mamba2 import Mamba2, layers_of_kind
 from .tensors import (
     COMMON,
     GQA,
@@ -25,7 +24,6 @@ from .tensors import (
     head_dim,
     layer_norms,
     linear,
-    plain_mlp,
     qk_norms,
 )
 
@@ -155,84 +153,21 @@ def _qwen_row(
     )
 
 
-# NVIDIA Nemotron-H
-
-
-_MAMBA = Mamba2("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
-
-
-def _nemotron_moe(mixer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
-    """Experts of two linear layers, in a narrower width where the model has latent ones."""
-    hidden, experts = config["hidden_size"], config["n_routed_experts"]
-    latent = config.get("moe_latent_size") or 0
-    shared = config["moe_shared_expert_intermediate_size"] * (config.get("n_shared_experts") or 1)
-    tensors = [
-        Tensors(f"{mixer}.gate.weight", (experts, hidden), "router", layers),
-        Tensors(f"{mixer}.gate.e_score_correction_bias", (experts,), "router", layers),
-        *plain_mlp(
-            f"{mixer}.experts.{{expert}}",
-            latent or hidden,
-            config["moe_intermediate_size"],
-            "routed_expert",
-            layers,
-            experts,
-        ),
-        *plain_mlp(f"{mixer}.shared_experts", hidden, shared, "shared_expert", layers),
-    ]
-    if latent:
-        role: Role = "expert_projection"
-        tensors += [
-            linear(f"{mixer}.fc1_latent_proj", latent, hidden, role, layers),
-            linear(f"{mixer}.fc2_latent_proj", hidden, latent, role, layers),
-        ]
-    return tensors
-
-
-def _nemotron_attention(mixer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
-    hidden, width = config["hidden_size"], head_dim(config)
-    query, key = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
-    sizes = {"q_proj": (query, hidden), "k_proj": (key, hidden), "v_proj": (key, hidden)}
-    return [
-        linear(f"{mixer}.{name}", *shape, "attention", layers)
-        for name, shape in (sizes | {"o_proj": (hidden, query)}).items()
-    ]
-
-
-def _nemotron_h(config: Config) -> list[Tensors]:
-    layer, hidden = "backbone.layers.{layer}", config["hidden_size"]
-    mixer, width = f"{layer}.mixer", config.get("intermediate_size", 0)
-    moe = layers_of_kind(config, "moe")
-    tensors = [
-        *ends(config, "backbone", names=("embeddings", "norm_f")),
-        Tensors(f"{layer}.norm.weight", (hidden,), "norm", _layers(config)),
-        *_MAMBA.tensors(mixer, config),
-        *_nemotron_attention(mixer, config, layers_of_kind(config, "attention")),
-        *plain_mlp(mixer, hidden, width, "dense_mlp", layers_of_kind(config, "mlp")),
-        *(_nemotron_moe(mixer, config, moe) if moe else []),
-    ]
-    if not (config.get("num_nextn_predict_layers") and moe):
-        return tensors
-    layer, first, second = "mtp.layers.{layer}", (0,), (1,)
-    mixer = f"{layer}.mixer"
-    return tensors + as_mtp(
-        linear(f"{layer}.eh_proj", hidden, 2 * hidden, "mtp_projection", first),
-        Tensors(f"{layer}.enorm.weight", (hidden,), "norm", first),
-        Tensors(f"{layer}.hnorm.weight", (hidden,), "norm", first),
-        Tensors(f"{layer}.norm.weight", (hidden,), "norm", (*first, *second)),
-        Tensors(f"{layer}.final_layernorm.weight", (hidden,), "norm", second),
-        *_nemotron_attention(mixer, config, first),
-        *_nemotron_moe(mixer, config, second),
-    )
-
-
-_NEMOTRON = (*COMMON, *GQA, *_MAMBA.fields)
-
 # Kimi-Linear and Kimi-K3
 
 
 def _kda(config: Config) -> Config:
+    """The sizes of KDA; transformers 5 writes them beside the others and lists kinds of layers."""
     found = config.get("linear_attn_config")
-    return found if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return found
+    names = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+    kinds = layer_kinds(config)
+    if not kinds or any(name not in config for name in names):
+        return {}
+    full = [number for number, kind in enumerate(kinds, 1) if kind == "full_attention"]
+    sizes = zip(("num_heads", "head_dim", "short_conv_kernel_size"), names, strict=True)
+    return {"full_attn_layers": full, **{own: config[name] for own, name in sizes}}
 
 
 def _kimi_full(config: Config) -> tuple[int, ...]:
@@ -340,17 +275,6 @@ ROWS = (
     _qwen_row("Qwen3_5ForConditionalGeneration", nested=True, moe=False),
     _qwen_row("Qwen3_5ForCausalLM", moe=False),
     _qwen_row("Qwen3NextForCausalLM", fused=True),
-    Architecture(
-        "NemotronHForCausalLM",
-        "hybrid",
-        _NEMOTRON,
-        _nemotron_h,
-        experts_field="n_routed_experts",
-        optional_experts=True,
-        mtp_field="num_nextn_predict_layers",
-        cached_layers=lambda config: len(layers_of_kind(config, "attention")),
-        recurrent=_MAMBA.recurrent,
-    ),
     _kimi_row("KimiLinearForCausalLM", nested=False),
     _kimi_row("KimiK3ForConditionalGeneration", nested=True),
 )

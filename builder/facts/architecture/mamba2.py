@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .fields import Config, layer_kinds
-from .tensors import Recurrent, Tensors, linear
+from .tensors import Layers, Recurrent, Tensors, linear
 
 # The names that Granite and Falcon-H1 have the sizes under, in the order of `Mamba2`.
 FIELDS = ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv")
@@ -59,8 +59,10 @@ class Mamba2:
         window = (config[self.convolution] - 1) * mixed
         return Recurrent(len(self.layers(config)), inner * config[self.state], window)
 
-    def tensors(self, mixer: str, config: Config) -> list[Tensors]:
-        layers, (inner, mixed) = self.layers(config), self._sizes(config)
+    def tensors(self, mixer: str, config: Config, some: Layers | None = None) -> list[Tensors]:
+        """Those of all its layers, or of some that have sizes of their own."""
+        layers = self.layers(config) if some is None else some
+        inner, mixed = self._sizes(config)
         hidden, heads, width = config["hidden_size"], config[self.heads], config[self.convolution]
         normed = self.norm is None or bool(config.get(self.norm))
         return [

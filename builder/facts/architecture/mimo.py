@@ -1,15 +1,19 @@
-"""MiMo-V2-Flash of Xiaomi: windows in most layers, with heads of their own, and values that are
-narrower than keys.
+"""MiMo-V2 of Xiaomi: windows in most layers, with heads of their own, and values that are narrower
+than keys.
 
-Names and shapes: mimo_v2_flash of Hugging Face transformers 5.23 with its table of published names.
-Its three layers for multi-token prediction, which the file does not count, are left out.
+Names and shapes: mimo_v2_flash of Hugging Face transformers 5.23 with its table of published names;
+of V2.5 and V2.6 the weights that vLLM (model_executor/models/mimo_v2.py) and radixark/miles
+(tools/convert_mimo_v2_to_bf16.py) read. The three layers for multi-token prediction, which not
+every file counts, and the towers for pictures and sound are left out.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .fields import Config, layer_kinds
 from .grouped_query import Decoder
-from .mixtures import Experts
+from .mixtures import Experts, shared_width
 from .tensors import COMMON, GQA, Architecture, Layers, Tensors, linear
 
 _PERIOD = 6  # every sixth layer and the first see all tokens, where the file does not list them
@@ -47,15 +51,15 @@ def _sizes(config: Config, windowed: bool) -> tuple[int, int, int, int]:
 def _attention(layer: str, config: Config, layers: Layers, windowed: bool) -> list[Tensors]:
     hidden, module = config["hidden_size"], f"{layer}.self_attn"
     heads, keys, width, value = _sizes(config, windowed)
-    sizes = {
-        "q_proj": (heads * width, hidden),
-        "k_proj": (keys * width, hidden),
-        "v_proj": (keys * value, hidden),
-        "o_proj": (hidden, heads * value),
-    }
+    rows = {"q_proj": heads * width, "k_proj": keys * width, "v_proj": keys * value}
+    shards = 1
+    if config.get("attention_projection_layout") == "fused_qkv":
+        rows, shards = {"qkv_proj": sum(rows.values())}, config["num_key_value_heads"]
     tensors = [
-        linear(f"{module}.{name}", *shape, "attention", layers) for name, shape in sizes.items()
+        replace(linear(f"{module}.{name}", size, hidden, "attention", layers), shards=shards)
+        for name, size in rows.items()
     ]
+    tensors.append(linear(f"{module}.o_proj", hidden, heads * value, "attention", layers))
     sinks = "add_swa_attention_sink_bias" if windowed else "add_full_attention_sink_bias"
     if config.get(sinks, windowed):
         tensors.append(Tensors(f"{module}.attention_sink_bias", (heads,), "attention", layers))
@@ -70,7 +74,12 @@ def _cached_heads(config: Config) -> list[tuple[int, int]]:
 
 _DECODER = Decoder(
     bias="none",
-    mlps=Experts("n_routed_experts", score="gate.e_score_correction_bias", is_dense=_is_dense),
+    mlps=Experts(
+        "n_routed_experts",
+        score="gate.e_score_correction_bias",
+        shared_width=shared_width,
+        is_dense=_is_dense,
+    ),
 )
 
 
@@ -85,9 +94,9 @@ def _mimo(config: Config) -> list[Tensors]:
     ]
 
 
-ROWS = (
+ROWS = tuple(
     Architecture(
-        "MiMoV2FlashForCausalLM",
+        name,
         "gqa_window",
         (
             *(*COMMON, *GQA, "head_dim", "intermediate_size"),
@@ -96,5 +105,6 @@ ROWS = (
         _mimo,
         experts_field="n_routed_experts",
         cached_heads=_cached_heads,
-    ),
+    )
+    for name in ("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM", "MiMoV2OmniForCausalLM")
 )

@@ -44,7 +44,7 @@ class Tensors:
     tensor outside of all layers. `shape` is the shape before
     quantization: `[out_features, in_features]` for a linear layer, `[experts, in_features,
     out_features]` where one tensor holds all experts. `dtype` is that of tensors which are never
-    quantized.
+    quantized. `shards` are the parts of its rows that were quantized each by itself.
     """
 
     pattern: str
@@ -55,6 +55,7 @@ class Tensors:
     linear: bool = False
     mtp: bool = False
     dtype: str = "BF16"
+    shards: int = 1
 
     @property
     def count(self) -> int:
@@ -305,6 +306,8 @@ class Architecture:
             readers = (self.attention_layers, self.cached_values, self.recurrent, self.tensors)
             spoiled = spoiled_field(text, [read for read in readers if read])
             wrong += [] if spoiled is None else [spoiled]
+        if self.experts_field and not wrong and not any(map(_has_experts, self.tensors(text))):
+            wrong.append(next((name for name in _DENSE_LAYERS if name in text), self.experts_field))
         return wrong
 
     def mtp_layers(self, config: Config) -> int:
@@ -326,6 +329,17 @@ _MAY_BE_ZERO = {
 }
 # Counts that some models of an architecture have and others do not.
 COUNTED = frozenset({"num_experts_per_tok", "moe_latent_size", "n_groups", "sliding_window"})
+
+
+# Where families say which layers have an MLP in place of experts: of one with experts, never all.
+_DENSE_LAYERS = (
+    *("mlp_layer_types", "mlp_only_layers", "moe_layer_freq", "moe_layers_enum", "is_moe_layer"),
+    *("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "dense_mlp_idx"),
+)
+
+
+def _has_experts(tensors: Tensors) -> bool:
+    return tensors.role == "routed_expert" and bool(tensors.layers) and not tensors.mtp
 
 
 def _is_count(name: str, value: object) -> bool:

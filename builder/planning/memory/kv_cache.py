@@ -109,14 +109,15 @@ def state_bytes_per_request(
     Full windows of sliding-window layers; with linear attention the FP32 recurrent state and the
     BF16 convolution window.
     """
-    config = checkpoint.text_config
+    in_windows = 0
     if max_attention_window:
         layers = layer_bytes(checkpoint, sharding, kv_dtype_bytes)
         windows = _windows(max_attention_window, len(layers))
         pairs = zip(layers, windows, strict=True)
-        return ceil(sum(size * window for size, window in pairs if window < max(windows)))
+        in_windows = ceil(sum(size * window for size, window in pairs if window < max(windows)))
     recurrent = checkpoint.architecture.recurrent
     if recurrent is None:
-        return 0
-    kept = recurrent(config)
-    return int(kept.layers * (kept.state * 4 + kept.window * 2) / sharding.attention_ranks)
+        return in_windows
+    kept = recurrent(checkpoint.text_config)
+    states = kept.layers * (kept.state * 4 + kept.window * 2) / sharding.attention_ranks
+    return in_windows + int(states)
