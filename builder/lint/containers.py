@@ -42,16 +42,24 @@ class Around:
 
     gpu: str | None = None
     gpus: Place | None = None
-    nodes: tuple[int, str] | None = None
+    nodes: tuple[int, Place] | None = None
+    others: Place | None = None  # those of each node but the first, where that is said
     role: ServerRole | None = None
-    config_maps: Mapping[str, str] = field(default_factory=dict)  # by the volume of each
+    volumes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by the name of each
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    pod: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def total(self) -> Place | None:
-        """The GPUs of all nodes of a server."""
+        """The GPUs of all nodes of a server, at whichever of its numbers is the odd one."""
         if self.gpus is None or self.nodes is None:
             return self.gpus
-        return replace(self.gpus, count=self.gpus.count * self.nodes[0], on_all_nodes=True)
+        first, (nodes, place) = self.gpus, self.nodes
+        other = self.others or first
+        if other.count != first.count:
+            whole = first.count + other.count * (nodes - 1)
+            return replace(other, count=whole, on_all_nodes=True)
+        return Place(first.count * nodes, place.location, place.path, True, first)
 
 
 def objects(document: Yaml) -> Iterator[tuple[Mapping[str, Any], str, Around]]:
@@ -70,8 +78,16 @@ def in_documents(documents: Sequence[Yaml]) -> list[Worker]:
         worker
         for document in documents
         for data, path, around in objects(document)
-        for worker in _started(document, data, path, around)
+        for worker in started(document, data, path, around)
     ]
+
+
+def diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+    """What is wrong around containers of which some start a server."""
+    yield from misspelt_resources(documents)
+    yield from misspelt_sides(documents)
+    yield from unreached_ports(documents)
+    yield from domain_nodes(documents)
 
 
 def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
@@ -129,8 +145,8 @@ def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
     """Commands of containers whose program is the server's, misspelt."""
     for data, path, _ in objects(document):
         rows = [row for key in COMMANDS for row in words_of(document, data, path, key, _has_words)]
-        listed = [word for _, word in rows if not _has_words(word.text)]
-        yield from script.misspelt_programs([Statement(tuple(listed), "")] if listed else [])
+        single = [word for _, word in rows if not _has_words(word.text)]
+        yield from script.misspelt_programs([Statement(tuple(single), "")] if single else [])
         for where, word in rows:
             if _has_words(word.text):
                 for found in script.misspelt_programs(script.statements(word.text)):
@@ -148,7 +164,7 @@ def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
         for path, data in containers(document.data, ""):
             for key in COMMANDS if "image" in data else ():
                 words = data.get(key)
-                for index, word in enumerate(words if isinstance(words, list) else ()):
+                for index, word in enumerate(listed(words)):
                     if isinstance(word, int | float):
                         where = below(path, f"{key}.{index}")
                         shown = str(word).lower() if isinstance(word, bool) else str(word)
@@ -162,12 +178,10 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     for document in documents:
         for data, path, around in objects(document):
             opens = _ports(data) or any(key in data for key in _PROBES)
-            servers = list(_started(document, data, path, around)) if opens else []
-            if len(servers) != 1 or servers[0].program or servers[0].is_disaggregated:
+            servers = list(started(document, data, path, around)) if opens else []
+            if len(servers) != 1 or not port_of(servers[0]):
                 continue
-            given = servers[0].flag(("--port",))
-            port = given[0].strip("\"'") if given else _DEFAULT_PORT
-            yield from unreached_server(document, data, path, port)
+            yield from unreached_server(document, data, path, port_of(servers[0]))
             yield from _unreached_host(document, data, path, servers[0])
 
 
@@ -186,6 +200,21 @@ def _unreached_host(
         yield located(place, path, what, "give --host 0.0.0.0", "port-unreached", "warning")
 
 
+def port_of(server: Worker) -> str:
+    """Where the engine's own server listens; empty of any other."""
+    if server.program or server.is_disaggregated:
+        return ""
+    given = server.flag(("--port",))
+    return given[0].strip("\"'") if given else _DEFAULT_PORT
+
+
+def ends_of(pod: Mapping[str, Any]) -> Iterator[str]:
+    """The ports that containers of a pod open, each by its number and by its name."""
+    for container in listed(pod.get("containers")):
+        for row in listed(value_at(container, "ports")):
+            yield from (str(value_at(row, key)) for key in ("containerPort", "name"))
+
+
 def unreached_server(
     document: Yaml, data: Mapping[str, Any], path: str, port: str
 ) -> Iterator[Diagnostic]:
@@ -199,7 +228,7 @@ def unreached_server(
         what = f"the server listens at {port}, and {', '.join(ports)} is opened"
         fix = f"open {port}, or give --port {next(iter(ports))}"
         yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
-    named = _named_rows(data.get("ports"))
+    named = named_rows(data.get("ports"))
     numbers = {name: str(row.get("containerPort")) for name, row in named.items()}
     for probe, way in product(_PROBES, ("httpGet", "tcpSocket")):
         inner = f"{probe}.{way}.port"
@@ -216,7 +245,7 @@ def _ports(data: Mapping[str, Any]) -> dict[str, str]:
     """The ports that a container opens, each with its path; none where one of them is no number."""
     ports: dict[str, str] = {}
     rows = data.get("ports")
-    for index, row in enumerate(rows if isinstance(rows, list) else ()):
+    for index, row in enumerate(listed(rows)):
         key = next((key for key in ("containerPort", "target") if value_at(row, key)), None)
         text = str(value_at(row, key) if key else row).rpartition(":")[2].removesuffix("/tcp")
         if not text.isdigit():
@@ -244,12 +273,14 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
         around = replace(around, gpu=kinds.pop())
     if count := _number(value_at(data, "leaderWorkerTemplate.size")):
         where = below(path, "leaderWorkerTemplate.size")
-        around = replace(around, nodes=(count, where))
+        here = Place(count, document.locate(where), where)
+        around = replace(around, nodes=(count, here), others=_of_followers(document, data, path))
     if "componentType" in data or "podTemplate" in data:  # a service of a Dynamo graph
         count = _number(value_at(data, "multinode.nodeCount"))
         where = below(path, "multinode.nodeCount")
         role = ROLES.get(str(data.get(_SIDE) or data.get("type")))
-        around = replace(around, nodes=(count, where) if count else None, gpus=None, role=role)
+        nodes = (count, Place(count, document.locate(where), where)) if count else None
+        around = replace(around, nodes=nodes, gpus=None, role=role)
     for key in ("resources.gpu", "resources.accelerator"):
         named = _SERVICE_GPUS.fullmatch(str(value_at(data, key)))
         if named and (count := _number(named["first"] or named["last"])):
@@ -262,22 +293,39 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
             where = below(path, f"resources.limits.{key}")
             around = replace(around, gpus=Place(count, document.locate(where), where))
     devices = value_at(data, "deploy.resources.reservations.devices")
-    for index, device in enumerate(devices if isinstance(devices, list) else ()):
+    for index, device in enumerate(listed(devices)):
         ids = device.get("device_ids") if isinstance(device, Mapping) else None
         count = len(ids) if isinstance(ids, list) else _number(value_at(device, "count"))
         if count:
             key = "device_ids" if ids else "count"
             where = below(path, f"deploy.resources.reservations.devices.{index}.{key}")
             around = replace(around, gpus=Place(count, document.locate(where), where))
-    if volumes := _named_rows(data.get("volumes")):
-        maps = {name: value_at(row, "configMap.name") for name, row in volumes.items()}
-        around = replace(around, config_maps={name: str(row) for name, row in maps.items() if row})
+    if isinstance(labels := value_at(data, "metadata.labels"), Mapping) and "spec" in data:
+        around = replace(around, labels=labels)
+    if isinstance(data.get("containers"), list):
+        around = replace(around, pod=data)
+    for claim in listed(data.get("volumeClaimTemplates")):
+        if name := value_at(claim, "metadata.name"):
+            around = replace(around, volumes={**around.volumes, str(name): claim})
+    if volumes := named_rows(data.get("volumes")):
+        around = replace(around, volumes={**around.volumes, **volumes})
     for name, text, within in environment(data):
         if name in _VISIBLE and re.fullmatch(r"\d+(,\d+)*", text):
             where = below(path, within)
             count = len(text.split(","))
             around = replace(around, gpus=Place(count, document.locate(where), where))
     return around
+
+
+def _of_followers(document: Yaml, data: Mapping[str, Any], path: str) -> Place | None:
+    """The GPUs of a pod that follows the leader of its group."""
+    rows = "leaderWorkerTemplate.workerTemplate.spec.containers"
+    for index, row in enumerate(listed(value_at(data, rows))):
+        limits = value_at(row, "resources.limits")
+        if isinstance(limits, Mapping) and (count := _number(limits.get(_GPU))):
+            where = below(path, f"{rows}.{index}.resources.limits.{_GPU}")
+            return Place(count, document.locate(where), where)
+    return None
 
 
 def _labels(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -287,49 +335,51 @@ def _labels(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield str(key), str(label)
     required = f"affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
     terms = value_at(data, required)
-    for term in terms if isinstance(terms, list) else ():
+    for term in listed(terms):
         rows = value_at(term, "matchExpressions")
-        for row in rows if isinstance(rows, list) else ():
+        for row in listed(rows):
             values = value_at(row, "values")
             is_wanted = value_at(row, "operator") == "In" and isinstance(values, list)
             for label in values if is_wanted and isinstance(values, list) else ():
                 yield str(value_at(row, "key")), str(label)
 
 
-def _named_rows(rows: Any) -> dict[str, Mapping[str, Any]]:
+def named_rows(rows: Any) -> dict[str, Mapping[str, Any]]:
     """The mappings of a list by what each has as its name."""
-    listed = rows if isinstance(rows, list) else ()
-    return {str(row.get("name")): row for row in listed if isinstance(row, Mapping)}
+    return {str(row.get("name")): row for row in listed(rows) if isinstance(row, Mapping)}
+
+
+def listed(rows: Any) -> Sequence[Any]:
+    return rows if isinstance(rows, list) else ()
 
 
 def _mounted(data: Mapping[str, Any], around: Around) -> dict[str, str]:
     """The config maps of a container by the folder that each is mounted at."""
+    maps = {name: value_at(row, "configMap.name") for name, row in around.volumes.items()}
     return {
-        str(row.get("mountPath")).rstrip("/"): around.config_maps[name]
-        for name, row in _named_rows(data.get("volumeMounts")).items()
-        if name in around.config_maps
+        str(row.get("mountPath")).rstrip("/"): str(maps[name])
+        for name, row in named_rows(data.get("volumeMounts")).items()
+        if maps.get(name)
     }
 
 
-def _started(
-    document: Yaml, data: Mapping[str, Any], path: str, around: Around
-) -> Iterator[Worker]:
+def started(document: Yaml, data: Mapping[str, Any], path: str, around: Around) -> Iterator[Worker]:
     """The server that a container starts, or those that a script in its command does."""
     given = {name: text for name, text, _ in environment(data)}
     values = Values((), given)
-    listed: list[tuple[str, Location]] = []
+    single: list[tuple[str, Location]] = []
     found: list[Sequence[tuple[str, Location]]] = []
     spread = False
     for key in COMMANDS:
         for where, word in words_of(document, data, path, key, _is_line):
             if not _is_line(word.text):
-                listed.append((values.expanded(word.text), word.location))
+                single.append((values.expanded(word.text), word.location))
                 continue
             spread = spread or script_workers.spreads(word.text)
             for words in script_workers.started(word.text, START, given):
                 found.append([(each, inside(document, where, word.text, at)) for each, at in words])
-    if any(script.is_server(word) or holder(word) for word, _ in listed):
-        found.append(listed)
+    if any(script.is_server(word) or holder(word) for word, _ in single):
+        found.append(single)
     for each in found:
         maps = _mounted(data, around)
         worker = Worker(each, around.total, around.gpu, around.role, path, maps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -75,6 +75,13 @@ def side_of(name: str) -> ServerRole | None:
         "prefill" if found["prefill"] else "decode" for found in SIDE.finditer(rest)
     }
     return sides.pop() if len(sides) == 1 else None
+
+
+def of_named_side(section: Section, name: str) -> Section:
+    """A worker's options with the side that the name of its file tells."""
+    if section.role or "cache_transceiver_config" not in section.options:
+        return section
+    return replace(section, role=side_of(name.rpartition("/")[2]))
 
 
 def split(

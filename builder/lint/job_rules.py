@@ -161,8 +161,8 @@ def _together(job: Job) -> Iterator[Diagnostic]:
     apart = [row for row in steps if not {"overlap", "exact", "exclusive"} & row.options.keys()]
     total = job.number("nodes")
     wanted = [whole(row.options.get("nodes")) or total for row in apart]
-    if total and len(apart) > 1 and sum(filter(None, wanted)) > total:
-        what = f"{len(apart)} steps at a time want more than the {total} nodes of the job"
+    if total and len(apart) > 1 and (sought := sum(filter(None, wanted))) > total:
+        what = f"{len(apart)} steps at a time want {sought} nodes, and the job has {total}"
         what = f"{what}: the last one waits for ever"
         yield job_diagnostic("job-overlap", apart[-1].location, what, "srun")
     elif not total and len(apart) > 1:

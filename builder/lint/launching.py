@@ -12,6 +12,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, closest, located
 from ..facts.release import Release
 from ..rules import flags as server_flags
+from . import mounts
 from .job_script import whole
 from .script import LAUNCHER, Script, Statement, Word, before, is_server, starting
 from .server_commands import Command
@@ -88,6 +89,10 @@ def diagnostics(
         port, host = (command.value(name) or _default(name, release) for name in ("port", "host"))
         yield from published(words, port, host)
         yield from _ranks(words, command, options, release)
+        first = each[0].words[0].location.line
+        here = {values.expanded(row.name) for row in found.here if row.start.line <= first}
+        paths = [word for word in (command.option_file, *command.arguments[:1]) if word]
+        yield from mounts.of_command(words, paths, here)
     direct = {each[0]: command for each, command in runs if len(each) == 1}
     may_start = set(starting(rows))
     starts = [

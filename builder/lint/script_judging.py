@@ -24,7 +24,7 @@ from . import (
     workers,
     written,
 )
-from .content import Content, role_of
+from .content import Content, of_named_side, role_of
 from .coverage import Judged, Verdict
 from .section import Section, below, disagreements, section_diagnostics
 from .server_commands import Command, beside_flags, parse, read_option_file
@@ -203,7 +203,8 @@ def _by_name(
 def _urls(
     rows: Sequence[tuple[str, Content]], commands: Sequence[Command], path: Path
 ) -> Iterator[Diagnostic]:
-    """Addresses on this machine at which none of the servers that a script starts listens."""
+    """Addresses at which none of the servers that a script starts listens: those on this machine,
+    or all where there are as many as servers."""
     for _, content in rows:
         data = content.document.data if content.kind == kinds.DISAGGREGATED else None
         for where, port, ports in _unreached(data, commands):
@@ -234,11 +235,17 @@ def _unreached(data: Any, commands: Sequence[Command]) -> Iterator[tuple[str, st
     ports = [row.value("port") for row in commands if row.subcommand == "serve"]
     if not ports or not all(port.isdigit() for port in ports):
         return
-    for side in ("context_servers", "generation_servers"):
-        urls = value_at(data, f"{side}.urls") if isinstance(data, Mapping) else None
-        for index, url in enumerate(urls if isinstance(urls, list) else ()):
+    sides = {
+        side: urls
+        for side in ("context_servers", "generation_servers")
+        if isinstance(data, Mapping) and isinstance(urls := value_at(data, f"{side}.urls"), list)
+    }
+    are_all = sum(map(len, sides.values())) == len(ports)
+    for side, urls in sides.items():
+        for index, url in enumerate(urls):
             host, _, port = str(url).rpartition(":")
-            if host in ("localhost", "127.0.0.1") and port.isdigit() and port not in ports:
+            is_here = are_all or host in ("localhost", "127.0.0.1")
+            if is_here and port.isdigit() and port not in ports:
                 yield f"{side}.urls.{index}", port, ports
 
 
@@ -292,7 +299,11 @@ def _written(
         option = Section(each.data, each, is_open=True)
         content.diagnostics += section_diagnostics(option, rule_context)
     content.sections = [
-        replace(section, within=file.name, is_open=section.is_open or file.is_open)
+        replace(
+            of_named_side(section, file.name),
+            within=file.name,
+            is_open=section.is_open or file.is_open,
+        )
         for section in content.sections
     ]
     content.diagnostics = [replace(row, within=file.name) for row in content.diagnostics]

@@ -18,6 +18,7 @@ from ..facts.release import Release
 from ..files import read_text
 from ..rules.context import RuleContext
 from . import (
+    compose_services,
     containers,
     dockerfile,
     embedded,
@@ -25,6 +26,7 @@ from . import (
     kinds,
     mentioned_gpus,
     named_images,
+    references,
     script,
     script_judging,
     script_workers,
@@ -35,7 +37,7 @@ from . import (
     worker_rules,
     workers,
 )
-from .content import Content, side_of
+from .content import Content, of_named_side
 from .coverage import ITSELF, Judged, Verdict
 from .script_judging import SCRIPT
 from .section import MAX_DIAGNOSTICS, Section
@@ -47,6 +49,7 @@ from .server_commands import (
 from .variables import TEMPLATE, MaskedText, as_shell
 from .workers import Worker
 
+_ASKING = (embedded.EMBEDDED, embedded.COMPOSE)  # a Truss is held against its GPUs as it is read
 MODEL_CONFIG = "Triton config.pbtxt"
 DOCKERFILE = "Dockerfile"
 PYTHON = "Python program"
@@ -220,11 +223,7 @@ def _of_yaml(
     syntax = [row for document in source.documents for row in document.diagnostics]
     content = kinds.read(source.documents, rule_context.release)
     if content and content.kind == kinds.ENGINE and rule_context.role == "agg":
-        side = side_of(source.path.stem)
-        content.sections = [
-            replace(row, role=side) if "cache_transceiver_config" in row.options else row
-            for row in content.sections
-        ]
+        content.sections = [of_named_side(row, source.path.name) for row in content.sections]
     if content is None or content.kind.startswith(kinds.KUBERNETES):
         content = _with_embedded(source, content, rule_context.release)
     servers = [server for row in source.servers for server in row]
@@ -304,10 +303,8 @@ def _around(
         yield from containers.misspelt_programs(document)
     yield from containers.no_texts(source.documents)
     if servers:
-        yield from containers.misspelt_resources(source.documents)
-        yield from containers.misspelt_sides(source.documents)
-        yield from containers.unreached_ports(source.documents)
-        yield from containers.domain_nodes(source.documents)
+        yield from containers.diagnostics(source.documents)
+        yield from references.diagnostics(source.documents)
     else:
         yield from _gpus_beside(content)
     options = workers.by_file(content.sections)
@@ -315,12 +312,14 @@ def _around(
         for run in container_commands(document):
             options |= script_judging.written_options(run.script, rule_context)
     options = _on_disk(source, servers) | options
+    if content.kind == embedded.COMPOSE:
+        yield from compose_services.diagnostics(content.document, options)
     yield from worker_rules.diagnostics(servers, options, rule_context)
 
 
 def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
     """GPUs that a chart's values or the like ask for, against the ranks of the options there."""
-    for section in content.sections if content.kind in embedded.KINDS else ():
+    for section in content.sections if content.kind in _ASKING else ():
         around = containers.around_of(section.document, section.path)
         sizes = [name for name in section.options if str(name).endswith("_parallel_size")]
         world = surroundings.world_size(section.options) if sizes else None

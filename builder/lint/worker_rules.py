@@ -26,7 +26,7 @@ from .embedded_formats import WORKERS, WorkerFlags, worker_flags
 from .section import Section, disagreements, section_diagnostics
 from .surroundings import gpu_diagnostic, world_size
 from .variables import SHELL, TEMPLATE, value_of
-from .workers import MODE_FLAG, Worker
+from .workers import MODE_FLAG, Place, Worker
 
 _BLOCKS = "--kv-block-size"
 
@@ -178,10 +178,29 @@ def _gpus(
         return
     gpus = worker.gpus
     found = gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
+    if found and gpus.on_all_nodes:
+        fix = f"ask for {world} GPUs over all nodes, or make the parallel sizes multiply to"
+        found = replace(found, fix=f"{fix} {gpus.count}")
     if found and not known:  # what the file says may count before the flags
         found = replace(found, severity="warning")
     if found and (given or worker.file or found.severity == "error"):
+        yield from _at_each(found, gpus, world)
+
+
+def _at_each(found: Diagnostic, gpus: Place, world: int) -> Iterator[Diagnostic]:
+    """What is wrong with the GPUs of a server: where nodes and GPUs of each are given, nothing says
+    which of the two is meant."""
+    each = gpus.each
+    if each is None:
         yield found
+        return
+    nodes = gpus.count // each.count
+    ways = [f"give {world // each.count} nodes of {each.count} GPUs"] * (world % each.count == 0)
+    ways += [f"ask for {world // nodes} GPUs in each of {nodes} nodes"] * (world % nodes == 0)
+    fix = f"{', or '.join([*ways, 'make the parallel sizes multiply to'])} {gpus.count}"
+    found = replace(found, fix=fix)
+    yield found
+    yield replace(found, location=each.location, path=each.path)
 
 
 def _block_size(
@@ -264,13 +283,17 @@ def _missing_file(
     worker: Worker, files: Mapping[str, Mapping[str, Any]], read_files: Collection[str]
 ) -> Iterator[Diagnostic]:
     """A file that nothing gives, where one of almost the same name is given, or one that no server
-    reads."""
+    reads. In a folder that is told later, only a name that no server reads may be the one meant."""
     given = worker.file_flag
-    is_known = worker.given(files) is not None or serving.is_open(worker.file_path)
+    is_known = worker.given(files) is not None or serving.is_open(worker.file)
     if not given or not worker.file or is_known:
         return
     left = [name for name in files if name not in read_files and "." in name]
-    if near := closest(worker.file, files) or (left[0] if len(left) == 1 else None):
+    if serving.is_open(worker.file_path):
+        near = closest(worker.file, left)
+    else:
+        near = closest(worker.file, files) or (left[0] if len(left) == 1 else None)
+    if near:
         what = f"{given[0]} is not among the files that are given here"
         fix = f"did you mean {near}?"
         yield located(given[1], worker.path, what, fix, "missing-option-file")

@@ -39,12 +39,14 @@ ROLES: Mapping[str, ServerRole] = {"prefill": "prefill", "decode": "decode"}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A number of GPUs, and where it stands; `on_all_nodes` if they are those of several nodes."""
+    """A number of GPUs, and where it stands; `on_all_nodes` if they are those of several nodes.
+    Where the number of nodes stands there, `each` are those of one of them."""
 
     count: int
     location: Location
     path: str
     on_all_nodes: bool = False
+    each: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,125 @@
+"""What objects of one manifest say of each other and is not so: volumes, config maps, ports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..diagnostics import Diagnostic, closest, located
+from ..documents import Yaml, value_at
+from . import mounts
+from .containers import Around, ends_of, named_rows, objects, port_of, started
+from .mounts import Mount
+from .section import below
+from .workers import Worker
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")  # what a template does not put in later
+_VOLUME = re.compile(r"(?:^|\.)volumes\.\d+$")
+_MAP = "configMap.name"
+_RULE = "unknown-reference"
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A container that starts one server, with its document and what is around it."""
+
+    worker: Worker
+    data: Mapping[str, Any]
+    document: Yaml
+    around: Around
+
+
+def diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+    """All of that, around the containers that start a server."""
+    maps = _config_maps(documents)
+    servers = [
+        _Server(rows[0], data, document, around)
+        for document in documents
+        for data, path, around in objects(document)
+        if len(rows := list(started(document, data, path, around))) == 1
+    ]
+    for server in servers:
+        if given := server.worker.file_flag:
+            path, place = server.worker.file_path, given[1]
+            mounted = list(_mounts(server, maps))
+            yield from mounts.lost(path, place, server.worker.path, mounted)
+        yield from _volumes(server)
+    yield from _maps(documents, maps, {row.worker.file for row in servers})
+    for document in documents:
+        if value_at(document.data, "kind") == "Service":
+            yield from _target_ports(document, servers)
+
+
+def _config_maps(documents: Sequence[Yaml]) -> dict[str, Mapping[str, Any]]:
+    """The files of each config map by its name."""
+    rows = [row.data for row in documents if value_at(row.data, "kind") == "ConfigMap"]
+    names = [str(value_at(row, "metadata.name")) for row in rows]
+    files = [value_at(row, "data") for row in rows]
+    return {name: row for name, row in zip(names, files, strict=True) if isinstance(row, Mapping)}
+
+
+def _mounts(server: _Server, maps: Mapping[str, Mapping[str, Any]]) -> Iterator[Mount]:
+    """What a container mounts, with the files of the config maps among it."""
+    for name, row in named_rows(server.data.get("volumeMounts")).items():
+        target, part = str(row.get("mountPath")).rstrip("/"), row.get("subPath")
+        volume = value_at(server.around.volumes.get(name), "configMap")
+        source = value_at(volume, "name")
+        items = value_at(volume, "items")
+        listed = items if isinstance(items, list) else ()
+        files = [str(value_at(item, "path")) for item in listed] or [*maps.get(str(source), ())]
+        names = {file.rpartition("/")[2]: f"{target}/{file}" for file in files}
+        if part:
+            names = {target.rpartition("/")[2]: target}
+        yield Mount(f"config map {source}" if source else f"volume {name}", target, names)
+
+
+def _volumes(server: _Server) -> Iterator[Diagnostic]:
+    """Mounts of a volume that the pod has not, beside one of almost the same name."""
+    known = server.around.volumes
+    rows = server.data.get("volumeMounts")
+    for index, row in enumerate(rows if isinstance(rows, list) and known else ()):
+        name = str(value_at(row, "name"))
+        if name not in known and _NAME.fullmatch(name) and (near := closest(name, known)):
+            where = below(server.worker.path, f"volumeMounts.{index}.name")
+            what, fix = f"no volume of the pod is called {name}", f"did you mean {near}?"
+            yield located(server.document.locate(where), where, what, fix, _RULE)
+
+
+def _maps(
+    documents: Sequence[Yaml], maps: Mapping[str, Mapping[str, Any]], read_files: set[str]
+) -> Iterator[Diagnostic]:
+    """Config maps that are not here, where one that nobody asks for has what a server reads."""
+    asked = [
+        (str(name), document, below(path, _MAP))
+        for document in documents
+        for data, path, _ in objects(document)
+        if _VOLUME.search(path) and (name := value_at(data, _MAP))
+    ]
+    names = {name for name, _, _ in asked}
+    left = [name for name, files in maps.items() if name not in names and read_files & files.keys()]
+    for name, document, path in asked:
+        if name not in maps and len(left) == 1 and _NAME.fullmatch(name):
+            what, fix = f"no config map here is called {name}", f"did you mean {left[0]}?"
+            yield located(document.locate(path), path, what, fix, _RULE)
+
+
+def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagnostic]:
+    """Ports of a Service at which the servers that it selects do not listen."""
+    selector, ports = (value_at(document.data, f"spec.{key}") for key in ("selector", "ports"))
+    if not isinstance(selector, Mapping) or not isinstance(ports, list):
+        return
+    chosen = [row for row in servers if selector.items() <= dict(row.around.labels).items()]
+    listening = {port for row in chosen if (port := port_of(row.worker))}
+    opened = {end for row in chosen for end in ends_of(row.around.pod)}
+    for index, row in enumerate(ports):
+        key = "targetPort" if value_at(row, "targetPort") is not None else "port"
+        target = str(value_at(row, key))
+        known = {*listening, *opened}
+        if len(listening) != 1 or target in known or not _NAME.fullmatch(target):
+            continue
+        where = f"spec.ports.{index}.{key}"
+        what = f"{target} is no port of the pods that this selects: their server listens at "
+        what, fix = what + min(listening), f"give targetPort: {min(listening)}"
+        yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
