@@ -12,9 +12,11 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import EBUSY
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from .files import parse_json, without_links
 
 LAUNCH = "launch.json"
 FORMAT = 1
+LOCK_S = 4.0  # that others may write beside a bundle before nobody is waited for any longer
 REQUIRED = ("tool", "engine", "inputs", "decisions", "memory", "files")
 
 
@@ -130,13 +133,28 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time below a folder; the lock ends with the process."""
+    """One writer at a time below a folder; the lock ends with the process.
+
+    Whoever may read the folder may hold it: nobody is waited for without end.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        end_s = time.monotonic() + LOCK_S
+        while not _locks(descriptor):
+            if time.monotonic() > end_s:
+                raise OSError(EBUSY, "another process holds its lock", str(folder))
+            time.sleep(0.02)
         yield
     finally:
         os.close(descriptor)
+
+
+def _locks(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _replace(folder: Path, files: Mapping[str, File]) -> None:
@@ -156,6 +174,8 @@ def _replace(folder: Path, files: Mapping[str, File]) -> None:
         raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        if old.is_file():
+            old.unlink()
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -173,6 +193,10 @@ def _write_file(path: Path, file: File) -> None:
 
 
 def _check_replaceable(folder: Path, force: bool) -> None:
+    if folder.exists() and not folder.is_file() and not folder.is_dir():
+        # In the place of /dev/null a folder would be one for everybody on the machine.
+        what = "is a device, pipe or socket"
+        raise BadInput(Diagnostic(str(folder), what, "give the name of a folder"))
     if force or not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     remedy = "choose another folder, or add --force to replace it"

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
+import pty
+import stat
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +19,7 @@ from builder import bundle, pipeline
 from builder.contents import MANIFEST
 from builder.errors import BadInput, DamagedBundle
 from maintenance import update_advisories
-from tests.conftest import Run
+from tests.conftest import ROOT, Run
 from tests.security.attacks import survive
 from tests.security.test_hostile_inputs import LLAMA, tensor
 
@@ -84,6 +91,57 @@ def test_a_link_inside_a_bundle_is_not_followed_when_it_is_replaced(
     assert builder("render", "llama-tiny", "-o", "b").returncode == 2
     assert builder("render", "llama-tiny", "-o", "b", "--force").returncode == 0
     assert (outside / "keep").read_text() == "mine" and not (folder / "link").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_bundle_takes_the_place_of_no_device(
+    kind: str, force: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Whoever may write to /dev would else leave the machine without its /dev/null."""
+    place = tmp_path / "b"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "device":
+        place.symlink_to(os.ttyname(pty.openpty()[1]))
+    else:
+        os.mknod(place, stat.S_IFSOCK | 0o600)
+    mode = place.stat().st_mode
+    done = survive("render", "llama-tiny", "-o", "b", *force, cwd=tmp_path)
+    assert "device, pipe or socket" in done.stderr and place.stat().st_mode == mode
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_file_that_a_bundle_replaces_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "b").write_text("x")
+    survive("render", "llama-tiny", "-o", "b", cwd=tmp_path)
+    survive("render", "llama-tiny", "-o", "b", "--force", cwd=tmp_path, codes=(0,))
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_lock_that_somebody_holds_is_no_hang(tmp_path: Path) -> None:
+    """Whoever can read a folder can lock it, as each user can /tmp."""
+    held = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    started_s = time.monotonic()
+    try:
+        done = survive("render", "llama-tiny", "-o", "b", cwd=tmp_path)
+    finally:
+        os.close(held)
+    assert "lock" in done.stderr and time.monotonic() - started_s < 9
+
+
+def test_an_interrupt_while_a_command_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
+    for room in ("builder", "launch"):
+        (tmp_path / "stop").mkdir(exist_ok=True)
+        (tmp_path / "stop/argparse.py").write_text("raise KeyboardInterrupt\n")
+        done = subprocess.run(
+            [sys.executable, "-m", room, "--help"],
+            env={**os.environ, "PYTHONPATH": f"{tmp_path / 'stop'}:{ROOT}"},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 # What no file can be called, each beside an option or an argument that wants one.
