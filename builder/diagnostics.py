@@ -101,28 +101,51 @@ def located(
     return Diagnostic("", message, fix, rule, severity, path, location, within)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The remedy for an unknown name: the one that was misspelt, or all of them if they are few.
+def nearest(name: str, known: Iterable[str], most_listed: int = MOST_LISTED) -> str:
+    """The remedy for an unknown name: the one that was misspelt, those of its words, or all of them
+    if they are few.
 
     >>> nearest("gb2000", ["gb200", "h200"])
     'did you mean gb200? Known: gb200, h200'
     >>> nearest("gh200", ["gb200", "h200"])
     'Known: gb200, h200'
+    >>> nearest("trtlm", ["auto", "flashinfer_trtllm"])
+    'did you mean flashinfer_trtllm? Known: auto, flashinfer_trtllm'
     """
-    names = sorted(known)
+    names = sorted(known, key=lambda text: (int(text) if text.isdecimal() else 0, text))
     listing = f"Known: {', '.join(names)}"
-    if close := closest(name, names):
-        return f"did you mean {close}? {listing if len(names) <= 8 else ''}".rstrip()
-    if len(names) <= MOST_LISTED:
+    close = closest(name, names)
+    alike = [close] if close else _of_words(name, names)
+    if alike and len(alike) <= MOST_ALIKE:
+        return f"did you mean {either(alike)}? {listing if len(names) <= 8 else ''}".rstrip()
+    if len(names) <= most_listed:
         return listing
-    own = _words(name)
-    alike = [other for other in names if own and own <= _words(other)][:MOST_ALIKE]
+    own = _long_runs(name)
+    alike = [other for other in names if own and own <= _long_runs(other)][:MOST_ALIKE]
     told = f", as {either(alike)}" if alike else ""
     return f"one of {len(names)} known names is expected{told}"
 
 
-def _words(name: str) -> set[str]:
+def _long_runs(name: str) -> set[str]:
     return {run for run in _RUNS.findall(name.lower()) if len(run) >= _LEAST_WORD}
+
+
+def _of_words(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that have every word of `name`: as it is, misspelt or shortened."""
+    given = _in_words(name)
+    return [
+        other
+        for other in known
+        if any(len(word) >= _LEAST_WORD for word in given)
+        and all(any(_is_like(word, part) for part in _in_words(other)) for word in given)
+    ]
+
+
+def _is_like(word: str, other: str) -> bool:
+    short, long = sorted((word, other), key=len)
+    is_shortened = len(short) >= _LEAST_WORD and _is_shortened(word, other)
+    is_shortened &= not re.search(r"[0-9]", long[len(short) :])  # a number is another one
+    return word == other or is_shortened or _slips(word, other) is not None
 
 
 def either(names: Iterable[str]) -> str:

@@ -165,6 +165,9 @@ JOB_SCRIPTS_FILE: Any = {
 # Options that are gone or have moved, and what is said of each now.
 FORMER_OPTIONS: Any = {"source": Text, "options": {"*": Text}}
 
+# Other words for values of options, each with the values that it may mean.
+VALUE_WORDS: Any = {"source": Text, "words": {"*": Names}}
+
 # What stands around engine options: the sections of launchers' files, the engine's variables.
 LAYOUT: Any = {
     "source": Text,

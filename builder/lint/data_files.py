@@ -53,6 +53,7 @@ def schemas() -> Mapping[str, Any]:
         "formats/*_worker.yaml": WorkerFlags,
         "formats/embedded.yaml": EmbeddedFormats,
         "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
+        "formats/value_words.yaml": plain_data.VALUE_WORDS,
         "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
         "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,
         "formats/vllm.yaml": Formats,

@@ -20,7 +20,8 @@ from ..facts.release import Release
 from .section import Section, below
 
 KIND = "LLM API program"
-_USE = re.compile(r"\b\w*(?:LLM|LlmArgs|EngineArgs)\s*\(")
+_USE = re.compile(r"\b\w*(?:LLM|LlmArgs|EngineArgs|LLMConfig|EngineProcessorConfig)\s*\(")
+_WRAPPER = re.compile(r"\bray\.(?:serve|data)\.llm\b")  # which names no engine
 MAX_DEPTH = 20
 MOST_VALUES = 10_000  # of a program: lists of lists of one name double at every level
 
@@ -44,7 +45,9 @@ TENSORRT_LLM = Api(
 
 def may_hold(text: str) -> bool:
     """Whether a text can be a program of an engine's LLM API."""
-    return _USE.search(text) is not None and engines.are_mentioned(text)
+    if _USE.search(text) is None:
+        return False
+    return engines.are_mentioned(text) or _WRAPPER.search(text) is not None
 
 
 def sections(

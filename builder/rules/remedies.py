@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from ..diagnostics import Diagnostic, closest, nearest, of_same_words
+from ..diagnostics import Diagnostic, closest, either, nearest, of_same_words
 from ..documents import DATA
 from ..facts import counterparts, data_file, engines, plain_data
 from ..facts import release as releases
@@ -15,6 +15,8 @@ from ..facts.release.version import oldest_first
 from .options import ANY_KEY, OptionPath, by_name, kind_fields, shown, spelled
 
 FORMER = DATA / "formats" / "former_options.yaml"
+VALUE_WORDS = DATA / "formats" / "value_words.yaml"
+MOST_VALUES = 60  # of an option, which nobody can guess, so that all are told
 
 
 @cache
@@ -25,8 +27,18 @@ def former_options() -> Mapping[str, str]:
     return table
 
 
+@cache
+def _value_words() -> Mapping[str, Sequence[str]]:
+    table: Mapping[str, Sequence[str]] = data_file.load(VALUE_WORDS, plain_data.VALUE_WORDS)[
+        "words"
+    ]
+    return table
+
+
 def unknown_value(release: Release, field: Field, value: Any, place: OptionPath) -> Diagnostic:
-    remedy = nearest(str(value), [str(item) for item in field["values"]])
+    values = [str(item) for item in field["values"]]
+    remedy = _of_value_words(release, str(value), values, place)
+    remedy = remedy or nearest(str(value), values, MOST_VALUES)
     if home := _home_of_value(release, field, value, place):
         remedy = f"its place is {home}"
     others = [other for other in _others(release) if _allows(other, place.schema, value)]
@@ -38,6 +50,18 @@ def unknown_value(release: Release, field: Field, value: Any, place: OptionPath)
         remedy,
         rule="unknown-value",
     )
+
+
+def _of_value_words(release: Release, value: str, values: Sequence[str], place: OptionPath) -> str:
+    """What a value is another word for: a value of the option, here or in other releases."""
+    words = _value_words().get(value.lower(), ())
+    if meant := [word for word in words if word in values]:
+        return f"did you mean {either(meant)}?"
+    for word in words:
+        others = [other for other in _others(release) if _allows(other, place.schema, word)]
+        if others:
+            return f"did you mean {word}? {age(release, others)}"
+    return ""
 
 
 def _home_of_value(release: Release, field: Field, value: Any, place: OptionPath) -> str:

@@ -6,7 +6,8 @@ release does not know is refused at any depth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -116,11 +117,20 @@ def _enum(release: Release, field: Field, value: Any, place: OptionPath) -> Iter
     if spelled(field, value) is not None:
         return
     fault = unknown_value(release, field, value, place)
-    if not (field.get("open") and isinstance(value, str)):
+    if not (field.get("open") and isinstance(value, str)) or _is_respelt(value, field["values"]):
         yield fault
     elif value != field.get("default"):
         what = f"{value} is no value of release {release.name}, and a plugin has to bring it"
         yield replace(fault, message=what, severity="warning")
+
+
+def _is_respelt(value: str, values: Iterable[Any]) -> bool:
+    """Whether a text is one of some values but for its dashes and capitals."""
+
+    def letters(text: str) -> str:
+        return re.sub(r"[-_. ]", "", text.lower())
+
+    return letters(value) in {letters(str(each)) for each in values}
 
 
 def _union(

@@ -14,7 +14,9 @@ from .formats import ENGINE, ENGINE_FILE, formats
 def may_hold(name: str, text: str, data: Any) -> bool:
     """Whether a file may hold commands or options of the engine, told without its tables. `data` is
     that of its first document."""
-    names = (ENGINE, ENGINE.upper(), *formats().signature, *formats().marks)
+    known = formats()
+    wrapped = (*known.wrapped_in, known.wrapped_beside)
+    names = (ENGINE, ENGINE.upper(), *known.signature, *known.marks, *wrapped)
     if any(each in text or each.replace("_", "-") in text for each in names):
         return True
     keys = [str(key) for key in data] if isinstance(data, Mapping) else []

@@ -117,6 +117,10 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
         found.is_open = True
         return
     value = Word(value_text, word.location, word.certain) if equals else None
+    if equals and not value_text and rest and not word.quoted and not _is_flag(rest[0]):
+        what, fix = "has a space behind its =", f"write {name}={rest[0].text}"
+        found.wrong(name, word.location, what, fix, "stray-word")
+        value = rest.pop(0)
     if name.startswith("-O"):
         name, value = "--optimization-level", _level(name, value, rest, word)
     top, dot, keys = spelled(name).partition(".")
@@ -261,6 +265,13 @@ def _value(argument: Argument, word: Word, found: Arguments) -> Any:
         return Variable(text)
     if argument.kind == "json" or (argument.kind == "loose" and text.lstrip()[:1] in ("{", "[")):
         return _json_value(argument.spelling, word, found)
+    items = argument.option.get("items", {})
+    is_named = "=" in text or text.lstrip().startswith("{")
+    told = any(row.path == argument.spelling for row in found.diagnostics)
+    if items.get("type") == "record" and not is_named and not told:
+        what = f"{text} is neither NAME=PATH nor JSON"
+        fix = f"write {argument.spelling} NAME=PATH"
+        found.wrong(argument.spelling, word.location, what, fix, "flag-value")
     return _of_text(argument, text)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...diagnostics import Location
@@ -14,7 +15,7 @@ from .. import python_api, script, written
 from ..dockerfile import has_base
 from ..launchers import recipe_roles
 from ..script import Word
-from ..section import below, int_at
+from ..section import Section, below, int_at
 from ..server_commands import COMMANDS
 from ..variables import SHELL, MaskedText
 from ..workers import Place
@@ -51,17 +52,47 @@ def of_program(text: str, release: Release) -> Iterator[Given]:
         yield _of_command(command, release, is_extended(text))
     api = python_api.Api(release.engine.module, formats().python_classes)
     for section in python_api.sections(text, release, api=api) or ():
-        found = Arguments(is_open=section.is_open)
-        for key, value in section.options.items():
-            place, inner = section.document.locate(key), formats().python_numbers.get(key)
-            value = {inner: value} if inner and isinstance(value, int) else value
-            if key in release.top_level:
-                found.set(key, value, key, place)
-            elif key not in formats().python_options:
-                found.unknown[key] = ("", place)
-        places = section.document.places.items()
-        found.places |= {path: place for path, place in places if "." in path}
-        yield Given(found, is_engine_file=True)
+        yield _of_section(section, release)
+    holders = formats().wrapped_in if formats().wrapped_not not in text.lower() else {}
+    api = python_api.Api(formats().wrapper, tuple(holders))
+    for section in python_api.sections(text, release, api=api) or ():
+        for name in dict.fromkeys(holders.values()):
+            if isinstance(section.options.get(name), Mapping):
+                yield _wrapped(section.document, section.options[name], name, release)
+
+
+def _of_section(section: Section, release: Release) -> Given:
+    """The options of an engine that a program constructs."""
+    found = Arguments(is_open=section.is_open)
+    for key, value in section.options.items():
+        place, inner = section.document.locate(key), formats().python_numbers.get(key)
+        value = {inner: value} if inner and isinstance(value, int) else value
+        if key in release.top_level:
+            found.set(key, value, key, place)
+        elif key not in formats().python_options:
+            found.unknown[key] = ("", place)
+    places = section.document.places.items()
+    found.places |= {path: place for path, place in places if "." in path}
+    return Given(found, is_engine_file=True)
+
+
+def _wrapped(document: Yaml, data: Mapping[str, Any], path: str, release: Release) -> Given:
+    """The options that another program's file or class hands to the engine and to its server, by
+    their own names."""
+    found = Arguments()
+    for key, value in data.items():
+        place = document.locate(below(path, str(key)))
+        if key in release.top_level or key in release.server_options:
+            found.set(str(key), value, str(key), place)
+        else:
+            found.unknown[str(key)] = ("", place)
+    start = f"{path}."
+    found.places |= {
+        inner.removeprefix(start): place
+        for inner, place in document.places.items()
+        if inner.startswith(start)
+    }
+    return Given(found, path, is_engine_file=True)
 
 
 def is_extended(text: str) -> bool:
@@ -197,7 +228,9 @@ def _walk(
         inner, name = below(path, str(key)), str(key)
         if key == "value" and data.get("name") in formats().flag_lists:  # of a variable
             name = data["name"]
-        if name in formats().option_holders and isinstance(value, Mapping):
+        if isinstance(value, Mapping) and _is_wrapped(data, name):
+            yield _wrapped(document, value, inner, release)
+        elif name in formats().option_holders and isinstance(value, Mapping):
             asked = _asked_gpus(document, data, path, value)
             yield from _held(document, value, inner, release, asked)
             yield from _walk(document, value, inner, release, extended, known)
@@ -214,6 +247,13 @@ def _walk(
             yield from _in_text(document, value, inner, release, extended)
 
 
+def _is_wrapped(data: Any, name: str) -> bool:
+    """Whether options of an engine that is not said to be another one stand at a key."""
+    known = formats()
+    is_held = name in known.wrapped_in.values() and known.wrapped_beside in data
+    return is_held and known.wrapped_not not in str(data).lower()
+
+
 def _in_text(
     document: Yaml, text: str, path: str, release: Release, extended: bool
 ) -> Iterator[Given]:
@@ -221,11 +261,14 @@ def _in_text(
     if "```" in text:
         for command in commands.in_prose(text, path, document):
             yield _of_command(command, release, extended)
-    elif re.search(r"\.ya?ml$", path):
+    elif (is_wrapped := formats().wrapped_beside in text) or re.search(r"\.ya?ml$", path):
         start = document.blocks.get(path) or START
         for inner in MaskedText(text, SHELL).documents(start):
             if is_configuration(inner.data, release):
                 yield _configuration(inner, inner.data, "", release, path, False)
+            elif is_wrapped:
+                rows = _walk(inner, inner.data, "", release, extended, set())
+                yield from (replace(row, within=path) for row in rows)
 
 
 def _asked_gpus(

@@ -40,6 +40,13 @@ class Formats:
     json_flags: tuple[Text, ...]
     python_classes: tuple[Text, ...]
     python_options: tuple[Text, ...]
+    wrapper: Text
+    wrapped_in: dict[str, Text]
+    wrapped_beside: Text
+    wrapped_not: Text
+    request_class: Text
+    request_names: tuple[Text, ...]
+    request_words: dict[str, Text]
     python_numbers: dict[str, Text]
     brought_by: dict[str, Text]
     lifted: dict[str, Text]

@@ -97,10 +97,13 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
         return
     wrong = {row.where for row in found if row.rule in WRONG_VALUES}
     unknown = [row.where for row in found if row.rule == "unknown-key"]
+    meant_by_others = _meant_options(arguments, release)
     is_whole = given.is_engine_file or (given.as_flags and "config" not in every)
     for row in constraints.violations(every, rule_context):
         meant = any(where.startswith(f"{row.where}.") for where in unknown)
         if row.where in wrong or meant:  # one mistake is one error
+            continue
+        if meant_by_others & _options_of(row, release):
             continue
         if not (is_whole or _is_told(row, every, release)):
             message = f"{row.message}, as far as this part of the options says"
@@ -112,10 +115,24 @@ def _is_told(row: Diagnostic, options: Mapping[str, Any], release: Release) -> b
     """Whether all that a broken rule rests on stands here: a command and its configuration file
     have each a part of the options, and what one lacks the other may have. The model is known, or
     no rule of its facts were broken."""
+    return _options_of(row, release) - {"model"} <= options.keys()
+
+
+def _options_of(row: Diagnostic, release: Release) -> set[str]:
+    """The options that a broken rule rests on."""
     known = (row.rule, row.severity)
     rules = (x for x in constraints.of_release(release) if (x.id, x.severity) == known)
-    needed = {path.partition(".")[0] for rule in rules for path in rule.options()} - {"model"}
-    return needed <= options.keys()
+    return {path.partition(".")[0] for rule in rules for path in rule.options()}
+
+
+def _meant_options(arguments: Arguments, release: Release) -> set[str]:
+    """The options that unknown names are misspellings of, or whose place is there now."""
+    found: set[str] = set()
+    for name in arguments.unknown:
+        told = formats().former.get(_option(name), "")
+        found |= set(re.findall(r"\w+", told)) & release.top_level.keys()
+        found |= {_meant(name, release) or ""} - {""}
+    return found
 
 
 def _of_commands(options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:
@@ -169,6 +186,8 @@ def _meant(name: str, release: Release) -> str | None:
     """The option that an unknown name is a misspelling of."""
     names = {row.name for row in known(release).values()}
     option = _option(name)
+    if turned := _turned(option, names):
+        return turned
     if found := closest(option, names):
         return found
     off = option.removeprefix("no_")
@@ -176,6 +195,14 @@ def _meant(name: str, release: Release) -> str | None:
         found = closest(off, names) or _alike(off, names)
         return found and f"no_{found}"
     return _alike(option, names)
+
+
+def _turned(option: str, names: Collection[str]) -> str | None:
+    """What turns off the option that a name would turn on, or the reverse: `no_enable_x` for
+    `disable_x`."""
+    word, _, rest = option.partition("_")
+    other = {"disable": "enable", "enable": "disable"}.get(word)
+    return f"no_{other}_{rest}" if other and f"{other}_{rest}" in names else None
 
 
 def _alike(option: str, names: Collection[str]) -> str | None:

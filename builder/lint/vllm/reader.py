@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from ...diagnostics import Diagnostic
+from ...diagnostics import Diagnostic, Location, located
 from ...documents import Variable, Yaml
 from ...facts import engines, release
 from ...facts.release import Release
@@ -19,7 +20,7 @@ from ..shell_values import Values
 from ..surroundings import rank_diagnostics
 from ..validate import DOCKERFILE, PYTHON, Text
 from ..variables import variable_paths
-from . import files, gpus, listening, variables
+from . import files, gpus, listening, requests, variables
 from .formats import ENGINE, ENGINE_FILE, formats
 from .judging import Given, diagnostics, model_of
 from .releases import naming, stating
@@ -96,6 +97,8 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
     found += variables.diagnostics(source.text, table)
     for row, holder in rows:
         found += listening.diagnostics(row, holder, table)
+    if source.form == PYTHON:
+        found += requests.diagnostics(source.text, table)
     if source.form == SCRIPT:
         found += listening.same_port(given, source.text, table)
         found += _of_lines(source.text, given)
@@ -105,6 +108,8 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
     kind = _kind(source, given)
     if kind in (OPTIONS, MODEL):
         found += source.documents[0].diagnostics
+    if kind == MODEL:
+        found += _no_json(source.text)
     return Verdict(kind, found, _judged(given))
 
 
@@ -119,6 +124,16 @@ def _given(source: Text, table: Release, is_told: bool) -> list[tuple[Given, Yam
         for document in source.documents
         for row in files.of_document(document, source.text, table, source.path.name, is_told)
     ]
+
+
+def _no_json(text: str) -> Iterator[Diagnostic]:
+    """What Triton's backend, which reads JSON, does not take in a file that is YAML as well."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as fault:
+        what = f"is no JSON: {fault.msg[:1].lower()}{fault.msg[1:]}"
+        fix = "keep to JSON: double quotes, no comma behind the last value, no comments"
+        yield located(Location(fault.lineno, fault.colno), "", what, fix)
 
 
 def _of_lines(text: str, given: Sequence[Given]) -> Iterator[Diagnostic]:

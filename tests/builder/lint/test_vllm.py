@@ -113,6 +113,26 @@ WRONG = {
         "its place is --eplb-config.num_redundant_experts",
     ),
     "--kv-cache-dtype int8": ("--kv-cache-dtype", "int8_per_token_head"),
+    "--moe-backend trtlm": ("--moe-backend", "did you mean flashinfer_trtllm?"),
+    "--all2all-backend deepep": (
+        "--all2all-backend",
+        "did you mean deepep_high_throughput, deepep_low_latency or deepep_v2?",
+    ),
+    "--linear-backend fastest": ("--linear-backend", "machete"),
+    "--kv-cache-dtype fp8_e4m3fn": ("--kv-cache-dtype", "did you mean fp8_e4m3?"),
+    "--dtype bf16": ("--dtype", "did you mean bfloat16?"),
+    "--enable-auto-tool-choice --tool-call-parser qwen3-coder": (
+        "--tool-call-parser",
+        "did you mean qwen3_coder?",
+    ),
+    "--enable-auto-tool-choice --tool-call-parsr hermes": (
+        "--tool-call-parsr",
+        "did you mean --tool-call-parser?",
+    ),
+    "--enable-lora --lora-modules sql /lora/sql": ("--lora-modules", "NAME=PATH"),
+    "--disable-prefix-caching": ("--disable-prefix-caching", "mean --no-enable-prefix-caching"),
+    "--max-model-len= 8192": ("--max-model-len", "write --max-model-len=8192"),
+    "--override-pooler-config '{}'": ("--override-pooler-config", "it is --pooler-config now"),
     "--allowed-origins *.example.com": ("--allowed-origins", "single quotes"),
     "--limit-mm-per-prompt image=2": ("--limit-mm-per-prompt", "single quotes"),
     "--compilation-config '{\"full_cuda_graph\": true}'": (
@@ -359,6 +379,8 @@ def test_options_of_tritons_backend_have_the_names_of_the_engine(tmp_path: Path)
     assert [row.path for row in found] == ["max-model-len", "gpu_memory_utilisation", "port"]
     assert "max_model_len" in found[0].fix
     assert "gpu_memory_utilization" in found[1].fix
+    (found,) = errors(tmp_path, "1/model.json", '{"model": "m",\n"seed": 1,\n}\n', NEWEST)
+    assert (found.rule, found.location.line) in (("syntax", 2), ("syntax", 3))  # by Python's own
 
 
 RELEASES = {
@@ -449,6 +471,7 @@ def test_a_file_of_both_engines_is_judged_by_both(tmp_path: Path) -> None:
 
 BROUGHT = {
     "--tool-call-parser hermess --enable-auto-tool-choice": "did you mean hermes?",
+    "--quantization bnb": "did you mean bitsandbytes? it is gone since release 0.32.0",
     "--tokenizer-mode fast": "Known: auto, cohere, deepseek_v32",
     "--kv-transfer-config.kv_connector NixlConnecter --kv-transfer-config.kv_role kv_both": (
         "did you mean NixlConnector?"

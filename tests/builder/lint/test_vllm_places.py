@@ -155,6 +155,44 @@ def serve(port):
     command = f"vllm serve some/model --port {port} --max-model-lenght 4" <<< unknown-flag: len
     subprocess.run(command, shell=True)
 """,
+    "a program of Ray": """from ray.serve.llm import LLMConfig
+OPTIONS = dict(
+    max_num_seqs=64,
+    enable_auto_tool_choice=True, tool_call_parser="hermes",
+    max_model_length=8192, <<< unknown-key: did you mean max_model_len?
+)
+LLMConfig(model_loading_config={"model_id": "one"}, engine_kwargs=OPTIONS)
+""",
+    "an application of Ray": """applications:
+- args:
+    llm_configs:
+    - model_loading_config: {model_id: one}
+      engine_kwargs:
+        gpu_memory_utilisation: 0.9 <<< unknown-key: did you mean gpu_memory_utilization?
+""",
+    "an application of Ray in a manifest": """apiVersion: ray.io/v1
+kind: RayService
+spec:
+  serveConfigV2: |
+    applications:
+    - args:
+        llm_configs:
+        - model_loading_config: {model_id: one}
+          engine_kwargs:
+            tensor_paralel_size: 2 <<< unknown-key: did you mean tensor_parallel_size?
+""",
+    "GPUs of a task": """resources:
+  accelerators: {A100-80GB: 4} <<< gpus-below-ranks: ask for 8 GPUs
+run: |
+  vllm serve some/model --tensor-parallel-size 8
+""",
+    "a request of a program": """from vllm import LLM, SamplingParams
+llm = LLM("some/model")
+llm.generate("x", SamplingParams(
+    temperature=0,
+    max_new_tokens=8, <<< unknown-key: it is max_tokens
+))
+""",
     "classes of a program": """from vllm import LLM
 from vllm.config import CompilationConfig
 LLM("some/model", compilation_config=CompilationConfig(
@@ -213,6 +251,11 @@ RIGHT = {
     "other_service": "[Service]\nExecStart=/usr/sbin/sshd -D --port 80000\n",
     "told_py": '"""vllm serve m --prot 1"""\nprint(\'vllm serve is gone --no more\')\n'
     "c = ['vllm', 'serve', M, 'and', *rest]\n",
+    "ray_py": "from ray.serve.llm import LLMConfig\nLLMConfig(engine_kwargs={'seed': N})\n"
+    "SGLangServer(LLMConfig(engine_kwargs={'mem_fraction_static': 0.8}))\n",
+    "tasks_yaml": "resources: {accelerators: 'H100:8'}\nnum_nodes: 2\n"
+    "run: vllm serve some/model --tensor-parallel-size 16\n",
+    "requests_py": "from vllm import LLM, SamplingParams\nLLM('m')\nSamplingParams(2, top_p=1)\n",
     "number_py": "from vllm import LLM\nLLM('m', compilation_config=3)\n",
     "other_py": "from vllm import SamplingParams\nfrom mine import LLM\nLLM(max_num_seq=4)\n",
 }
