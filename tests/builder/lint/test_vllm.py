@@ -379,8 +379,8 @@ def test_options_of_tritons_backend_have_the_names_of_the_engine(tmp_path: Path)
     assert [row.path for row in found] == ["max-model-len", "gpu_memory_utilisation", "port"]
     assert "max_model_len" in found[0].fix
     assert "gpu_memory_utilization" in found[1].fix
-    (found,) = errors(tmp_path, "1/model.json", '{"model": "m",\n"seed": 1,\n}\n', NEWEST)
-    assert (found.rule, found.location.line) in (("syntax", 2), ("syntax", 3))  # by Python's own
+    (syntax,) = errors(tmp_path, "1/model.json", '{"model": "m",\n"seed": 1,\n}\n', NEWEST)
+    assert (syntax.rule, syntax.location.line) in (("syntax", 2), ("syntax", 3))  # by Python's own
 
 
 RELEASES = {
