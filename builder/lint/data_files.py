@@ -25,7 +25,6 @@ def schemas() -> Mapping[str, Any]:
     from ..estimates.fits import SCHEMAS as measurement_schemas
     from ..facts import plain_data
     from ..facts.advisories import ProductAdvisories
-    from ..facts.counterparts import Counterparts
     from ..facts.engines import Engine
     from ..facts.hardware import Gpu
     from ..facts.images import PublishedImages
@@ -38,8 +37,6 @@ def schemas() -> Mapping[str, Any]:
     from ..observability import alerts
     from ..rules.constraints import RulesFile
     from ..rules.heuristics import HeuristicsFile
-    from .embedded_formats import EmbeddedFormats, WorkerFlags
-    from .vllm.formats import Formats
 
     return {
         "acceptance.yaml": AcceptanceFile,
@@ -49,14 +46,7 @@ def schemas() -> Mapping[str, Any]:
         "dashboards.yaml": plain_data.DASHBOARDS,
         "engines/*.yaml": Engine,
         "findings.yaml": plain_data.FINDINGS,
-        "formats/counterparts.yaml": Counterparts,
-        "formats/*_worker.yaml": WorkerFlags,
-        "formats/embedded.yaml": EmbeddedFormats,
-        "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
-        "formats/value_words.yaml": plain_data.VALUE_WORDS,
-        "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
-        "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,
-        "formats/vllm.yaml": Formats,
+        **_formats(),
         "formats/*.yaml": FORMAT_TABLE,
         "hardware/*.yaml": Gpu,
         "images.yaml": PublishedImages,
@@ -77,6 +67,25 @@ def schemas() -> Mapping[str, Any]:
         "triton/llmapi_model.yaml": plain_data.LLM_API_MODEL_FILE,
         "triton/model_config.yaml": plain_data.MODEL_CONFIG_FILE,
         "weight_formats/*.yaml": WeightFormats,
+    }
+
+
+def _formats() -> Mapping[str, Any]:
+    """The schemas of the file formats of others that are no tables of options."""
+    from ..facts import plain_data
+    from ..facts.counterparts import Counterparts
+    from .embedded_formats import EmbeddedFormats, WorkerFlags
+    from .vllm.formats import Formats
+
+    return {
+        "formats/counterparts.yaml": Counterparts,
+        "formats/*_worker.yaml": WorkerFlags,
+        "formats/embedded.yaml": EmbeddedFormats,
+        "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
+        "formats/value_words.yaml": plain_data.VALUE_WORDS,
+        "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
+        "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,
+        "formats/vllm.yaml": Formats,
     }
 
 
