@@ -13,7 +13,7 @@ from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import START, Yaml, value_at
 from ..facts import hardware
 from ..facts.release import ServerRole
-from . import script, script_workers
+from . import asked_gpus, script, script_workers
 from .inner_places import inside
 from .mentioned_gpus import of_label
 from .script import Statement
@@ -30,12 +30,6 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _DEFAULT_PORT, _DEFAULT_HOST = "8000", "localhost"  # of the engine's own server
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-# How a service of dstack, a Truss or a task of SkyPilot asks for GPUs: `H100:8`, or the number
-# first.
-_SERVICE_GPUS = re.compile(
-    r"(?:(?P<first>\d+):(?P<kind>[A-Za-z][\w-]*)|(?P<kind_first>[A-Za-z][\w-]*):(?P<last>\d+))"
-    r"(?::\d+GB)?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,16 +277,9 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
         role = ROLES.get(str(data.get(_SIDE) or data.get("type")))
         nodes = (count, Place(count, document.locate(where), where)) if count else None
         around = replace(around, nodes=nodes, gpus=None, role=role)
-    of_services = ("resources.gpu", "resources.accelerator", "resources.accelerators")
-    for key in of_services if "num_nodes" not in data else ():  # of several, each may have a server
-        asked = value_at(data, key)
-        if isinstance(asked, Mapping) and len(asked) == 1:
-            [asked] = (f"{kind}:{count}" for kind, count in asked.items())
-        named = _SERVICE_GPUS.fullmatch(str(asked))
-        if named and (count := _number(named["first"] or named["last"])):
-            where, kind = below(path, key), str(named["kind"] or named["kind_first"]).lower()
-            gpu = kind if kind in hardware.known() else around.gpu
-            around = replace(around, gpu=gpu, gpus=Place(count, document.locate(where), where))
+    if asked := asked_gpus.of_service(document, data, path):
+        kind = asked.kind if asked.kind in hardware.known() else around.gpu
+        around = replace(around, gpu=kind, gpus=asked.gpus)
     limits = value_at(data, "resources.limits")
     for key in (_GPU, "gpu"):
         if isinstance(limits, Mapping) and (count := _number(limits.get(key))):
