@@ -78,7 +78,7 @@ class Successor:
         window_s, attempts = self._spec.limits.crash_window_s, self._spec.limits.attempts
         if self._job_id is not None or not self._spec.limits.restart:
             return
-        count = functools.partial(recent_failures, self._spec.service, time.time() - window_s)
+        count = functools.partial(recent_failures, self._spec.service, window_s)
         none: list[str] = []
         failed = self._record.attempt("jobs", count, none)
         if len(failed) >= attempts:
@@ -154,11 +154,13 @@ class Successor:
         self._record.event("gave_up", why=why)
 
 
-def recent_failures(service: ServiceFolder, since: float) -> list[str]:
-    """Ids of the jobs that ended with an exit code after that time."""
+def recent_failures(service: ServiceFolder, window_s: float) -> list[str]:
+    """Ids of the jobs that ended with an exit code so little ago, or ahead by a node's clock."""
     runs = {job.id: job.run or {} for job in service.jobs}
     ended = {one: run for one, run in runs.items() if run.get("ended") and run["exit_code"]}
-    return sorted(one for one, run in ended.items() if parse_time(run["ended"]) > since)
+    now = time.time()
+    ages_s = {one: abs(now - parse_time(run["ended"])) for one, run in ended.items()}
+    return sorted(one for one, age_s in ages_s.items() if age_s < window_s)
 
 
 def may_live(service: ServiceFolder, cluster: Cluster, job_id: str) -> bool | None:

@@ -37,6 +37,7 @@ TICK_S = 0.2
 SLURM_GRACE_S = 10.0  # for steps when Slurm ends the job: it kills all after its KillWait
 END_MARGIN_S = 5.0  # between the planned end of a job and its time limit
 SMOKE_LINES = 20  # of a failed suite that are recorded
+LAST_GENERATION = 2**53 - 1  # that a record can hold: an odd one may say that it was the last
 
 Result = TypeVar("Result")
 
@@ -280,7 +281,10 @@ class Service:
         last_s = self._spec.limits.drain_s + self._spec.stop_timeout_s + END_MARGIN_S
         if self._allocation.left_s < last_s:
             tried = ", ".join(self._record.run["successors"]) or "none"
-            self._stop_serving(JobExit("time_limit", f"no successor took over; submitted: {tried}"))
+            why = f"no successor took over; submitted: {tried}"
+            if not self._record.run["published"]:
+                why = f"too little time to serve: ending alone may take {last_s:.0f} s"
+            self._stop_serving(JobExit("time_limit", why))
 
     def _check_job(self) -> None:
         self._allocation.poll()
@@ -354,4 +358,5 @@ def of_files(spec: Spec) -> Json:
         with suppress(OSError):  # one that cannot be read counts as none
             earlier += [run["generation"]] if (run := job.run) else []
     digest = file_digest(spec.manifest) if spec.manifest.is_file() else None
-    return {"generation": 1 + max(earlier, default=0), "bundle_digest": digest}
+    generation = min(1 + max(earlier, default=0), LAST_GENERATION)
+    return {"generation": generation, "bundle_digest": digest}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +19,12 @@ from supervisor.state import JobFolder, ServiceFolder
 
 from .. import engine as engines
 from .. import trust
-from . import jobs, scheduler, services
+from . import description, jobs, scheduler, services
 from .jobs import LAST_LINES, Say
 
 SERVE, PREFLIGHT, BENCH = "serve.sbatch", "preflight.sbatch", "bench.sbatch"
 # What a job tells its successors; one that an operator submits inherits none of it.
 OF_ANOTHER_JOB = (state.PREDECESSOR, state.CANARY, state.SUBMIT_OPTIONS)
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a folder, and of a job
 # Options of sbatch with which it starts no job, waits for its end, or starts several where one is
 # meant.
 UNFIT = ("array", "wait", "wrap", "test-only", "help", "usage", "version")
@@ -168,7 +166,7 @@ def read_bundle(
     if document is None:
         remedy = "render it with target slurm and a site profile"
         raise BadInput(Diagnostic(str(folder), "has no target slurm", remedy))
-    _check_document(document, bundle.folder / "slurm" / "service.json")
+    description.check(document, bundle.folder / "slurm" / "service.json")
     service = ServiceFolder(services.root(root, document), document["name"])
     _check_writable(service.root)
     variables: dict[str, str] = {}
@@ -189,20 +187,6 @@ def _check_options(options: Sequence[str]) -> None:
         if unfit:
             what = f"is not for the jobs of a bundle (sbatch --{unfit})"
             raise BadInput(Diagnostic(f"--sbatch={option}", what, "leave it out"))
-
-
-def _check_document(document: Mapping[str, Any], path: Path) -> None:
-    """What is used here of a service.json, which a hand or another program may have written."""
-    try:
-        times = [document["time"]["limit_s"], document["time"]["drain_s"]]
-        times += [step["stop_timeout_s"] for step in document["steps"]]
-        is_known = NAME.fullmatch(document["name"]) and len(times) > 2
-        is_known = is_known and all(type(value) in (int, float) and value >= 0 for value in times)
-        is_known = is_known and {"server", "model"} <= set(document)
-    except (LookupError, TypeError):
-        is_known = False
-    if not is_known:
-        raise BadInput(Diagnostic(str(path), "is not the description of a service", "render again"))
 
 
 def check_free(service: ServiceFolder) -> None:

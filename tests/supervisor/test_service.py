@@ -125,6 +125,17 @@ def test_each_job_of_a_service_is_a_generation_of_its_own(
     )
 
 
+def test_a_job_after_the_last_generation_that_a_record_holds_is_of_the_last(
+    job: Job,
+) -> None:
+    fresh = {"state": "ended", "heartbeat": state.timestamp(), "generation": 2**53 - 1}
+    state.write_json(job.path.with_name("3") / state.RUN, fresh)
+    job.once("published", job.stop)
+    assert job.run() == 0
+    found = state.ServiceFolder(job.path.parent.parent.parent, job.path.parent.parent.name)
+    assert (found.job("7").run or {})["generation"] == 2**53 - 1
+
+
 def test_the_first_job_is_the_first_generation(job: Job) -> None:
     job.once("published", job.stop)
     job.run()
@@ -559,6 +570,12 @@ def test_nothing_is_published_until_a_look_at_who_listens_has_succeeded(
     faults = failing_twice(monkeypatch, steps, "foreign_listener")
     assert job.run() == 80
     assert (faults, "published" in job.events) == ([], False)
+
+
+def test_a_time_that_is_too_short_to_serve_is_told(job: Job) -> None:
+    job.document["time"] = {"limit_s": 8, "successor_lead_s": 1, "drain_s": 60}
+    assert job.run() == 79
+    assert job.record["why"].startswith("too little time to serve: ending alone may take 6")
 
 
 def test_the_end_of_the_time_is_told_with_the_successors_that_did_not_come(job: Job) -> None:

@@ -216,12 +216,15 @@ def test_a_requeued_job_keeps_its_earlier_record(tmp_path: Path, content: Any) -
 
 
 def test_failures_are_counted_within_the_window(tmp_path: Path) -> None:
-    for name, ended, code in (("1", 100, 70), ("2", 200, 70), ("3", 300, 0), ("4", 400, 71)):
+    """On both sides of now: of nodes with other clocks, and none for ever."""
+    now = time.time()
+    rows = (("1", -900, 70), ("2", -400, 70), ("3", -300, 0), ("4", 90, 71), ("7", 86400, 70))
+    for name, after_s, code in rows:
         path = tmp_path / "jobs" / name / "run.json"
-        write(path, **RUN, ended=state.timestamp(ended), exit_code=code)
+        write(path, **RUN, ended=state.timestamp(now + after_s), exit_code=code)
     write(tmp_path / "jobs/5/run.json", **RUN, ended=None)
     write(tmp_path / "jobs/6/run.json", **RUN, ended="yesterday", exit_code=70)
-    assert handover.recent_failures(service_in(tmp_path), since=150) == ["2", "4"]
+    assert handover.recent_failures(service_in(tmp_path), window_s=600) == ["2", "4"]
 
 
 def test_a_probe_counts_misses_only_after_the_first_good_answer() -> None:

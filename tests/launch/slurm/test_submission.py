@@ -10,7 +10,8 @@ import pytest
 from builder.errors import BadInput, DamagedBundle
 from launch.slurm import submission
 from supervisor import state
-from tests.launch.slurm.conftest import MakeBundle
+from tests.launch.slurm.conftest import TIMES, MakeBundle
+from tests.slurm.service import server
 
 ODD: dict[str, dict[str, Any]] = {
     "a name that leaves the state folder": {"name": "../other"},
@@ -24,7 +25,24 @@ ODD: dict[str, dict[str, Any]] = {
     "no times": {"time": {}},
     "times as a list": {"time": []},
     "a time in words": {"time": {"limit_s": "long", "drain_s": 1}},
-    "a time below 0": {"time": {"limit_s": -1, "drain_s": 1}},
+    "a time below 0": {"time": {**TIMES, "limit_s": -1}},
+    "a time without end": {"time": {**TIMES, "limit_s": 1e400}},
+    "a limit that ends a job before it serves": {"time": {**TIMES, "drain_s": 300}},
+    "another format": {"format": 9},
+    "a number as its state folder": {"state_folder": 7},
+    "a state folder with a zero byte": {"state_folder": "/a\0b"},
+    "a list as its server": {"server": ["triton"]},
+    "a front that is no step": {"front": "server7"},
+    "two steps of one name": {"steps": [server(), server()]},
+    "a step that leaves the job's folder": {"steps": [server("../server0")]},
+    "a step that writes elsewhere": {"steps": [server(files={"../x": "manifest.json"})]},
+    "a step of text": {"steps": [server(argv="id")]},
+    "a step of nothing": {"steps": [server(argv=[])]},
+    "a step on no nodes": {"steps": [server(nodes=0)]},
+    "a step on less than no nodes": {"steps": [server(nodes=-1)]},
+    "a step on a port that is none": {"steps": [server(ports={"http": 99999})]},
+    "a key that nothing reads": {"steps": [server(colour="red")]},
+    "a probe in words": {"health": {"period_s": "often"}},
 }
 
 
