@@ -18,7 +18,7 @@ from .handover import Publication, Successor
 from .preflight import bundle_error, file_digest
 from .record import Record
 from .slurm import AuxiliarySteps, Cluster, own_argv
-from .spec import OUTCOMES, RESTARTABLE, JobExit, Spec
+from .spec import END_MARGIN_S, OUTCOMES, RESTARTABLE, JobExit, Spec
 from .state import (
     BUNDLE_DIGEST,
     CANARY,
@@ -35,7 +35,6 @@ from .steps import Steps
 
 TICK_S = 0.2
 SLURM_GRACE_S = 10.0  # for steps when Slurm ends the job: it kills all after its KillWait
-END_MARGIN_S = 5.0  # between the planned end of a job and its time limit
 SMOKE_LINES = 20  # of a failed suite that are recorded
 LAST_GENERATION = 2**53 - 1  # that a record can hold: an odd one may say that it was the last
 

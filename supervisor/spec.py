@@ -28,6 +28,7 @@ OUTCOMES = {
     "ports_taken": 80,
     "cancelled": 130,
 }
+END_MARGIN_S = 5.0  # between the planned end of a job and its time limit
 # After these outcomes a new job may do better.
 RESTARTABLE = {
     "rank_died",

@@ -16,8 +16,7 @@ from typing import Any
 
 from builder.diagnostics import Diagnostic, one_line
 from builder.errors import BadInput
-from supervisor.service import END_MARGIN_S
-from supervisor.spec import CanaryRequest, Health, Limits, StepSpec
+from supervisor.spec import END_MARGIN_S, CanaryRequest, Health, Limits, StepSpec
 from supervisor.state import FORMAT
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a folder, a job and a step
