@@ -25,6 +25,7 @@ _SIZES = ("tp", "isl", "osl", "concurrency")
 _SWITCHES = ("ep", "attention_dp")
 _OPTIONAL = ("release", "mtp", "acceptance")
 FIELDS = (*_TEXTS, *_SIZES, *_SWITCHES, *_OPTIONAL)
+_SWITCH = "true, false or "
 DIGITS = 6
 MOST_SHOWN = 60  # characters of a value that is wrong
 UNREAD = "unread"  # the kind of refusal of a line that is no question
@@ -73,7 +74,7 @@ def _layout(row: Mapping[str, Any], tp: int) -> dict[str, int]:
     """Attention DP and EP are numbers, or switches as engines have them: over all GPUs, or off."""
     found = {"tp": tp}
     for name in _SWITCHES:
-        found[name] = _size(row, name) if row.get(name) not in (None, 0, True) else 1
+        found[name] = _size(row, name, _SWITCH) if row.get(name) not in (None, 0, True) else 1
     if row.get("attention_dp") is True:
         found |= {"tp": 1, "attention_dp": tp}
     if row.get("ep") is True:
@@ -93,10 +94,11 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _size(row: Mapping[str, Any], name: str) -> int:
+def _size(row: Mapping[str, Any], name: str, otherwise: str = "") -> int:
     value = _whole(row.get(name))
     if value is None or not 1 <= value <= LARGEST:
-        raise _Wrong(f"{name} is {_shown(row, name)}", f"give a whole number from 1 to {LARGEST}")
+        remedy = f"give {otherwise}a whole number from 1 to {LARGEST}"
+        raise _Wrong(f"{name} is {_shown(row, name)}", remedy)
     return value
 
 

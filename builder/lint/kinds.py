@@ -9,7 +9,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, is_misspelling, located
 from ..documents import Variable, Yaml, value_at
-from ..facts import engines
+from ..facts import counterparts, engines
 from ..facts.engines import Engine
 from ..facts.release import Release, ServerRole, known, load
 from ..rules.remedies import former_options
@@ -295,6 +295,14 @@ def _kubernetes(documents: Sequence[Yaml], release: Release) -> Content | None:
     return content
 
 
+def _is_of_another(options: Mapping[str, Any], release: Release) -> bool:
+    """Whether more keys are options of another engine alone, which reads such a file itself."""
+    keys = [str(key).replace("-", "_") for key in options]
+    own = [key for key in keys if key in release.top_level]
+    theirs = (key for key in keys if key not in own)
+    return sum(bool(counterparts.of(key, release.engine.name)) for key in theirs) > len(own)
+
+
 def _config_maps(documents: Sequence[Yaml]) -> Iterator[tuple[Yaml, str, Any]]:
     """The files of config maps, those in a list of objects too, with the place of each map."""
     for document in documents:
@@ -321,6 +329,8 @@ def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
         ]
     name = path.rpartition("data.")[2]
     content = read(inner, release) or Content(ENGINE)
+    if any(_is_of_another(section.options, release) for section in content.sections):
+        return Content(ENGINE)
     content.sections = [
         replace(
             section,

@@ -693,6 +693,7 @@ class TestBatch:
             (line(GPT, mtp=2, acceptance=10**400), "acceptance is 1000"),
             (line(GPT, cocurrency=4), "did you mean concurrency"),
             (line(GPT).replace('"osl": 1024, ', ""), "osl is missing"),
+            (line(GPT, attention_dp="true"), "give true, false or a whole number"),
         ],
     )
     def test_a_wrong_line_is_named_with_its_number(

@@ -346,6 +346,11 @@ def test_a_configuration_file_is_told_from_one_of_the_other_engine(tmp_path: Pat
     assert (found.path, found.location) == ("kv_cache_dtyp", (4, 1))
     assert found.fix == "did you mean kv_cache_dtype?"
     assert [row.kind for row in report.files] == ["vLLM options"]
+    in_a_map = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"config.yaml": text}}
+    report = checked(tmp_path, "map.yaml", yaml.safe_dump(in_a_map))
+    assert [(row.path, row.within) for row in report.findings] == [
+        ("kv_cache_dtyp", "data.config.yaml")
+    ]
     mixed = "model: m\nmax-num-seqs: 4\nkv_cache_config: {free_gpu_memory_fraction: 0.9}\n"
     (row,) = errors(tmp_path, "config.yaml", mixed)
     assert row.fix.startswith("that is TensorRT-LLM's; vLLM has gpu_memory_utilization")
