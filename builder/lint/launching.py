@@ -35,6 +35,7 @@ _ASKED = re.compile(r"\$\{(\w+):?[-?=+]")  # which says what to do without it
 _SOURCES = frozenset(("source", "."))
 _TELLING = 4  # letters of a name that no other is like by chance; one more beside other scripts
 _STARTERS = ("mpirun", "mpiexec")
+_HOSTS, _SLOTS = ("-H", "-host", "--host"), re.compile(r"[\w.-]+:(\d{1,4})")
 _ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *_STARTERS))
 _LAST_PORT = 65535
 _ALL_HOSTS = "0.0.0.0"
@@ -213,8 +214,8 @@ def _files(
     last: dict[str, tuple[int, Location]] = {}
     for index, (row, optional) in enumerate(with_branches(rows)):
         place = row.words[0].location
-        for sign, word in row.redirects:
-            if optional or row.words[0].text not in _WRITERS or not sign.startswith(">"):
+        for sign, word in _outputs(row):
+            if optional or not sign.startswith(">"):
                 continue
             name = values.expanded(word.text)
             first.setdefault(name, place)
@@ -228,6 +229,15 @@ def _files(
         if file and late and command.start and late.line > command.start.line:
             what = f"{file.text} is written in line {late.line}, after the server has started"
             yield located(file.location, "", what, "write it before", "file-late", "warning")
+
+
+def _outputs(row: Statement) -> Sequence[tuple[str, Word]]:
+    """The files that a command only writes, each with the sign of how."""
+    first, *rest = row.words
+    if first.text == "tee":
+        sign = ">>" if any(word.text in ("-a", "--append") for word in rest) else ">"
+        return [(sign, word) for word in rest if not word.text.startswith("-")]
+    return row.redirects if first.text in _WRITERS else ()
 
 
 def _is_read(rows: Sequence[Statement], name: str) -> bool:
@@ -283,12 +293,28 @@ def _ranks(
         return  # a file may give parallel sizes as well
     flags = {row.spelling: row.value.text for row in command.given if row.value}
     world = world_size(server_flags.with_flags(flags, given, release))
+    yield from _slots(words)
     for word, following in pairwise(words):
         count = whole(following.text) if word.text in ("-n", "-np") else None
         if count and world and world > 1 and count != world and following.certain:
             what = f"{count} processes for a server of {world} ranks"
             fix = f"give {world}, or parallel sizes that multiply to {count}"
             yield located(following.location, word.text, what, fix, "job-ranks")
+
+
+def _slots(words: Sequence[Word]) -> Iterator[Diagnostic]:
+    """Fewer slots of hosts than processes, which Open MPI refuses."""
+    given = {word.text: following for word, following in pairwise(words) if following.certain}
+    hosts = next((given[name] for name in _HOSTS if name in given), None)
+    count = next((whole(given[name].text) for name in ("-n", "-np") if name in given), None)
+    slots = [_SLOTS.fullmatch(row) for row in hosts.text.split(",")] if hosts else []
+    if not hosts or not count or any("oversubscribe" in word.text.lower() for word in words):
+        return
+    there = sum(int(found[1]) for found in slots if found)
+    if all(slots) and there < count:
+        what = f"{there} slots for {count} processes: mpirun does not start them"
+        fix = f"give slots for {count}, as in HOST:{-(-count // len(slots))}, or -n {there}"
+        yield located(hosts.location, hosts.text, what, fix, "job-ranks")
 
 
 def same_port(rows: Sequence[Statement], servers: Sequence[Listener]) -> Iterator[Diagnostic]:

@@ -32,6 +32,7 @@ _RUNNERS = (
     "create_subprocess_shell",
 )
 _DUMPS = ("dump", "safe_dump", "dumps")
+_LOADS = ("load", "safe_load", "full_load", "loads")
 _MOST_UNPACKED = 20
 # A library, and what it writes by: one pattern of both would read a long text once for each name.
 _WRITERS = (
@@ -42,10 +43,10 @@ _WRITERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The value that a name has from a place on, or that one `key` of it has."""
+    """The value that a name has from a place on, or that what its `keys` lead to has."""
 
     end: tuple[int, int]
-    key: ast.Constant | None
+    keys: tuple[ast.Constant, ...]
     value: ast.expr
 
 
@@ -84,6 +85,7 @@ def documents(text: str, start: Location = START, expands: bool = False) -> Iter
             continue
         name = _source(node.args[0])
         is_open = re.search(rf"\b{re.escape(name)}\.(?:update|setdefault)\(", code) is not None
+        is_read = any(_is_read(row.value) for row in names.get(name, []))
         given = _meant(node.args[0], node, names)
         if isinstance(given, ast.Dict):
             document = Yaml()
@@ -91,7 +93,7 @@ def documents(text: str, start: Location = START, expands: bool = False) -> Iter
             document.data = _value(given, "", document, start, shift)
             is_open |= any(None in row.keys for row in ast.walk(given) if isinstance(row, ast.Dict))
             target = _meant(node.args[1], node, names) if len(node.args) > 1 else None
-            yield Dumped(_opened(target), document, is_open)
+            yield Dumped(_opened(target), document, is_open or is_read, is_text=is_read)
 
     def meant(node: ast.expr, call: ast.Call) -> ast.expr:
         return _meant(node, call, names)
@@ -185,16 +187,39 @@ def _names(tree: ast.Module) -> dict[str, list[_Given]]:
         elif isinstance(node, ast.With | ast.AsyncWith):
             rows = [(item.optional_vars, item.context_expr) for item in node.items]
         for target, value in rows:
-            if isinstance(target, ast.Name) and value:
-                found[target.id].append(_Given(_end(value), None, value))
-            elif (
-                isinstance(target, ast.Subscript)
-                and isinstance(target.value, ast.Name)
-                and isinstance(target.slice, ast.Constant)
-                and value
-            ):
-                found[target.value.id].append(_Given(_end(value), target.slice, value))
+            holder, keys = _set_in(target)
+            if isinstance(holder, ast.Name) and value:
+                found[holder.id].append(_Given(_end(value), keys, value))
     return {name: sorted(rows, key=lambda row: row.end) for name, rows in found.items()}
+
+
+def _set_in(target: ast.expr | None) -> tuple[ast.expr | None, tuple[ast.Constant, ...]]:
+    """What an assignment changes, and the keys that lead to the place in it."""
+    keys: list[ast.Constant] = []
+    while isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+        keys.insert(0, target.slice)
+        target = target.value
+    return target, tuple(keys)
+
+
+def _is_read(value: ast.expr) -> bool:
+    """Whether a value is what a file held before."""
+    return isinstance(value, ast.Call) and _name_of(value.func) in _LOADS
+
+
+def _put(holder: ast.Dict, keys: Sequence[ast.Constant], value: ast.expr) -> None:
+    """Set a value in a mapping, in mappings of its own inside: others may hold the old ones."""
+    first, *rest = keys
+    if rest:
+        inside = ast.copy_location(ast.Dict([], []), first)
+        for key, row in zip(holder.keys, holder.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value == first.value:
+                known = row if isinstance(row, ast.Dict) else ast.Dict([], [])
+                inside = ast.copy_location(ast.Dict([*known.keys], [*known.values]), row)
+        _put(inside, rest, value)
+        value = inside
+    holder.keys.append(first)
+    holder.values.append(value)
 
 
 def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) -> ast.expr:
@@ -203,17 +228,18 @@ def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) ->
     rows = names.get(node.id, []) if isinstance(node, ast.Name) else []
     before = bisect_right(rows, (call.lineno, call.col_offset), key=lambda row: row.end)
     for end in (before, len(rows)):
-        first = next((n for n in range(end - 1, -1, -1) if rows[n].key is None), None)
+        first = next((n for n in range(end - 1, -1, -1) if not rows[n].keys), None)
         if first is None:
             continue
         value = rows[first].value
+        if _is_read(value) and end > first + 1:
+            value = ast.copy_location(ast.Dict([], []), value)
         if not isinstance(value, ast.Dict):
             return value
         # A copy: the program's own mapping may be written before and after a key is set.
         value = ast.copy_location(ast.Dict([*value.keys], [*value.values]), value)
         for row in rows[first + 1 : end]:
-            value.keys.append(row.key)
-            value.values.append(row.value)
+            _put(value, row.keys, row.value)
         return value
     return node
 

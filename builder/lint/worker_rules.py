@@ -241,7 +241,7 @@ def _unknown_flags(worker: Worker, release: Release) -> Iterator[Diagnostic]:
         what = f"{name} is no flag of {worker.program}"
         near = next((flag for flag in known if is_misspelling(name, flag)), None)
         if own := [flag for flag in _of_other_programs(name, table, release) if flag in known]:
-            yield located(place, worker.path, what, f"give {own[0]} here", "unknown-flag")
+            yield located(place, worker.path, what, f"did you mean {own[0]}?", "unknown-flag")
         elif near := near or of_same_words(name, known):
             yield located(place, worker.path, what, f"did you mean {near}?", "unknown-flag")
 

@@ -83,9 +83,15 @@ def wrong_type(path: str, value: Any, field: Field, what: str = "is") -> Diagnos
         meant := quantities.remedy(value, path.rpartition(".")[2], kinds or [field["type"]])
     ):
         remedy = f"{remedy}: {meant}"
+    elif isinstance(value, str) and _FILLED_IN.fullmatch(value):
+        remedy = f"{remedy}: nothing fills in {value} here; a here document with a quoted end stays"
+        remedy = f"{remedy} as it is, so write its end without quotes"
     elif shape := _of_shape(value, kinds or [field["type"]]):
         remedy = f"{remedy}: {shape}"
     return Diagnostic(path, f"{what} {shown(value)}", remedy, rule="value-type")
+
+
+_FILLED_IN = re.compile(r"\$(?:\w+|\{\w+(?::-\w*)?\})")
 
 
 def _of_shape(value: Any, kinds: Sequence[str]) -> str:

@@ -78,7 +78,7 @@ def test_the_published_options_are_valid_for_every_release(name: str) -> None:
         (
             {"speculative_config": {"decoding_type": "Eagle3"}},
             "speculative_config.decoding_type: Eagle3 is not allowed in release 1.2.1; it came with"
-            " release 1.3.0rc23; Known: ",
+            " release 1.3.0rc23; did you mean Eagle?",
         ),
         (
             {"speculative_config": {"decoding_type": "MTP", "num_nextn_predict_layers": 0}},
