@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 
@@ -80,7 +81,7 @@ def unknown(reference: str) -> Diagnostic:
     if reference.startswith((".", "/", "~")):
         return Diagnostic(reference, what, _UNKNOWN)
     names, given = known_names(), hub_name(reference)
-    close = closest(given, (*names, *known_aliases()))
+    close = _other_signs(given, names) or closest(given, (*names, *known_aliases()))
     alike = sorted(name for name in names if _series(name) == _series(given) != "")
     if close:
         nearby = f"did you mean {close}? Else "
@@ -89,9 +90,20 @@ def unknown(reference: str) -> Diagnostic:
     return Diagnostic(reference, what, f"{nearby}{_UNKNOWN} Known: {', '.join(sorted(names))}")
 
 
+def _other_signs(given: str, names: Iterable[str]) -> str | None:
+    """The name that differs in the signs between its words alone: gpt-oss:120b, deepseek_r1."""
+    words, parts = _words(given), ((name, name.rpartition("/")[2]) for name in names)
+    return next((name for name, own in parts if words in (_words(name), _words(own))), None)
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[^a-z0-9.]+", name.casefold())
+
+
 def _series(name: str) -> str:
     """The first two parts of a model's name: qwen3-235b, llama-3.3, deepseek-v3.2."""
-    parts = name.rpartition("/")[2].casefold().removeprefix("nvidia-").split("-")
+    whole = name.rpartition("/")[2].casefold()
+    parts = whole.removeprefix("nvidia-").removeprefix("meta-").split("-")
     return "-".join(parts[:2]) if len(parts) > 1 else ""
 
 

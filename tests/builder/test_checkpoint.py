@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -440,6 +441,16 @@ def test_a_folder_named_like_weights_is_named(folder: Path) -> None:
     assert "extra.safetensors: is a folder" in faults(folder)
 
 
-def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(BadFacts, match=r"did you mean nvidia/DeepSeek-V3\.2-NVFP4\?"):
-        checkpoint.gather("nvidia/DeepSek-V3.2-NVFP4")
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("nvidia/DeepSek-V3.2-NVFP4", "did you mean nvidia/DeepSeek-V3.2-NVFP4?"),
+        ("gpt-oss:120b", "did you mean openai/gpt-oss-120b?"),
+        ("deepseek_r1", "did you mean deepseek-ai/DeepSeek-R1?"),
+        ("Qwen--Qwen3-32B", "did you mean Qwen/Qwen3-32B?"),
+        ("meta-llama/Llama-3.1-70B", "of the same series meta-llama/Llama-3.1-8B-Instruct"),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(given: str, meant: str) -> None:
+    with pytest.raises(BadFacts, match=re.escape(meant)):
+        checkpoint.gather(given)
