@@ -184,6 +184,7 @@ SURROUNDINGS_FILE: Any = {
         "*": {"source": Text, "names": Names, "others": {"source": Text, "names": Names}}
     },
     "switches": {"source": Text, "names": Names},
+    "graph_services": {"source": Text, "names": Names},
     "choices": {"source": Text, "names": {"*": Names}},
     "machines": {"source": Text, "names": {"*": Text}},
     "node_labels": {

@@ -4,14 +4,16 @@ service does not see."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic, located
+from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
 from . import mounts
 from .containers import listed, objects, port_of, started
+from .mounts import Mount
 from .section import below
 from .workers import Worker
 
@@ -30,9 +32,11 @@ class _Service:
     worker: Worker
 
 
-def diagnostics(document: Yaml, files: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
-    """All of that. `files` are the options of each file that servers read, by the last part of its
-    name."""
+def diagnostics(
+    document: Yaml, files: Mapping[str, Mapping[str, Any]], folder: Path
+) -> Iterator[Diagnostic]:
+    """All of that, of a file in a folder. `files` are the options of each file that servers read,
+    by the last part of its name."""
     rows = [
         _Service(path.removeprefix("services."), path, data, servers[0])
         for data, path, around in objects(document)
@@ -44,9 +48,27 @@ def diagnostics(document: Yaml, files: Mapping[str, Mapping[str, Any]]) -> Itera
         mounted = mounts.of_rows(row.data.get("volumes")) + mounts.of_rows(row.data.get("configs"))
         if given:
             yield from mounts.lost(row.worker.file_path, given[1], row.path, mounted)
+            yield from _missing(row, mounted, folder)
     together = [row for row in rows if not row.data.get("profiles")]
     yield from _ports(document, together)
     yield from _gpus(document, together, files)
+
+
+def _missing(row: _Service, mounted: Sequence[Mount], folder: Path) -> Iterator[Diagnostic]:
+    """An option file that is not in the folder beside the file that is mounted, where one of almost
+    the same name is."""
+    given = row.worker.file_flag
+    outside = next((path for mount in mounted if (path := mount.outside(row.worker.file_path))), "")
+    file = folder / outside
+    if not given or not outside.startswith(("./", "../")) or file.exists():
+        return
+    try:
+        there = [each.name for each in file.parent.iterdir()]
+    except OSError:
+        return  # made elsewhere
+    if near := closest(file.name, there):
+        what, fix = f"{outside} is not there", f"did you mean {near}?"
+        yield located(given[1], row.path, what, fix, "missing-option-file")
 
 
 def _ports(document: Yaml, rows: Collection[_Service]) -> Iterator[Diagnostic]:

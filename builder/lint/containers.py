@@ -23,9 +23,9 @@ from .serving import is_open
 from .shell_values import Values
 from .workers import ROLES, TOOLS, WORKER, Place, Worker, holder
 
-_GPU = "nvidia.com/gpu"
+GPU = "nvidia.com/gpu"
 _RESOURCES = ("limits", "requests", "claims")
-_SIDE = "subComponentType"
+SIDE = "subComponentType"
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _DEFAULT_PORT, _DEFAULT_HOST = "8000", "localhost"  # of the engine's own server
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
@@ -81,9 +81,7 @@ def in_documents(documents: Sequence[Yaml]) -> list[Worker]:
 def diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """What is wrong around containers of which some start a server."""
     yield from misspelt_resources(documents)
-    yield from misspelt_sides(documents)
     yield from unreached_ports(documents)
-    yield from domain_nodes(documents)
 
 
 def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
@@ -97,44 +95,9 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
                 )
                 yield located(place, path, what, f"did you mean {near}?", "misspelt-name")
             above, _, key = path.partition(".limits.")
-            if key and key != _GPU and not above.endswith(".limits") and closest(key, [_GPU]):
-                what, fix = "is no resource of a node", f"did you mean {_GPU}?"
+            if key and key != GPU and not above.endswith(".limits") and closest(key, [GPU]):
+                what, fix = "is no resource of a node", f"did you mean {GPU}?"
                 yield located(place, path, what, fix, "misspelt-name")
-
-
-def misspelt_sides(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Services of a Dynamo graph of a side that is misspelt: they are of no side then."""
-    for document in documents:
-        for data, path, _ in objects(document):
-            side = data.get(_SIDE)
-            if isinstance(side, str) and side not in ROLES and (near := closest(side, ROLES)):
-                where = below(path, _SIDE)
-                what, fix = f"{side} is no side of a service", f"did you mean {near}?"
-                yield located(document.locate(where), where, what, fix, "unknown-value")
-
-
-def domain_nodes(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """A compute domain of fewer nodes than the servers of the graph beside it need."""
-    domains = [row for row in documents if _is(row, "ComputeDomain")]
-    graphs = [row for row in documents if _is(row, "DynamoGraphDeployment")]
-    if len(domains) != 1 or len(graphs) != 1:
-        return
-    services = value_at(graphs[0].data, "spec.services")
-    needed = 0
-    for service in services.values() if isinstance(services, Mapping) else ():
-        if _number(value_at(service, "resources.limits.gpu")):
-            nodes = _number(value_at(service, "multinode.nodeCount")) or 1
-            needed += nodes * (_number(value_at(service, "replicas")) or 1)
-    path = "spec.numNodes"
-    given = _number(value_at(domains[0].data, path))
-    if given and needed > given:
-        what = f"{given} nodes, and the services of the graph take {needed}"
-        place = domains[0].locate(path)
-        yield located(place, path, what, f"give {needed}", "domain-nodes", "warning")
-
-
-def _is(document: Yaml, kind: str) -> bool:
-    return isinstance(document.data, Mapping) and document.data.get("kind") == kind
 
 
 def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
@@ -267,28 +230,28 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
     kinds = {kind for key, label in _labels(data) if (kind := of_label(key, label))}
     if len(kinds) == 1:
         around = replace(around, gpu=kinds.pop())
-    if count := _number(value_at(data, "leaderWorkerTemplate.size")):
+    if count := number(value_at(data, "leaderWorkerTemplate.size")):
         where = below(path, "leaderWorkerTemplate.size")
         here = Place(count, document.locate(where), where)
         around = replace(around, nodes=(count, here), others=_of_followers(document, data, path))
     if "componentType" in data or "podTemplate" in data:  # a service of a Dynamo graph
-        count = _number(value_at(data, "multinode.nodeCount"))
+        count = number(value_at(data, "multinode.nodeCount"))
         where = below(path, "multinode.nodeCount")
-        role = ROLES.get(str(data.get(_SIDE) or data.get("type")))
+        role = ROLES.get(str(data.get(SIDE) or data.get("type")))
         nodes = (count, Place(count, document.locate(where), where)) if count else None
         around = replace(around, nodes=nodes, gpus=None, role=role)
     if asked := asked_gpus.of_service(document, data, path):
         kind = asked.kind if asked.kind in hardware.known() else around.gpu
         around = replace(around, gpu=kind, gpus=asked.gpus)
     limits = value_at(data, "resources.limits")
-    for key in (_GPU, "gpu"):
-        if isinstance(limits, Mapping) and (count := _number(limits.get(key))):
+    for key in (GPU, "gpu"):
+        if isinstance(limits, Mapping) and (count := number(limits.get(key))):
             where = below(path, f"resources.limits.{key}")
             around = replace(around, gpus=Place(count, document.locate(where), where))
     devices = value_at(data, "deploy.resources.reservations.devices")
     for index, device in enumerate(listed(devices)):
         ids = device.get("device_ids") if isinstance(device, Mapping) else None
-        count = len(ids) if isinstance(ids, list) else _number(value_at(device, "count"))
+        count = len(ids) if isinstance(ids, list) else number(value_at(device, "count"))
         if count:
             key = "device_ids" if ids else "count"
             where = below(path, f"deploy.resources.reservations.devices.{index}.{key}")
@@ -306,7 +269,8 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
         if name in _VISIBLE and re.fullmatch(r"\d+(,\d+)*", text):
             where = below(path, within)
             count = len(text.split(","))
-            around = replace(around, gpus=Place(count, document.locate(where), where))
+            if around.gpus is None or count < around.gpus.count:  # of what it was given
+                around = replace(around, gpus=Place(count, document.locate(where), where))
     return around
 
 
@@ -315,8 +279,8 @@ def _of_followers(document: Yaml, data: Mapping[str, Any], path: str) -> Place |
     rows = "leaderWorkerTemplate.workerTemplate.spec.containers"
     for index, row in enumerate(listed(value_at(data, rows))):
         limits = value_at(row, "resources.limits")
-        if isinstance(limits, Mapping) and (count := _number(limits.get(_GPU))):
-            where = below(path, f"{rows}.{index}.resources.limits.{_GPU}")
+        if isinstance(limits, Mapping) and (count := number(limits.get(GPU))):
+            where = below(path, f"{rows}.{index}.resources.limits.{GPU}")
             return Place(count, document.locate(where), where)
     return None
 
@@ -386,6 +350,6 @@ def _is_line(text: str) -> bool:
     return script.mentions_server(text) or (named and re.search(r"\s", text) is not None)
 
 
-def _number(value: Any) -> int | None:
+def number(value: Any) -> int | None:
     text = str(value)
     return int(text) if text.isdigit() and len(text) < 7 and not isinstance(value, bool) else None

@@ -31,6 +31,11 @@ class Mount:
     def holds(self, path: str) -> bool:
         return _below(self.target, path) is not None
 
+    def outside(self, path: str) -> str | None:
+        """Where a path of the container is outside."""
+        rest = _below(self.target, path)
+        return None if rest is None else self.source + rest
+
 
 def lost(path: str, place: Location, where: str, mounts: Sequence[Mount]) -> Iterator[Diagnostic]:
     """A path that no mount covers, where one of them has what is meant under another path."""

@@ -1,4 +1,5 @@
-"""What objects of one manifest say of each other and is not so: volumes, config maps, ports."""
+"""What objects of one manifest say of each other and is not so: volumes, config maps, labels,
+ports, GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
 from . import mounts
-from .containers import Around, ends_of, named_rows, objects, port_of, started
+from .containers import GPU, Around, ends_of, named_rows, number, objects, port_of, started
 from .mounts import Mount
 from .section import below
 from .workers import Worker
@@ -46,6 +47,7 @@ def diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
             mounted = list(_mounts(server, maps))
             yield from mounts.lost(path, place, server.worker.path, mounted)
         yield from _volumes(server)
+        yield from _requests(server)
     yield from _maps(documents, maps, {row.worker.file for row in servers})
     for document in documents:
         if value_at(document.data, "kind") == "Service":
@@ -87,6 +89,18 @@ def _volumes(server: _Server) -> Iterator[Diagnostic]:
             yield located(server.document.locate(where), where, what, fix, _RULE)
 
 
+def _requests(server: _Server) -> Iterator[Diagnostic]:
+    """Another request of GPUs than their limit: Kubernetes wants both the same."""
+    resources = server.data.get("resources")
+    rows = [value_at(resources, key) for key in ("limits", "requests")]
+    limit, request = (number(row.get(GPU)) if isinstance(row, Mapping) else None for row in rows)
+    if limit and request and limit != request:
+        where = below(server.worker.path, f"resources.requests.{GPU}")
+        what = f"asks for {request} GPUs, and the limit is {limit}: Kubernetes wants both the same"
+        place = server.document.locate(where)
+        yield located(place, where, what, f"give {limit}, or the limit {request}", "gpu-request")
+
+
 def _maps(
     documents: Sequence[Yaml], maps: Mapping[str, Mapping[str, Any]], read_files: set[str]
 ) -> Iterator[Diagnostic]:
@@ -110,6 +124,7 @@ def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagno
     selector, ports = (value_at(document.data, f"spec.{key}") for key in ("selector", "ports"))
     if not isinstance(selector, Mapping) or not isinstance(ports, list):
         return
+    yield from _selector(document, selector, servers)
     chosen = [row for row in servers if selector.items() <= dict(row.around.labels).items()]
     listening = {port for row in chosen if (port := port_of(row.worker))}
     opened = {end for row in chosen for end in ends_of(row.around.pod)}
@@ -123,3 +138,16 @@ def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagno
         what = f"{target} is no port of the pods that this selects: their server listens at "
         what, fix = what + min(listening), f"give targetPort: {min(listening)}"
         yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
+
+
+def _selector(
+    document: Yaml, selector: Mapping[str, Any], servers: Sequence[_Server]
+) -> Iterator[Diagnostic]:
+    """A label that no pod of a server here has, beside one of almost the same value."""
+    for key, value in selector.items():
+        known = {str(row.around.labels[key]) for row in servers if key in row.around.labels}
+        is_literal = str(value) not in known and _NAME.fullmatch(str(value))
+        if is_literal and (near := closest(str(value), known)):
+            where = f"spec.selector.{key}"
+            what, fix = f"no pod here has the label {key}: {value}", f"did you mean {near}?"
+            yield located(document.locate(where), where, what, fix, _RULE, "warning")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -215,9 +215,13 @@ class ContainerCommand:
     text: str = ""
     document: Yaml | None = None
 
-    def move(self, diagnostic: Diagnostic) -> Diagnostic:
-        """An error of the script at its place in the manifest."""
+    def move(
+        self, diagnostic: Diagnostic, told: Collection[tuple[Location, str]] = ()
+    ) -> Diagnostic:
+        """An error of the script at its place in the manifest; those `told` there are at theirs."""
         place = diagnostic.location
+        if (place, diagnostic.path) in told:
+            return diagnostic
         if self.document:
             place = inside(self.document, self.path, self.text, place)
         within = ": ".join(filter(None, (self.path, diagnostic.within)))

@@ -21,6 +21,7 @@ from . import (
     compose_services,
     containers,
     dockerfile,
+    dynamo_graphs,
     embedded,
     job_script,
     kinds,
@@ -41,11 +42,7 @@ from .content import Content, of_named_side
 from .coverage import ITSELF, Judged, Verdict
 from .script_judging import SCRIPT
 from .section import MAX_DIAGNOSTICS, Section
-from .server_commands import (
-    ContainerCommand,
-    container_commands,
-    read_option_file,
-)
+from .server_commands import ContainerCommand, container_commands, read_option_file
 from .variables import TEMPLATE, MaskedText, as_shell
 from .workers import Worker
 
@@ -304,6 +301,7 @@ def _around(
     yield from containers.no_texts(source.documents)
     if servers:
         yield from containers.diagnostics(source.documents)
+        yield from dynamo_graphs.diagnostics(source.documents)
         yield from references.diagnostics(source.documents)
     else:
         yield from _gpus_beside(content)
@@ -313,7 +311,7 @@ def _around(
             options |= script_judging.written_options(run.script, rule_context)
     options = _on_disk(source, servers) | options
     if content.kind == embedded.COMPOSE:
-        yield from compose_services.diagnostics(content.document, options)
+        yield from compose_services.diagnostics(content.document, options, source.path.parent)
     yield from worker_rules.diagnostics(servers, options, rule_context)
 
 
@@ -396,4 +394,5 @@ def _run(
         if section.config_map in mounted or not (mounted and section.config_map)
     }
     verdict = script_judging.verdict(run.script, run.text, path, given, rule_context, servers)
-    return replace(verdict, diagnostics=[run.move(row) for row in verdict.diagnostics])
+    told = {(place, server.path) for server in servers for _, place in server.words}
+    return replace(verdict, diagnostics=[run.move(row, told) for row in verdict.diagnostics])
