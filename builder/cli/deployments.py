@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, one_line
@@ -12,6 +12,8 @@ from .arguments import Parser, add_deployment, add_json, add_output
 from .terminal import columns, print_json, size, warn, wrapped
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..facts.checkpoint import Checkpoint
     from ..facts.release import ServerRole
 
@@ -196,8 +198,18 @@ def run_miniature(options: argparse.Namespace) -> None:
                 Diagnostic(str(folder), "exists and is not empty", "choose another folder")
             )
         folder.mkdir(parents=True, exist_ok=True)
-        miniature.write(facts, folder, options.seed)
+        _write_miniature(lambda: miniature.write(facts, folder, options.seed), folder)
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise BadInput(Diagnostic(str(folder), what, "choose another folder")) from None
     print(f"{folder}: {facts.architecture.name}, {facts.precision}, random weights")
+
+
+def _write_miniature(write: Callable[[], None], folder: Path) -> None:
+    """Half of a checkpoint is none: what was written goes if the rest cannot be."""
+    try:
+        write()
+    except BaseException:
+        for path in folder.iterdir():
+            path.unlink()
+        raise

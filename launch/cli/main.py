@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, get_args
 from builder import __version__, command, completion
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
+from builder.files import whole_file
 
 from ..report import REPORT
 from .arguments import (
@@ -255,7 +256,8 @@ def _smoke(options: argparse.Namespace) -> None:
 
 def _write(path: Path, data: bytes) -> None:
     try:
-        path.write_bytes(data)
+        with whole_file(path) as new:
+            new.write_bytes(data)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise BadInput(Diagnostic(str(path), f"cannot be written: {reason}")) from None

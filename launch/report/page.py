@@ -15,7 +15,7 @@ from markupsafe import Markup
 from builder import __version__
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
-from builder.files import resource_root, whole_file
+from builder.files import regular_file, resource_root, whole_file
 
 from ..smoke.results import totals
 from . import (
@@ -58,7 +58,7 @@ def save(page: str, file: Path) -> None:
 def is_report(file: Path) -> bool:
     """Whether a file is a report of this toolkit."""
     try:
-        with file.open("rb") as content:
+        with regular_file(file) as content:
             return f'<meta name="generator" content="{GENERATOR} '.encode() in content.read(
                 HEAD_BYTES
             )

@@ -15,6 +15,8 @@ from builder import files
 from ..bounded_answer import MAX_BYTES, UNPACKED, bound_async
 from .client import CheckFailure, RequestRejected
 
+MOST_LETTERS = 300  # of what a library says of an answer
+
 
 def session(
     url: str,
@@ -38,11 +40,16 @@ def session(
     )
 
 
+def _words(error: httpx.TransportError) -> str:
+    """What is wrong; the library repeats a head that is none, which may be of any length."""
+    return f"{type(error).__name__}: {error}"[:MOST_LETTERS]
+
+
 async def receive(request: Awaitable[httpx.Response]) -> httpx.Response:
     try:
         return await request
     except httpx.TransportError as error:
-        raise CheckFailure(f"no answer: {type(error).__name__}: {error}") from error
+        raise CheckFailure(f"no answer: {_words(error)}") from error
 
 
 async def expect_ok(http: httpx.AsyncClient, path: str) -> str:
@@ -83,7 +90,7 @@ async def events(
     except TimeoutError:
         raise RequestRejected("the client's deadline is over") from None
     except httpx.TransportError as error:
-        raise CheckFailure(f"the stream broke: {type(error).__name__}: {error}") from error
+        raise CheckFailure(f"the stream broke: {_words(error)}") from error
 
 
 def parse_json(status: int, text: str) -> dict[str, Any]:

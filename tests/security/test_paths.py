@@ -119,6 +119,25 @@ def test_a_file_that_a_bundle_replaces_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
+def test_a_pipe_in_a_reports_place_is_no_report_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = ROOT / "tests/launch/bench/sample_bench.json"
+    done = survive("report", result, "-o", "pipe", cwd=tmp_path, module="launch")
+    assert "is not a report" in done.stderr
+
+
+def test_half_of_a_miniature_is_none(tmp_path: Path) -> None:
+    """As on a full disk."""
+    command = f"ulimit -f 8; exec {sys.executable} -m builder miniature llama-tiny -o m"
+    # The interpreter would keep half of what it compiles, too.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "cannot be written" in done.stderr
+    assert not list((tmp_path / "m").iterdir())
+
+
 def test_a_lock_that_somebody_holds_is_no_hang(tmp_path: Path) -> None:
     """Whoever can read a folder can lock it, as each user can /tmp."""
     held = os.open(tmp_path, os.O_RDONLY)
