@@ -166,13 +166,18 @@ def recent_failures(service: ServiceFolder, window_s: float) -> list[str]:
 def may_live(service: ServiceFolder, cluster: Cluster, job_id: str) -> bool | None:
     """Whether a job of the service waits or runs; `None` where Slurm does not say.
 
-    One that is long silent may be another by now, of the same number.
+    One that is long silent may be another by now, of the same number; one of another user that is
+    not silent may be hidden (`PrivateData`).
     """
-    is_alive = cluster.is_alive(job_id)
+    is_alive, job = cluster.is_alive(job_id), service.job(job_id)
     with suppress(OSError):  # a record that cannot be read says nothing
-        run = service.job(job_id).run if is_alive else None
-        if run and is_silent(run) and cluster.is_another_program(job_id):
+        if (run := job.run) is None:
+            return is_alive
+        if is_alive and is_silent(run) and cluster.is_another_program(job_id):
             return False
+        users = {(one.path / RUN).stat().st_uid for one in (job, service.job(cluster.job_id))}
+        if is_alive is False and not is_silent(run) and len(users) > 1:
+            return None
     return is_alive
 
 

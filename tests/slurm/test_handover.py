@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -254,6 +255,29 @@ def test_of_two_jobs_that_start_at_once_one_serves(make_service: MakeService) ->
     assert (ended["outcome"], service.owner()) == ("not_admitted", first)
     assert ended["why"] == f"job {first} serves test; stop or replace it"
     assert service.run(first)["state"] == "serving"
+
+
+def test_tasks_of_an_array_keep_to_their_own_steps(make_service: MakeService) -> None:
+    """By the number of the last one, Slurm's commands show the others as well."""
+    services = [make_service(time=NEVER), make_service(time=NEVER)]
+    script = services[0].bundle.parent / "array.sbatch"
+    tasks = " ".join(str(service.bundle) for service in services)
+    lines = ["#!/bin/bash", "#SBATCH --gres=gpu:2", "#SBATCH --no-requeue", "#SBATCH --array=0-1"]
+    lines += [f"bundles=({tasks})", "export BUNDLE=${bundles[$SLURM_ARRAY_TASK_ID]}"]
+    serve = '"$BUNDLE/slurm/supervisor" serve'
+    script.write_text("\n".join([*lines, f"exec {sys.executable} -B {serve}\n"]))
+    output = f"--output={script.parent}/job-%j.log"
+    array = services[0].cluster.run("sbatch", "--parsable", output, script).stdout.strip()
+    wait_until(lambda: all(service.owner() for service in services), 30)
+    last, other = sorted(services, key=lambda service: service.owner() != array)
+    job, steps = str(last.owner()), [last.run(str(last.owner()))["steps"][0]["step_id"]]
+    steps.append(other.run(str(other.owner()))["steps"][0]["step_id"])
+    assert (job, sorted(steps)) == (array, [f"{array}_0.0", f"{array}_1.0"])
+    (last.folder / "stop").touch()
+    wait_until(lambda: last.run(job)["state"] == "ended", 30, lambda: last.explain(job))
+    assert last.run(job)["outcome"] == "stopped"
+    assert other.ask("/v1/completions", {})["job"] == other.owner()
+    other.cluster.run("scancel", "--quiet", array)
 
 
 def test_a_job_knows_its_end_in_any_zone(make_service: MakeService) -> None:

@@ -177,12 +177,21 @@ def test_a_service_goes_on_and_its_files_come_back(
 
 
 def test_it_hands_over_after_all_that(running: tuple[Service, str]) -> None:
-    """With a lock of nothing in its way."""
-    service, job = running
+    """With a lock of nothing in its way, and with one that its successor could not remove."""
+    service, first = running
     (service.folder / "successor.lock").touch()
+    second = handed_over(service, first)
+    row = {"owner": first, "successor": second}
+    (service.folder / "successor.lock").write_text(json.dumps(row))
+    handed_over(service, second)
+
+
+def handed_over(service: Service, job: str) -> str:
+    """The job that has taken over."""
     service.lead(job)
     wait_until(lambda: service.owner() not in (job, None), 30, lambda: service.explain(job))
     assert service.wait_for_end(job)["outcome"] == "handed_over"
+    return str(service.owner())
 
 
 @pytest.fixture

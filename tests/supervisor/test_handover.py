@@ -120,6 +120,23 @@ def test_slurm_says_whether_the_job_with_the_endpoint_lives(
 
 
 @pytest.mark.parametrize(
+    ("run", "is_orphaned"),
+    [({}, False), ({"heartbeat": HOUR_AGO}, True), ({"state": "ended"}, True)],
+)
+def test_a_job_of_another_user_may_be_hidden(
+    make_job: MakeJob, run: dict[str, Any], is_orphaned: bool
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root may give a file away")
+    job = make_job(squeue="echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
+    job.publish_as("5")
+    job.leave("5", **run)
+    assert job.publication.is_orphaned()
+    os.chown(job.service.job("5").path / "run.json", 1, 1)
+    assert job.publication.is_orphaned() is is_orphaned
+
+
+@pytest.mark.parametrize(
     ("beat", "theirs", "is_orphaned"),
     [
         (HOUR_AGO, "JobName=theirs Command=/home/a/train.sh", True),
