@@ -176,7 +176,8 @@ def may_live(service: ServiceFolder, cluster: Cluster, job_id: str) -> bool | No
         if is_alive and is_silent(run) and cluster.is_another_program(job_id):
             return False
         users = {(one.path / RUN).stat().st_uid for one in (job, service.job(cluster.job_id))}
-        if is_alive is False and not is_silent(run) and len(users) > 1:
+        says_so = run["state"] != "ended" and not is_silent(run)
+        if is_alive is False and says_so and len(users) > 1:
             return None
     return is_alive
 

@@ -128,12 +128,16 @@ def test_a_job_of_another_user_may_be_hidden(
 ) -> None:
     if os.getuid() != 0:
         pytest.skip("only root may give a file away")
-    job = make_job(squeue="echo slurm_load_jobs error: Invalid job id specified >&2; exit 1")
+    hidden = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
+    job = make_job(squeue=hidden, sbatch=TAKES)
+    state.write_json(job.service.lock_file, {"owner": "5", "successor": None})
     job.publish_as("5")
     job.leave("5", **run)
     assert job.publication.is_orphaned()
     os.chown(job.service.job("5").path / "run.json", 1, 1)
     assert job.publication.is_orphaned() is is_orphaned
+    job.successor.prepare()
+    assert job.events == ["successor_submitted" if is_orphaned else "successor_blocked"]
 
 
 @pytest.mark.parametrize(
