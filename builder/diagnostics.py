@@ -120,14 +120,15 @@ def nearest(name: str, known: Iterable[str], most_listed: int = MOST_LISTED) -> 
         return f"did you mean {either(alike)}? {listing if len(names) <= 8 else ''}".rstrip()
     if len(names) <= most_listed:
         return listing
-    own = _long_runs(name)
-    alike = [other for other in names if own and own <= _long_runs(other)][:MOST_ALIKE]
+    least = _LEAST_WORD if _long_runs(name) else _LEAST_SHORTENED  # glm46 has few letters
+    own = _long_runs(name, least)
+    alike = [other for other in names if own and own <= _long_runs(other, least)][:MOST_ALIKE]
     told = f", as {either(alike)}" if alike else ""
     return f"one of {len(names)} known names is expected{told}"
 
 
-def _long_runs(name: str) -> set[str]:
-    return {run for run in _RUNS.findall(name.lower()) if len(run) >= _LEAST_WORD}
+def _long_runs(name: str, least: int = 4) -> set[str]:
+    return {run for run in _RUNS.findall(name.lower()) if len(run) >= least}
 
 
 def _of_words(name: str, known: Iterable[str]) -> list[str]:

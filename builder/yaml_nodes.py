@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from . import credentials
-from .diagnostics import NOWHERE, Location, located
+from .diagnostics import NOWHERE, Location, closest, located
 
 MAX_NODES = 100_000
 MAX_DEPTH = 100
@@ -51,7 +51,9 @@ class Composer:
         if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
                 what = f"names the alias {event.anchor}, which nothing above defines"
-                raise Refused(event.start_mark, what, "define it first")
+                near = closest(event.anchor, self._anchors)
+                fix = f"did you mean {near}?" if near else "define it first"
+                raise Refused(event.start_mark, what, fix)
             return self._anchors[event.anchor]
         node = self._scalar(event) if kind is yaml.ScalarEvent else self._collection(event, depth)
         if event.anchor:

@@ -28,7 +28,7 @@ _RESOURCES = ("limits", "requests", "claims")
 SIDE = "subComponentType"
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _DEFAULT_PORT, _DEFAULT_HOST = "8000", "localhost"  # of the engine's own server
-_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -136,7 +136,7 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Ports of containers at which their server does not listen."""
     for document in documents:
         for data, path, around in objects(document):
-            opens = _ports(data) or any(key in data for key in _PROBES)
+            opens = _ports(data) or any(key in data for key in PROBES)
             servers = list(started(document, data, path, around)) if opens else []
             if len(servers) != 1 or not port_of(servers[0]):
                 continue
@@ -189,7 +189,7 @@ def unreached_server(
         yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
     named = named_rows(data.get("ports"))
     numbers = {name: str(row.get("containerPort")) for name, row in named.items()}
-    for probe, way in product(_PROBES, ("httpGet", "tcpSocket")):
+    for probe, way in product(PROBES, ("httpGet", "tcpSocket")):
         inner = f"{probe}.{way}.port"
         asked = str(value_at(data, inner) or "")
         number = numbers.get(asked, asked)

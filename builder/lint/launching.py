@@ -158,12 +158,15 @@ def _ends(found: Script) -> Iterator[Diagnostic]:
     """Ends of here documents that only a reader takes for one."""
     for document in found.here:
         end = document.end.lstrip("\t") if document.strips_tabs else document.end
-        if end == end.strip():
-            continue
         place = Location(document.start.line + len(document.text.splitlines()), 1)
-        what = f"{end.strip()} is no end of the here document: spaces stand beside it"
-        fix = "write it alone at the beginning of its line, or <<- and tabs before it"
-        yield located(place, "", what, fix, "here-document-end")
+        if end.strip() and end.strip() != document.delimiter:
+            what = f"{end.strip()} is no end of the here document: it goes on to the script's end"
+            fix = f"write {document.delimiter} alone on the line"
+            yield located(place, "", what, fix, "here-document-end")
+        elif end != end.strip():
+            what = f"{end.strip()} is no end of the here document: spaces stand beside it"
+            fix = "write it alone at the beginning of its line, or <<- and tabs before it"
+            yield located(place, "", what, fix, "here-document-end")
 
 
 def _unset(

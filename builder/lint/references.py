@@ -1,5 +1,5 @@
-"""What objects of one manifest say of each other and is not so: volumes, config maps, labels,
-ports, GPUs."""
+"""What objects of one manifest say of each other and is not so: volumes, config maps, claims,
+labels, ports, probes, GPUs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,28 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
+from ..facts import release
 from . import mounts
-from .containers import GPU, Around, ends_of, named_rows, number, objects, port_of, started
+from .containers import (
+    GPU,
+    PROBES,
+    Around,
+    ends_of,
+    named_rows,
+    number,
+    objects,
+    port_of,
+    started,
+)
 from .mounts import Mount
 from .section import below
+from .serving import is_open
 from .workers import Worker
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")  # what a template does not put in later
 _VOLUME = re.compile(r"(?:^|\.)volumes\.\d+$")
 _MAP = "configMap.name"
+_TEMPLATE = "spec.channel.resourceClaimTemplate.name"  # which a compute domain makes
 _RULE = "unknown-reference"
 
 
@@ -48,6 +61,8 @@ def diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
             yield from mounts.lost(path, place, server.worker.path, mounted)
         yield from _volumes(server)
         yield from _requests(server)
+        yield from _probes(server)
+    yield from _claims(documents)
     yield from _maps(documents, maps, {row.worker.file for row in servers})
     for document in documents:
         if value_at(document.data, "kind") == "Service":
@@ -99,6 +114,41 @@ def _requests(server: _Server) -> Iterator[Diagnostic]:
         what = f"asks for {request} GPUs, and the limit is {limit}: Kubernetes wants both the same"
         place = server.document.locate(where)
         yield located(place, where, what, f"give {limit}, or the limit {request}", "gpu-request")
+
+
+def _probes(server: _Server) -> Iterator[Diagnostic]:
+    """Probes that ask for a path which the server has not."""
+    asked = {
+        below(server.worker.path, f"{probe}.httpGet.path"): value_at(
+            server.data, f"{probe}.httpGet.path"
+        )
+        for probe in PROBES
+        if port_of(server.worker)
+    }
+    known = {path for _, path in release.load(release.known()[-1]).endpoints}
+    for where, path in asked.items():
+        if isinstance(path, str) and path.partition("?")[0] not in known and not is_open(path):
+            what = f"the server has no {path[:60]}: it answers 404, and the pod is never ready"
+            place = server.document.locate(where)
+            yield located(place, where, what, "give /health", "unknown-probe", "warning")
+
+
+def _claims(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+    """Templates of claims that are not here, beside one of almost the same name, as compute domains
+    make them."""
+    rows = [(value_at(row.data, "kind"), row.data) for row in documents]
+    made = [str(value_at(data, _TEMPLATE)) for kind, data in rows if kind == "ComputeDomain"]
+    own = [
+        str(value_at(row, "metadata.name")) for kind, row in rows if kind == "ResourceClaimTemplate"
+    ]
+    for document in documents:
+        for data, path, _ in objects(document):
+            name = data.get("resourceClaimTemplateName")
+            known = (*made, *own)
+            if isinstance(name, str) and name not in known and (near := closest(name, known)):
+                where = below(path, "resourceClaimTemplateName")
+                what, fix = f"no template here is called {name}", f"did you mean {near}?"
+                yield located(document.locate(where), where, what, fix, _RULE, "warning")
 
 
 def _maps(

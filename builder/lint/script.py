@@ -54,7 +54,8 @@ class Word:
 @dataclass(frozen=True, slots=True)
 class HereDocument:
     """A text in a script that goes to the file `name`, or without one to a command. The shell puts
-    values in unless it is `quoted`. `end` is the line that a reader takes for its end."""
+    values in unless it is `quoted`. `end` is the line that a reader takes for its end, which is
+    the `delimiter` if it is one."""
 
     name: str
     text: str
@@ -64,6 +65,7 @@ class HereDocument:
     appends: bool = False
     strips_tabs: bool = False
     end: str = ""
+    delimiter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +277,7 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
         if not found:
             continue
         begin = index
-        while index < len(lines) and lines[index].strip() != found.group(2):
-            index += 1
+        index += _lines_to_end(lines[begin:], found.group(2))
         target = _TARGET.search(line)
         name = target["name"].strip("\"'") if target else ""
         appends = bool(target and (target["append"] or target["redirect"] == ">>"))
@@ -289,8 +290,29 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
             appends,
             found.group().startswith("<<-"),
             lines[index].rstrip("\n") if index < len(lines) else "",
+            found.group(2),
         )
         index += 1
+
+
+def _lines_to_end(lines: Sequence[str], delimiter: str) -> int:
+    """The lines of a here document, up to its end, or to what was meant as one: the same word in
+    other letters or with something beside it, else a word in capitals alone on its line."""
+    bare = [line.strip() for line in lines]
+    if delimiter in bare:
+        return bare.index(delimiter)
+    meant = (re.fullmatch(rf"\W*{delimiter}\W*", line, re.I) for line in bare)
+    other = (re.fullmatch(r"[A-Z][A-Z_]+", line) for line in bare)
+    rows = next(
+        (
+            number
+            for matches in (meant, other)
+            for number, match in enumerate(matches)
+            if match and delimiter.isupper()
+        ),
+        None,
+    )
+    return len(lines) if rows is None else rows
 
 
 def _commands(

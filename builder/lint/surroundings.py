@@ -24,12 +24,12 @@ _VARIABLE = re.compile(
 _ENGINE = re.compile(r"^(?:TLLM|TRT_?LLM|TENSORRT_?LLM)_")
 # A variable with its value: in a shell, in a mapping, or with the value below the name.
 _SETTING = re.compile(
-    r"(?<![\w$.{/-])(?P<name>(?:T[A-Z]*LLM|NCCL|UCX)_[A-Z0-9_]+)"
+    r"(?<![\w$.{/-])(?P<name>(?:T[A-Z]*LLM|NCCL|UCX|PYTORCH)_[A-Z0-9_]+)"
     r"[\"']?(?:=|[ \t]*:[ \t]+|,?\s*[\"']?value[\"']?[ \t]*:[ \t]*)"
-    r"[\"']?\^?(?P<value>\w+(?:,\w+)*)[\"']?(?=[\s,;}\])]|$)"
+    r"[\"']?\^?(?P<value>\w+(?::\w+)?(?:,\w+(?::\w+)?)*)[\"']?(?=[\s,;}\])]|$)"
 )
 _OF_LIBRARY = re.compile(
-    r"(?<![\w$.{/-])(NCCL|UCX)_[A-Z0-9_]+(?=[\"']?(?:[=:,\]]|\s+[\w\"']|\s*$))"
+    r"(?<![\w$.{/-])(NCCL|UCX|HF_HUB)_[A-Z0-9_]+(?=[\"']?(?:[=:,\]]|\s+[\w\"']|\s*$))"
 )
 _OF_NODE = ("resources.gpus_per_node", "hardware.gpus_per_node")
 _NODE_GPUS, _NODES = ("gpus_per_node", "num_gpus_per_node"), ("num_nodes", "nnodes", "nodes")
@@ -122,7 +122,7 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
 def _unknown_word(value: str, known: Sequence[str]) -> tuple[str, str] | None:
     """The first word of a list that is a known one with a slip, and the known one."""
     lower = [row.lower() for row in known]
-    for word in value.split(","):
+    for word in (part.partition(":")[0] for part in value.split(",")):
         if word.lower() in lower:
             continue
         begun = (row for row in known if len(row) > 3 and word.lower().startswith(row.lower()))

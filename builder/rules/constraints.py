@@ -20,6 +20,7 @@ from ..facts import data_file
 from ..facts import release as releases
 from ..facts.engines import Engine
 from ..facts.release import Release
+from ..facts.release.version import order
 from ..facts.schema import Text
 from .context import RuleContext
 from .evaluation import all_hold, condition_faults, holds, same, word_faults
@@ -40,7 +41,7 @@ class Rule:
     with `ignored` finds a value without effect: a warning to whoever wrote it, an error in what the
     toolkit renders. `agree` is the word that two workers must share where `prefill`, tests of the
     prefill worker, hold; `where` is the path to blame. A fault of the engine itself names the
-    `versions` that have it.
+    `versions` that have it, or the one `before` which all have.
     """
 
     id: Text
@@ -58,6 +59,7 @@ class Rule:
     agree: str = ""
     least: bool = False
     versions: tuple[str, ...] = ()
+    before: str = ""
     prefill: Mapping[str, Any] | None = None
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
@@ -68,6 +70,8 @@ class Rule:
                 yield f"{name}.{path}", what
         for _, what in condition_faults({self.agree: True} if self.agree else {}):
             yield "agree", what
+        if self.before and order(self.before) is None:
+            yield "before", f"{self.before} is no version"
 
     @property
     def everywhere(self) -> bool:
@@ -243,7 +247,9 @@ def violations(
 
 def _has(release: Release, issue: Rule) -> bool:
     """Whether a version has a known issue; what follows one, like .post1, is not known to."""
-    return release.judged_name in issue.versions
+    here, fixed = order(release.judged_name), order(issue.before)
+    is_older = here is not None and fixed is not None and here < fixed
+    return is_older or release.judged_name in issue.versions
 
 
 def _paths(options: Any, above: str = "") -> Iterator[str]:

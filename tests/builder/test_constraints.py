@@ -326,6 +326,26 @@ def test_a_known_issue_is_said_of_its_version_and_of_no_other(
     assert not issues(version, "llama-tiny")
 
 
+@pytest.mark.parametrize(
+    ("model", "too_old", "first"),
+    [
+        ("nvidia/GLM-5-NVFP4", "1.3.0rc5", "1.3.0rc8"),
+        ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4", "1.2.1", "1.3.0rc8"),
+        ("nvidia/Qwen3.5-397B-A17B-NVFP4", "1.3.0rc9", "1.3.0rc10"),
+        ("nvidia/Kimi-K2.5-NVFP4", "1.3.0rc4", "1.3.0rc5.post1"),
+        ("deepseek-ai/DeepSeek-V4-Pro", "1.3.0rc14", "1.3.0rc15.post1"),
+        ("nvidia/MiniMax-M3-NVFP4", "1.3.0rc18", "1.3.0rc19"),
+    ],
+)
+def test_a_model_is_served_since_its_release(model: str, too_old: str, first: str) -> None:
+    def is_refused(version: str) -> bool:
+        found = violations({}, RuleContext.of(release.load(version).judges[0], gather(model)))
+        return any(row.rule == "model-needs-release" for row in found)
+
+    assert is_refused(too_old)
+    assert not is_refused(first)
+
+
 def test_a_known_issue_of_a_release_without_a_table_is_said_by_each_of_its_neighbours() -> None:
     judges = release.load("1.3.0rc20").judges
     assert len(judges) == 2
