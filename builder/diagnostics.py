@@ -144,9 +144,10 @@ def _of_words(name: str, known: Iterable[str]) -> list[str]:
 
 def _is_like(word: str, other: str) -> bool:
     short, long = sorted((word, other), key=len)
-    is_shortened = len(short) >= _LEAST_WORD and _is_shortened(word, other)
-    is_shortened &= not re.search(r"[0-9]", long[len(short) :])  # a number is another one
-    return word == other or is_shortened or _slips(word, other) is not None
+    if word == other or len(short) < _LEAST_WORD:
+        return word == other
+    is_shortened = long.startswith(short) and not re.search(r"[0-9]", long[len(short) :])
+    return is_shortened or _slips(word, other) is not None  # a number more is another name
 
 
 def either(names: Iterable[str]) -> str:

@@ -135,6 +135,8 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
     if meant.is_begun:
         what = f"is read as {meant.spelling}, which begins so"
         fix = f"write {meant.spelling}"
+        if other := find(f"--enable-{top.removeprefix('--')}", release):
+            fix = f"{fix}, or {other.spelling} if that is meant"
         found.wrong(name, word.location, what, fix, "flag-abbreviated", warns=True)
     if dot:
         _read_key(argument, keys, value, rest, word, found)
