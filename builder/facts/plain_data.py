@@ -162,8 +162,8 @@ JOB_SCRIPTS_FILE: Any = {
     "rules": {"*": JOB_RULE},
 }
 
-# Options that are gone or have moved, and what is said of each now.
-FORMER_OPTIONS: Any = {"source": Text, "options": {"*": Text}}
+# Options that are gone or have moved, by who had them, and what is said of each now.
+FORMER_OPTIONS: Any = {"*": {"source": Text, "options": {"*": Text}}}
 
 # Other words for values of options, each with the values that it may mean.
 VALUE_WORDS: Any = {"source": Text, "words": {"*": Names}}

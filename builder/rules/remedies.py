@@ -23,8 +23,8 @@ MOST_VALUES = 60  # of an option, which nobody can guess, so that all are told
 def former_options() -> Mapping[str, str]:
     """Options of the default engine that were gone or had moved before the first release table:
     name to remedy."""
-    table: Mapping[str, str] = data_file.load(FORMER, plain_data.FORMER_OPTIONS)["options"]
-    return table
+    groups: Mapping[str, Any] = data_file.load(FORMER, plain_data.FORMER_OPTIONS)
+    return {name: remedy for group in groups.values() for name, remedy in group["options"].items()}
 
 
 @cache

@@ -2,7 +2,8 @@
 
 Names and shapes: mllama of Hugging Face transformers 5.23 with its table of published names. The
 engine leaves the layers for pictures out, answers text alone and does not split the embedding
-(TensorRT-LLM, _torch/models/modeling_mllama.py@000a01de). The KV cache is taken to count them.
+(TensorRT-LLM, _torch/models/modeling_mllama.py@000a01de). The others keep their numbers among all
+`num_hidden_layers`, for which the KV cache is made.
 """
 
 from __future__ import annotations
