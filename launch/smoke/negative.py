@@ -30,6 +30,7 @@ from .metrics import REQUESTS
 LONG = SmokeRequest(PROMPT, max_tokens=256)
 # Of a request that must not be over too soon, and of those that are sent when it was all the same.
 LONGER_TOKENS = (256, 2048, 16384)
+PROMPT_TOKENS = 128  # at most: more than the prompt has letters
 DEADLINE_S = 0.1
 # Internals of the server, which an error must not show: they have been used in attacks.
 INTERNALS = ("Traceback", "shm_region", "/dev/shm")
@@ -139,7 +140,8 @@ def _longer_tokens(endpoint: Endpoint) -> list[int]:
     """One after the other, as far as the server's limit is known to allow."""
     longest_tokens = math.inf
     with suppress(NotSupported):
-        longest_tokens = limit_tokens(endpoint) // 2
+        limit = limit_tokens(endpoint)
+        longest_tokens = max(limit - PROMPT_TOKENS, limit // 2)
     return [int(min(tokens, longest_tokens)) for tokens in LONGER_TOKENS]
 
 
