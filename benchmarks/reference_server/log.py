@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 POLL_S = 0.01
 
 

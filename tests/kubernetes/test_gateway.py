@@ -29,7 +29,7 @@ from tests.model_repository.conftest import Serve, Served
 from tests.model_repository.conftest import programs as programs
 from tests.model_repository.conftest import start as start
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +183,16 @@ def test_answers_stream_through(door: Door) -> None:
 def test_grpc_needs_a_certificate_too(door: Door) -> None:
     question = service_pb2.ServerReadyRequest()
     with door.channel("friend") as channel:
-        assert GRPCInferenceServiceStub(channel).ServerReady(question, timeout=10).ready
+        assert GRPCInferenceServiceStub(channel).ServerReady(question, timeout=PATIENCE_S).ready
     with door.channel(None) as channel, pytest.raises(grpc.RpcError) as raised:
-        GRPCInferenceServiceStub(channel).ServerReady(question, timeout=5)
+        GRPCInferenceServiceStub(channel).ServerReady(question, timeout=PATIENCE_S)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_plain_http_is_no_way_in(door: Door) -> None:
     url = f"http://{door.host}:{gateway.PORTS['http']}/v2/health/ready"
     with pytest.raises(httpx.TransportError):
-        httpx.get(url, trust_env=False, verify=False, timeout=5)
+        httpx.get(url, trust_env=False, verify=False, timeout=PATIENCE_S)
 
 
 def test_a_gateway_without_servers_lives_and_is_not_ready(tmp_path: Path) -> None:
@@ -208,4 +208,4 @@ def test_the_server_answers_the_health_questions_that_kubernetes_asks_over_grpc(
     """Where HTTP is off; 1 stands for serving."""
     with grpc.insecure_channel(served.client.grpc_url) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
-        assert check(b"", timeout=10) == b"\x08\x01"
+        assert check(b"", timeout=PATIENCE_S) == b"\x08\x01"

@@ -80,7 +80,7 @@ def asking(one: Target) -> Iterator[GRPCInferenceServiceStub]:
 
 def refusal(one: Target) -> grpc.StatusCode:
     with asking(one) as server, pytest.raises(grpc.RpcError) as raised:
-        server.ServerReady(service_pb2.ServerReadyRequest(), timeout=5)
+        server.ServerReady(service_pb2.ServerReadyRequest(), timeout=60)
     return raised.value.code()
 
 

@@ -53,7 +53,7 @@ class Served:
         entries = map(json.loads, whole.splitlines())
         return [entry for entry in entries if entry["event"] == event]
 
-    def wait_for(self, event: str, prompt: str, timeout_s: float = 10.0) -> dict[str, Any]:
+    def wait_for(self, event: str, prompt: str, timeout_s: float = 60.0) -> dict[str, Any]:
         """The event of the engine for this prompt, as soon as it is there."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -66,14 +66,16 @@ class Served:
     def metrics(self) -> dict[str, float]:
         """The model's own metrics by name, with `{outcome}` where they have one."""
         samples = {}
-        for line in httpx.get(self.metrics_url, trust_env=False, verify=False).text.splitlines():
+        for line in httpx.get(
+            self.metrics_url, trust_env=False, verify=False, timeout=60
+        ).text.splitlines():
             if found := SAMPLE.fullmatch(line):
                 name, labels, value = found.groups()
                 kept = re.sub(r',?(model|version)="[^"]*",?', "", labels)
                 samples[name + (f"{{{kept}}}" if kept else "")] = float(value)
         return samples
 
-    def wait_for_metrics(self, expected: dict[str, float], timeout_s: float = 10.0) -> None:
+    def wait_for_metrics(self, expected: dict[str, float], timeout_s: float = 60.0) -> None:
         """Until all of these have the values expected; they are brought to Triton now and then."""
         deadline = time.monotonic() + timeout_s
         while not (found := self.metrics()).items() >= expected.items():

@@ -377,7 +377,7 @@ class InProcessTriton(Triton):
         beyond()
 
     def responses(
-        self, request: Any, timeout_s: float = 20.0
+        self, request: Any, timeout_s: float = 60.0
     ) -> Generator[InProcessResponse, None, None]:
         sender, end_s = self.server.ask(request), time.monotonic() + timeout_s
         try:

@@ -36,7 +36,7 @@ def begin(served: ServedInProcess, prompt: str, agent: str = "", **inputs: Any) 
 
 
 def answer(sender: Sender) -> Any:
-    return sender.responses.get(timeout=10)
+    return sender.responses.get(timeout=60)
 
 
 def words(*items: bytes) -> Any:
@@ -325,7 +325,7 @@ class Gate:
 
     def _pass(self, response: Any, flags: int = 0) -> None:
         self.has_come.release()
-        assert self.may_pass.acquire(timeout=10)
+        assert self.may_pass.acquire(timeout=60)
         if self.failures:
             self.failures -= 1
             raise RuntimeError("shared memory ran out")
@@ -337,7 +337,7 @@ def test_as_many_slow_clients_as_senders_are_served_at_the_same_time(here: Serve
     served: Any = here(MODEL_YAML)
     for round_ in range(3):
         gates = [Gate(served, f"tokens=1 name=slow-{round_}-{index}") for index in range(2)]
-        assert all(gate.has_come.acquire(timeout=10) for gate in gates)
+        assert all(gate.has_come.acquire(timeout=60) for gate in gates)
         third = Gate(served, f"tokens=1 name=third-{round_}")
         third.may_pass.release()
         gates[round_ % 2].may_pass.release()

@@ -21,7 +21,7 @@ from tests.model_repository.conftest import MODEL, MODEL_YAML, Serve, ServedInPr
 from tests.model_repository.in_process import InProcessResponse, Sender, unary_module
 
 LONG = "tokens=100000 step_ms=10 name={}"
-ANSWER_S = 10.0
+ANSWER_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.model_repository.conftest import MODEL_YAML, Serve, Served
 
 def test_model_yaml_sets_batch_size_and_transaction_policy(served: Served) -> None:
     url = f"{served.client.http_url}/v2/models/tensorrt_llm/config"
-    config = httpx.get(url, trust_env=False, verify=False).json()
+    config = httpx.get(url, trust_env=False, verify=False, timeout=60).json()
     assert config["max_batch_size"] == 0
     assert config["model_transaction_policy"] == {"decoupled": True}
 

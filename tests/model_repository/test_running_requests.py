@@ -283,7 +283,7 @@ class SlowSender(Sender):
 
     def send(self, response: Any, flags: int) -> None:
         self.is_sending.release()
-        assert self.may_leave.acquire(timeout=5)
+        assert self.may_leave.acquire(timeout=60)
         super().send(response, flags)
 
 
@@ -313,11 +313,11 @@ def test_of_what_comes_while_a_response_is_on_its_way_the_newest_follows(
     slow: SimpleNamespace,
 ) -> None:
     slow.put("1")
-    assert slow.sender.is_sending.acquire(timeout=5)
+    assert slow.sender.is_sending.acquire(timeout=60)
     slow.put("2")
     slow.put("3")
     slow.sender.may_leave.release(2)
-    assert slow.sender.is_sending.acquire(timeout=5)
+    assert slow.sender.is_sending.acquire(timeout=60)
     slow.delivery.close()
     assert [response.output_tensors for response in slow.sender.sent] == ["1", "3"]
 
@@ -328,7 +328,7 @@ def test_an_error_that_comes_while_a_response_is_on_its_way_is_the_last_to_follo
     from trtllm_model.inputs import RequestError
 
     slow.put("1")
-    assert slow.sender.is_sending.acquire(timeout=5)
+    assert slow.sender.is_sending.acquire(timeout=60)
     slow.delivery.fail(slow.stream, RequestError("it broke", "INTERNAL", "failed"))
     slow.sender.may_leave.release(9)
     assert slow.sender.ended.wait(5)
@@ -447,7 +447,7 @@ def test_a_held_response_holds_up_no_other_stream_while_a_sender_is_free(
     for stream in streams[:-1]:
         deferring.put(stream, "1", final=stream not in (first, second))
     deferring.turns[-1]()
-    assert held.is_sending.acquire(timeout=5)
+    assert held.is_sending.acquire(timeout=60)
     assert others[2].ended.wait(5)
     deferring.put(first, "12", final=False)
     deferring.put(second, "12")
@@ -455,7 +455,7 @@ def test_a_held_response_holds_up_no_other_stream_while_a_sender_is_free(
     deferring.turns[-1]()
     assert others[3].ended.wait(5)
     held.may_leave.release()
-    assert held.is_sending.acquire(timeout=5)
+    assert held.is_sending.acquire(timeout=60)
     assert others[0].ended.wait(2)
     held.may_leave.release(9)
 
@@ -518,7 +518,7 @@ def asking(senders: Sequence[Sender]) -> Iterator[set[Any]]:
     watchdog.close()
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 20) -> None:
+def wait_until(holds: Callable[[], bool], timeout_s: float = 60) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline_s

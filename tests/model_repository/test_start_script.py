@@ -158,7 +158,9 @@ def test_a_stop_lets_streams_end_whole_and_exits_0(begin: Begin) -> None:
 
 def test_an_idle_connection_holds_nothing_up(begin: Begin) -> None:
     script = begin()
-    with httpx.Client(base_url=script.client.http_url, trust_env=False, verify=False) as client:
+    with httpx.Client(
+        base_url=script.client.http_url, trust_env=False, verify=False, timeout=60
+    ) as client:
         assert client.get("/v2/health/ready").is_success
         running = script.stream("tokens=50 step_ms=20")
         script.signal(signal.SIGTERM)
@@ -170,7 +172,9 @@ def test_an_idle_connection_holds_nothing_up(begin: Begin) -> None:
 def test_a_request_on_an_old_connection_is_refused_after_a_stop(begin: Begin) -> None:
     script = begin()
     generate = "/v2/models/tensorrt_llm/generate"
-    with httpx.Client(base_url=script.client.http_url, trust_env=False, verify=False) as client:
+    with httpx.Client(
+        base_url=script.client.http_url, trust_env=False, verify=False, timeout=60
+    ) as client:
         assert client.post(generate, json={"text_input": "tokens=1"}).is_success
         running = script.stream("tokens=100 step_ms=20")
         script.signal(signal.SIGTERM)

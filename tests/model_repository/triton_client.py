@@ -81,12 +81,12 @@ class Triton:
         return request
 
     def stream(
-        self, prompt: str | None, id: str = "", timeout_s: float = 20.0, **inputs: Any
+        self, prompt: str | None, id: str = "", timeout_s: float = 60.0, **inputs: Any
     ) -> Generator[Response, None, None]:
         """Responses to one request as they come; closing the iterator cancels the stream."""
         return self.responses(self.request(prompt, id, **inputs), timeout_s)
 
-    def responses(self, request: Any, timeout_s: float = 20.0) -> Generator[Response, None, None]:
+    def responses(self, request: Any, timeout_s: float = 60.0) -> Generator[Response, None, None]:
         """The same, to a message of gRPC."""
         with grpc.insecure_channel(self.grpc_url) as channel:
             stub = GRPCInferenceServiceStub(channel)
@@ -117,7 +117,7 @@ class Triton:
         """The same, of a message of gRPC. Raises `grpc.RpcError` where it is refused."""
         with grpc.insecure_channel(self.grpc_url) as channel:
             stub = GRPCInferenceServiceStub(channel)
-            return read_response(stub.ModelInfer(request, timeout=20), "")
+            return read_response(stub.ModelInfer(request, timeout=60), "")
 
     def generate(self, **body: Any) -> httpx.Response:
         return self.post("generate", body)
@@ -127,7 +127,7 @@ class Triton:
 
     def post(self, verb: str, body: Mapping[str, Any]) -> httpx.Response:
         url = f"{self.http_url}/v2/models/tensorrt_llm/{verb}"
-        return httpx.post(url, json=dict(body), timeout=20, trust_env=False, verify=False)
+        return httpx.post(url, json=dict(body), timeout=60, trust_env=False, verify=False)
 
 
 def _raw(datatype: str, value: Any) -> bytes:

@@ -33,7 +33,9 @@ class Prometheus:
 
     def query(self, expression: str) -> list[Mapping[str, Any]]:
         given = {"query": expression}
-        answer = httpx.get(f"{self.url}/api/v1/query", params=given, trust_env=False, verify=False)
+        answer = httpx.get(
+            f"{self.url}/api/v1/query", params=given, trust_env=False, verify=False, timeout=60
+        )
         return list(answer.raise_for_status().json()["data"]["result"])
 
     def firing(self) -> set[str]:
@@ -49,7 +51,9 @@ class Prometheus:
     def metrics(self) -> dict[str, set[str]]:
         """Every series that was scraped or recorded, with the names of its labels."""
         given = {"match[]": '{__name__=~".+"}'}
-        answer = httpx.get(f"{self.url}/api/v1/series", params=given, trust_env=False, verify=False)
+        answer = httpx.get(
+            f"{self.url}/api/v1/series", params=given, trust_env=False, verify=False, timeout=60
+        )
         found: dict[str, set[str]] = {}
         for labels in answer.raise_for_status().json()["data"]:
             found.setdefault(labels["__name__"], set()).update(labels)
@@ -122,7 +126,7 @@ def wait_for(server: ServerProcess, url: str, within_s: float = 60.0) -> None:
     while time.monotonic() < deadline_s:
         assert server.exit_status(POLL_S) is None, "\n".join(server.last_lines())
         try:
-            if httpx.get(url, trust_env=False, verify=False).status_code == 200:
+            if httpx.get(url, trust_env=False, verify=False, timeout=60).status_code == 200:
                 return
         except httpx.TransportError:
             continue

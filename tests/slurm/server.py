@@ -61,9 +61,9 @@ class Server:
             self._is_mute = body.get("mute", self._is_mute)
             self._drips = body.get("drip", self._drips)
             return 200, {}
+        self.generating += 1
         while self._is_mute:
             await asyncio.sleep(0.1)
-        self.generating += 1
         await asyncio.sleep(self._answer_s)
         self.generating -= 1
         return 200, {"choices": [{"text": " four"}], "job": os.environ.get("SLURM_JOB_ID")}

@@ -22,6 +22,7 @@ SUPERVISOR = ROOT / "supervisor"
 SERVER = Path(__file__).parent / "server.py"
 LAUNCHER = ROOT / "launch" / "reference" / "bin" / "trtllm-llmapi-launch"
 HASTY_LAUNCHER = Path(__file__).parent / "launcher.py"
+PATIENCE_S = 120.0  # what takes seconds, on a machine that does much else
 POLL_S, LONGEST_POLL_S = 0.05, 0.25  # many a look is a command of Slurm
 FOLLOW_S = 1.0  # between a client's looks at the endpoint
 PAUSE_S = 0.02  # after each answer
@@ -194,7 +195,7 @@ class Service:
         assert endpoint
         return ask(endpoint["host"], endpoint["ports"]["http"], path, body)
 
-    def wait_for(self, job_id: str, state: str, timeout_s: float = 30) -> None:
+    def wait_for(self, job_id: str, state: str, timeout_s: float = PATIENCE_S) -> None:
         order = ("starting", "admitting", "admitted", "serving", "draining", "stopping", "ended")
 
         def reached() -> bool:
@@ -205,7 +206,7 @@ class Service:
 
         wait_until(reached, timeout_s, lambda: self.explain(job_id))
 
-    def wait_for_end(self, job_id: str, timeout_s: float = 30) -> Json:
+    def wait_for_end(self, job_id: str, timeout_s: float = PATIENCE_S) -> Json:
         """run.json of a job that Slurm no longer runs, and of which no process is left."""
 
         def over() -> bool:
@@ -245,7 +246,9 @@ def ask(host: str, port: int, path: str, body: Json | None = None, timeout_s: fl
 
 
 def wait_until(
-    condition: Callable[[], bool], timeout_s: float, fault: Callable[[], str] = lambda: ""
+    condition: Callable[[], bool],
+    timeout_s: float = PATIENCE_S,
+    fault: Callable[[], str] = lambda: "",
 ) -> None:
     """Looks more rarely the longer it takes: a tenth of that is lost at most."""
     begun = time.monotonic()
@@ -282,7 +285,7 @@ class Clients:
     def wait_for(self, count: int) -> None:
         """So many more answers."""
         before = len(self.answers)
-        wait_until(lambda: len(self.answers) >= before + count, 30)
+        wait_until(lambda: len(self.answers) >= before + count)
 
     def _run(self) -> None:
         while not self._over.is_set():

@@ -81,7 +81,7 @@ def test_a_service_that_lost_a_rank_ends_though_its_server_answers(
     service = make_service(steps, directives=FOUR_TASKS)
     job = service.serving()
     signal_rank(signal.SIGKILL)(service, job)
-    wait_until(lambda: service.endpoint() is None, 15)
+    wait_until(lambda: service.endpoint() is None)
     assert service.run(job)["outcome"] == "rank_died"
 
 
@@ -90,7 +90,7 @@ def test_an_instance_that_is_not_critical_may_die(make_service: MakeService) -> 
     service = make_service(steps)
     job = service.serving()
     service.cluster.run("scancel", "--signal=KILL", service.run(job)["steps"][1]["step_id"])
-    wait_until(lambda: "step_ended" in service.events(job), 10)
+    wait_until(lambda: "step_ended" in service.events(job))
     assert service.ask("/v1/completions", {})["job"] == job
 
 
@@ -98,7 +98,7 @@ def test_an_instance_that_is_not_critical_may_hang(make_service: MakeService) ->
     service = make_service([server(), server("server1", critical=False)])
     job = service.serving()
     stop_server(service, job, 1)
-    wait_until(lambda: "step_ended" in service.events(job), 15, lambda: service.explain(job))
+    wait_until(lambda: "step_ended" in service.events(job), fault=lambda: service.explain(job))
     assert "step_lost" in service.events(job)
     assert service.ask("/v1/completions", {})["job"] == job
     assert [step["state"] for step in service.run(job)["steps"]] == ["ready", "ended"]
@@ -109,7 +109,7 @@ def test_the_last_instance_of_all_is_needed(make_service: MakeService) -> None:
     service = make_service(steps)
     job = service.serving()
     stop_server(service, job, 1)
-    wait_until(lambda: "step_ended" in service.events(job), 15, lambda: service.explain(job))
+    wait_until(lambda: "step_ended" in service.events(job), fault=lambda: service.explain(job))
     stop_server(service, job, 0)
     assert service.wait_for_end(job)["outcome"] == "health_lost"
 

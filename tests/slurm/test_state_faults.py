@@ -189,7 +189,7 @@ def test_it_hands_over_after_all_that(running: tuple[Service, str]) -> None:
 def handed_over(service: Service, job: str) -> str:
     """The job that has taken over."""
     service.lead(job)
-    wait_until(lambda: service.owner() not in (job, None), 30, lambda: service.explain(job))
+    wait_until(lambda: service.owner() not in (job, None), fault=lambda: service.explain(job))
     assert service.wait_for_end(job)["outcome"] == "handed_over"
     return str(service.owner())
 
@@ -214,7 +214,7 @@ def test_a_service_outlives_a_full_disk(on_small_disk: Service) -> None:
     wait_until(lambda: service.owner() == job, HEAL_S, lambda: service.explain(job))
     assert service.ask("/v1/completions", {})["job"] == job
     filling.unlink()
-    wait_until(lambda: service.owner() not in (job, None), 60, lambda: service.explain(job))
+    wait_until(lambda: service.owner() not in (job, None), fault=lambda: service.explain(job))
     assert service.wait_for_end(job)["outcome"] == "handed_over"
 
 
@@ -227,13 +227,13 @@ def test_a_service_outlives_a_disk_that_takes_no_writes(on_small_disk: Service) 
     try:
         service.lead(job)
         with Clients(lambda: endpoint, 2) as clients:
-            wait_until(lambda: "Read-only file system; it is tried again" in log.read_text(), 30)
+            wait_until(lambda: "Read-only file system; it is tried again" in log.read_text())
             clients.wait_for(300)
         assert clients.failures == []
     finally:
         subprocess.run(["umount", place], check=True)
     wait_until(lambda: "endpoint: works again" in log.read_text(), HEAL_S)
-    wait_until(lambda: service.owner() not in (job, None), 60, lambda: service.explain(job))
+    wait_until(lambda: service.owner() not in (job, None), fault=lambda: service.explain(job))
     assert service.wait_for_end(job)["outcome"] == "handed_over"
 
 
@@ -258,11 +258,11 @@ def test_a_submission_that_fails_is_tried_again(make_service: MakeService, tmp_p
     path = f"{sbatch_that_fails(tmp_path, REFUSAL)}:{service.cluster.environment['PATH']}"
     job = service.serving(f"--export=ALL,PATH={path}")
     service.lead(job)
-    wait_until(lambda: "submission_failed" in service.events(job), 30)
+    wait_until(lambda: "submission_failed" in service.events(job))
     assert "gave_up" not in service.events(job)
     assert service.ask("/v1/completions", {})["job"] == job
     (tmp_path / "away").unlink()
-    wait_until(lambda: service.owner() not in (job, None), 60, lambda: service.explain(job))
+    wait_until(lambda: service.owner() not in (job, None), fault=lambda: service.explain(job))
     run = service.wait_for_end(job)
     assert (run["outcome"], len(run["successors"])) == ("handed_over", 1)
 
@@ -301,7 +301,7 @@ def test_variables_of_a_shell_do_not_stop_a_hand_over(make_service: MakeService)
     given = ",".join(f"{name}={value}" for name, value in SHELL.items())
     job = service.serving(f"--export=ALL,{given}")
     service.lead(job)
-    wait_until(lambda: service.owner() not in (job, None), 30, lambda: service.explain(job))
+    wait_until(lambda: service.owner() not in (job, None), fault=lambda: service.explain(job))
     assert service.wait_for_end(job)["outcome"] == "handed_over"
 
 

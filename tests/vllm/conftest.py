@@ -81,7 +81,9 @@ class Served:
 
     @property
     def model(self) -> str:
-        [model] = httpx.get(f"{self.url}/v1/models", trust_env=False, verify=False).json()["data"]
+        [model] = httpx.get(
+            f"{self.url}/v1/models", trust_env=False, verify=False, timeout=60
+        ).json()["data"]
         return str(model["id"])
 
     def post(self, path: str, **body: Any) -> Any:

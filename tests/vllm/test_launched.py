@@ -38,7 +38,7 @@ METRIC = re.compile(r"\bvllm:[a-z_]+")
 
 
 def test_every_metric_that_is_asked_for_is_shown_as_its_record_says(llama: Launched) -> None:
-    text = httpx.get(f"{llama.url}/metrics", trust_env=False, verify=False).text
+    text = httpx.get(f"{llama.url}/metrics", trust_env=False, verify=False, timeout=60).text
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     known = metrics.of_server("vllm_serve", release.load("0.32.0", engine=ENGINE))
     assert known

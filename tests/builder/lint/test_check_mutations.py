@@ -468,13 +468,15 @@ def hit(row: Diagnostic, mutant: Mutant, text: str) -> bool:
 
 
 def test_every_misspelt_field_of_a_model_configuration_is_reported(tmp_path: Path) -> None:
-    """In config.pbtxt, with line and column."""
+    """In config.pbtxt, with line and column; of its many tensors, in some."""
     choice = random.Random(3)
     lines = PBTXT.read_text().splitlines()
     total = reported = named = 0
+    seen = Counter[str]()
     for index, line in enumerate(lines):
         word = line.strip().partition(":")[0].partition(" ")[0]
-        if not word.isidentifier():
+        seen[word] += 1
+        if not word.isidentifier() or seen[word] > 24:
             continue
         for name in misspellings(word, choice):
             if name == word or not name.isidentifier():

@@ -67,14 +67,14 @@ def test_only_one_replacement_at_a_time(slurm: Slurm, make_bundle: MakeBundle) -
     command = [sys.executable, "-m", "launch", "slurm", "replace", "svc", str(slow.folder)]
     environment = {**slurm.cluster.environment, **slurm.variables}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as first:
-        wait_until((slurm.state / "svc" / "successor.lock").exists, 20)
+        wait_until((slurm.state / "svc" / "successor.lock").exists)
         second = slurm("replace", "svc", slow.folder, code=5)
         assert "service svc: has a successor under way" in second.stderr
         first.terminate()
         assert first.wait(20) == 128 + 15
     (row,) = slurm.status()
     assert row["state"] == "serving"
-    wait_until(lambda: slurm.status()[0]["successor"] is None, 20)
+    wait_until(lambda: slurm.status()[0]["successor"] is None)
 
 
 def test_a_bundle_of_another_service_replaces_nothing(

@@ -37,7 +37,7 @@ def queued(slurm: Slurm) -> str:
     """A job that runs on the cluster and is of no service."""
     submit = ["sbatch", "--parsable", "--output=/dev/null", "--job-name=svc", "--wrap=sleep 60"]
     job_id = slurm.cluster.run(*submit).stdout.strip()
-    wait_until(lambda: "RUNNING" in slurm.cluster.run("squeue", "-h", "-o%T").stdout, 20)
+    wait_until(lambda: "RUNNING" in slurm.cluster.run("squeue", "-h", "-o%T").stdout)
     return job_id
 
 
