@@ -73,6 +73,7 @@ def in_documents(documents: Sequence[Yaml]) -> list[Worker]:
     return [
         worker
         for document in documents
+        if document.data  # of a hundred thousand, most may be empty
         for data, path, around in objects(document)
         for worker in started(document, data, path, around)
     ]

@@ -64,6 +64,9 @@ def _is_of_size(kind: str, label: str, must_tell: bool) -> bool:
 def of_text(text: str) -> Mention | None:
     """What a text says of its GPUs anywhere, as in a remark or the name of a partition, where it
     names one kind only; not what it only sets itself against."""
+    lowered = text.lower()
+    if not any(name in lowered for name in _names()):  # most texts name none: soon known
+        return None
     found = [row for row in _pattern().finditer(text) if not _is_denied(text, row.start())]
     if len({row["kind"].lower() for row in found}) != 1:
         return None
@@ -89,9 +92,14 @@ def _counts(text: str, found: list[re.Match[str]]) -> Iterator[int]:
 
 
 @cache
+def _names() -> tuple[str, ...]:
+    return tuple(name for name in hardware.known() if name.isalnum())
+
+
+@cache
 def _pattern() -> re.Pattern[str]:
     """Kinds of GPU as words, with a number before them as in `8x H100`."""
-    names = "|".join(name for name in hardware.known() if name.isalnum())
+    names = "|".join(_names())
     return re.compile(
         rf"(?:(?<![\w.])(?P<count>[1-9]\d?)[ ]?[x*][ ]?(?:NVIDIA[ -])?|(?<![A-Za-z0-9.]))"
         rf"(?P<kind>{names})(?=s?(?![A-Za-z0-9])|x\d)",
