@@ -33,7 +33,7 @@ ELSEWHERE = {
     "python -m benchmarks.": "tests/benchmarks",
 }
 
-READY_S = 120
+READY_S = 300
 
 # Stands in for docker: runs the command of the container on this machine, with the paths of the
 # mounts put back and the variables set.

@@ -24,7 +24,7 @@ from tests.conftest import ROOT
 from tests.handoff import container_runtime
 from tests.kubernetes.conftest import tool
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
 POLL_S = 0.1
 UNPACKED = ROOT / ".venv" / "docker" / "usr"
 FIRST = (f"{UNPACKED}/sbin", f"{UNPACKED}/bin")

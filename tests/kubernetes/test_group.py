@@ -24,7 +24,7 @@ from tests.kubernetes.cluster_files import SEVERAL_NODES
 from tests.kubernetes.conftest import tool
 from tests.kubernetes.network import Host, network
 
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 GROUP = "llama-group-0"
 DOMAIN = "llama-group.namespace"
 NAMES = (GROUP, f"{GROUP}-1")

@@ -129,7 +129,7 @@ class Launcher:
                 return line.strip()
         raise AssertionError(f"no line {start!r}; errors: {self.errors.read_text()}")
 
-    def wait_for_error(self, text: str, timeout_s: float = 60.0) -> None:
+    def wait_for_error(self, text: str, timeout_s: float = 300.0) -> None:
         deadline = time.monotonic() + timeout_s
         while text not in self.errors.read_text():
             assert time.monotonic() < deadline, self.errors.read_text()
@@ -138,7 +138,7 @@ class Launcher:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def end(self, timeout_s: float = 60.0) -> int:
+    def end(self, timeout_s: float = 300.0) -> int:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:

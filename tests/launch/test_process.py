@@ -19,7 +19,7 @@ from launch.process import ServerProcess
 from tests.launch.conftest import Child, marked_processes
 from tests.slurm.service import wait_until
 
-END_S = 20.0
+END_S = 60.0
 IGNORES_TERM = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -59,7 +59,7 @@ time.sleep(60)
 
 
 def wait_for_line(server: ServerProcess, text: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while text not in server.last_lines():
         assert time.monotonic() < deadline, server.last_lines()
         time.sleep(0.01)
@@ -67,14 +67,14 @@ def wait_for_line(server: ServerProcess, text: str) -> None:
 
 def test_output_of_both_kinds_goes_to_the_log(child: Child) -> None:
     with child("import sys; print('one'); print('two', file=sys.stderr)") as server:
-        assert server.exit_status(10) == 0
+        assert server.exit_status(60) == 0
     assert server.last_lines() == ["one", "two"]
     assert server.last_lines(1) == ["two"]
 
 
 def test_empty_lines_and_tables_are_no_last_words(child: Child) -> None:
     with child(r"print('why\n\n+---+\n| a |\n+---+')") as server:
-        server.exit_status(10)
+        server.exit_status(60)
     assert server.last_lines() == ["why"]
 
 
@@ -82,15 +82,15 @@ def test_what_the_log_held_before_stays(child: Child) -> None:
     server = child("print('new')")
     server.log.write_text("old\n")
     with server:
-        server.exit_status(10)
+        server.exit_status(60)
     assert server.last_lines() == ["old", "new"]
 
 
 def test_an_exit_status_is_that_of_a_shell(child: Child) -> None:
     with child("raise SystemExit(3)") as server:
-        assert server.exit_status(10) == 3
+        assert server.exit_status(60) == 3
     with child("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)") as server:
-        assert server.exit_status(10) == 128 + signal.SIGSEGV
+        assert server.exit_status(60) == 128 + signal.SIGSEGV
 
 
 def test_a_running_server_has_no_exit_status(child: Child) -> None:
@@ -156,7 +156,7 @@ def test_the_children_of_a_server_that_died_are_ended(child: Child) -> None:
     with child(LEAVES_A_WORKER) as server:
         wait_for_line(server, "worker")
         os.kill(server.pid, signal.SIGKILL)
-        assert server.exit_status(10) == 128 + signal.SIGKILL
+        assert server.exit_status(60) == 128 + signal.SIGKILL
     assert marked_processes() == set()
 
 

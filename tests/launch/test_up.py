@@ -27,7 +27,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def wait_for_server() -> set[int]:
     """The processes of the server that a launcher just started."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (found := marked_processes()):
         assert time.monotonic() < deadline
         time.sleep(0.01)

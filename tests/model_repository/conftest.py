@@ -30,7 +30,7 @@ from tests.model_repository.triton_client import Triton
 
 MODEL = Path(__file__).parents[2] / "model_repository" / "tensorrt_llm"
 ENGINE_STUB = Path(__file__).parent / "engine_stub"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
 SAMPLE = re.compile(r"trtllm_model_(\w+)\{(.*)\} (\S+)")
 
 sys.path.append(str(MODEL / "1"))

@@ -16,7 +16,7 @@ def test_a_crowd_that_cancels_errs_and_vanishes_leaves_nothing_behind(start: Ser
     outcomes = {name: counts[f'requests_total{{outcome="{name}"}}'] for name in OUTCOMES}
     assert outcomes == OUTCOMES
     os.kill(served.server.pid, signal.SIGTERM)
-    assert served.server.exit_status(30) == 0
+    assert served.server.exit_status(120) == 0
     assert served.regions == []
 
 

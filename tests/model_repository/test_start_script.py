@@ -27,7 +27,7 @@ from tests.model_repository.test_drain import DEAD, LONG, end
 from tests.model_repository.triton_client import Response, Triton
 
 NAME = f"script-test-{os.getpid()}"
-HANG_S = 30.0
+HANG_S = 120.0
 STAND_IN_WITHOUT_END = """#!/bin/sh
 [ "$1" = --help ] && exit
 trap "" TERM

@@ -59,7 +59,7 @@ class Prometheus:
             found.setdefault(labels["__name__"], set()).update(labels)
         return found
 
-    def wait(self, *fire: str, gone: tuple[str, ...] = (), within_s: float = 30.0) -> None:
+    def wait(self, *fire: str, gone: tuple[str, ...] = (), within_s: float = 120.0) -> None:
         """Until these fire and those are gone. What is late, the tests tell."""
 
         def is_so() -> bool:
@@ -70,7 +70,7 @@ class Prometheus:
 
     def wait_for(self, expression: str) -> None:
         """Until an expression has a value."""
-        until(lambda: bool(self.query(expression)), 30.0)
+        until(lambda: bool(self.query(expression)), 120.0)
 
 
 def until(holds: Callable[[], bool], within_s: float) -> None:
@@ -120,7 +120,7 @@ def watch(start: Start, bundle: Bundle, port: int, folder: Path) -> Prometheus:
     return Prometheus(url)
 
 
-def wait_for(server: ServerProcess, url: str, within_s: float = 60.0) -> None:
+def wait_for(server: ServerProcess, url: str, within_s: float = 300.0) -> None:
     """Until a URL gives 200."""
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:

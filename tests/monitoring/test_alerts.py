@@ -202,7 +202,7 @@ def story(
         prometheus.wait("NoProgress")
     server.stop()
     house.open(programs, certificate_days=90, kv_blocks_used=25)
-    prometheus.wait(gone=tuple(PROVOKED), within_s=60)
+    prometheus.wait(gone=tuple(PROVOKED), within_s=120)
     return Story(prometheus.fired(), prometheus.firing(), prometheus.metrics())
 
 

@@ -18,7 +18,6 @@ from supervisor.ports import free_ports
 from tensorrt_llm.commands import serve
 from tests.reference.conftest import LLAMA, REFERENCE
 
-START_S = 60
 GREEDY = {"model": "m", "temperature": 0, "ignore_eos": True, "max_tokens": 8}
 PROMPT = "Once upon a time"
 # max_num_tokens: that of a decode server has no room for prompts, which it never computes.

@@ -21,7 +21,7 @@ from tensorrt_llm import SamplingParams
 from tensorrt_llm.commands import serve
 from tests.reference.conftest import DEEPSEEK, REFERENCE, EngineOf
 
-START_S = 60
+START_S = 300
 OPTIONS = """
 tensor_parallel_size: 4
 max_batch_size: 1

@@ -30,7 +30,7 @@ from typing import Self
 from supervisor.ports import free_ports
 from tests import watcher
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.1  # a look starts a command of Slurm
 PACKAGES = (
