@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.conftest import ROOT
 
@@ -16,6 +17,9 @@ REFERENCE = ROOT / "launch" / "reference"
 sys.path.insert(0, str(REFERENCE))
 
 from tensorrt_llm import LLM  # noqa: E402
+
+# Of models this small, more threads wait for each other longer than they compute.
+torch.set_num_threads(1)
 
 DEEPSEEK = "nvidia/DeepSeek-V3.2-NVFP4"
 QWEN = "nvidia/Qwen3.5-397B-A17B-NVFP4"
