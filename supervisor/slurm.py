@@ -200,9 +200,10 @@ class Cluster:
 
     def down_and_silent_nodes(self, nodes: Iterable[str]) -> tuple[list[str], list[str]]:
         """Those that Slurm has given up, and others that do not answer the controller (`*`)."""
-        listed = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}"]
+        asked = list(nodes)
+        listed = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(asked)}"]
         rows = [row.split() for row in self.command(*listed, "--format=%N %t").stdout.splitlines()]
-        states = dict(row for row in rows if len(row) == 2)
+        states = dict(row for row in rows if len(row) == 2 and row[0] in asked)
         down = [name for name, state in states.items() if "down" in state]
         silent = [name for name, state in states.items() if state.endswith("*")]
         return down, [name for name in silent if name not in down]

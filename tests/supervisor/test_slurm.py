@@ -31,6 +31,7 @@ from tests.supervisor.conftest import Commands
         ("node1 down*; echo node2 down", ["node1", "node2"]),
         ("node1 drain", []),  # to be left to its jobs
         ("slurm_load_partitions: Unable to contact slurm controller", []),
+        ("Filesystem down; echo node1 idle", []),  # a site's words
         ("", []),
     ],
 )
