@@ -213,7 +213,7 @@ def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
         return located(Location(line, 1), "", f"is not YAML: {reason}", fix)
     if run_on := _run_on(text, place):
         number, key = run_on
-        what = f"is not YAML: no space stands behind {key}:, so that it is no key"
+        what = f"is not YAML: {key} has no colon with a space behind it, so that it is no key"
         return located(Location(number, 1), "", what, f"write {key}: and a space")
     return located(place, "", f"is not YAML: {reason}", "correct this line")
 
@@ -235,13 +235,18 @@ def _odd_indent(text: str, place: Location) -> tuple[int, str] | None:
     return number if is_above else refused, key[2]
 
 
+_RUN_ON = re.compile(
+    r"\s*(?:(?P<key>[A-Za-z]\w*):[^\s:/]+|(?P<equal>[A-Za-z]\w*) *= *[^\s:]+)\s*(?:#.*)?$"
+)
+
+
 def _run_on(text: str, place: Location) -> tuple[int, str] | None:
     """A line, the one that cannot be read or the one before, in which a key and its value are one
-    word; with the key."""
+    word, or have the sign of another format between them; with the key."""
     lines = text.splitlines()[: place.line]
     for number in range(len(lines), max(len(lines) - 2, 0), -1):
-        if found := re.match(r"\s*([A-Za-z]\w*):[^\s:/]+\s*(?:#.*)?$", lines[number - 1]):
-            return number, found[1]
+        if found := _RUN_ON.match(lines[number - 1]):
+            return number, found["key"] or found["equal"]
     return None
 
 

@@ -16,6 +16,7 @@ from ..files import read_text
 from ..rules import constraints
 from ..rules import flags as server_flags
 from ..rules.context import RuleContext
+from ..rules.options import FALSE, TRUE
 from . import script
 from .inner_places import inside
 from .script import Script, Word
@@ -92,7 +93,22 @@ def parse(words: Sequence[Word], release: Release) -> Command:
             found = server_flags.flag_faults(name, None, release, command.subcommand)
             command.diagnostics += (_at_location(row, word.location) for row in found)
     command.diagnostics += _misspelt_task(command, release)
+    command.diagnostics += _switched(words, known)
     return command
+
+
+def _switched(words: Sequence[Word], known: Mapping[str, Flag]) -> Iterator[Diagnostic]:
+    """Values of flags that take none: the command line is refused for them."""
+    for index, word in enumerate(words):
+        name, equals, text = word.text.partition("=")
+        following = words[index + 1] if index + 1 < len(words) else None
+        value = word if equals else following
+        text = text if equals else following.text if following else ""
+        is_switch = name in known and known[name].type == "flag"
+        if is_switch and value and value.certain and text.lower() in TRUE | FALSE:
+            what = f"takes no value, and {text} is refused"
+            fix = "leave it out" if text.lower() in TRUE else f"leave {name} out"
+            yield located(value.location, name, what, fix, "flag-value")
 
 
 def _misspelt_task(command: Command, release: Release) -> Iterator[Diagnostic]:

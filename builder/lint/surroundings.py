@@ -160,9 +160,11 @@ def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
 
 
 def _of_prefix(name: str, known: Iterable[str]) -> str | None:
-    """The only name that is this one with another spelling of the engine's name before it."""
-    rest = _ENGINE.sub("", name)
-    rows = [row for row in known if rest != name and _ENGINE.sub("", row) == rest]
+    """The only name that is this one with another spelling of the engine's name before it, or
+    with its words in another order."""
+    rest = sorted(_ENGINE.sub("", name).split("_"))
+    is_own = _ENGINE.match(name) is not None
+    rows = [row for row in known if is_own and sorted(_ENGINE.sub("", row).split("_")) == rest]
     return rows[0] if len(rows) == 1 else None
 
 

@@ -75,9 +75,15 @@ def _home_of_value(release: Release, field: Field, value: Any, place: OptionPath
 
 
 def unknown_key(
-    release: Release, record: Mapping[str, Any], key: str, place: OptionPath, kind: str
+    release: Release,
+    record: Mapping[str, Any],
+    key: str,
+    place: OptionPath,
+    kind: str,
+    given: Mapping[Any, Any],
 ) -> Diagnostic:
-    """A key that a record does not know, with the most certain thing to do about it."""
+    """A key that a record does not know, with the most certain thing to do about it. `given` is
+    all that stands in the record."""
     inner = place.key(key)
     fields = by_name(record["fields"])
     near = closest(key, fields)
@@ -91,6 +97,7 @@ def unknown_key(
         or _of_flag(release, key, inner)
         or of_other_engine(release, inner.schema)
         or elsewhere(release, key, near)
+        or (_of_value(given, key, fields) if place.path else "")
         or (near and f"did you mean {near}?")
         or of_other_engine(release, key)
         or _of_group(place.path, key, fields)
@@ -198,6 +205,17 @@ def elsewhere(release: Release, key: str, near: str | None = None) -> str:
     listed = " or ".join(home if "." in home else f"{home} at the top level" for home in homes[:3])
     also = f"; or did you mean {near}?" if near and abs(len(near) - len(key)) <= 2 else ""
     return f"its place is {listed}{also}"
+
+
+def _of_value(given: Mapping[Any, Any], key: str, fields: Mapping[str, Field]) -> str:
+    """The only option of a group, of those that are not given, that takes a key's value."""
+    value = given.get(key)
+    rows = [
+        name
+        for name, field in fields.items()
+        if field["type"] == "enum" and name not in given and value in field["values"]
+    ]
+    return f"did you mean {rows[0]}?" if isinstance(value, str) and len(rows) == 1 else ""
 
 
 def _of_group(group: str, key: str, fields: Iterable[str]) -> str:

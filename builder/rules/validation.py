@@ -39,7 +39,7 @@ def _record(
         if (field := named(record["fields"], key)) is not None:
             yield from _option(release, field, item, place.key(key))
         else:
-            yield unknown_key(release, record, str(key), place, kind)
+            yield unknown_key(release, record, str(key), place, kind, value)
     for name, field in () if record.get("partial") else record["fields"].items():
         if field.get("required") and not {name, *field.get("alias", ())} & set(value):
             remedy = f"add {place.path}.{name}"
