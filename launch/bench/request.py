@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
+from builder.credentials import mask
+
 NS_PER_MS = 1e6
 # Gaps are counted by the microsecond, which keeps a run of millions of tokens small.
 NS_PER_US = 1000
@@ -58,14 +60,23 @@ FailureKind = Literal[
 MESSAGES = ("message_ns", "message_tokens")
 CountSource = Literal["usage", "token_ids", "final", "tokenizer"]
 
+MOST_READ, MOST_LETTERS = 4_000, 300  # of what a server says of a failure: looked at, kept
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request failed; `retryable` says that the server may have room later."""
+    """Why a request failed; `retryable` says that the server may have room later.
+
+    Servers repeat the key that they refuse: the message is kept without credentials.
+    """
 
     kind: FailureKind
     message: str
     retryable: bool = False
+
+    def __post_init__(self) -> None:
+        message = mask(self.message[:MOST_READ])[:MOST_LETTERS]
+        object.__setattr__(self, "message", message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,13 @@ PAGES: dict[str, dict[bytes, bytes]] = {
             b'[{"perf_metrics": {"timing_metrics": {"arrival_time": 1%s}}}]' % (b"0" * 400)
         ),
     },
+    "a count beyond all": {
+        b" /v1/completions": whole(
+            CHUNK % b'"length"'
+            + b'data: {"choices": [], "usage": {"completion_tokens": 1%s}}\n\n' % (b"0" * 400)
+            + b"data: [DONE]\n\n"
+        ),
+    },
     "deep objects": {
         b" /metrics": whole(b'[{"a":' + b'{"a":' * 900 + b"1" + b"}" * 901 + b"]"),
     },
@@ -131,3 +138,16 @@ def test_a_server_of_any_kind_is_told_from_a_sound_one(
             verb, url, *more, cwd=tmp_path, codes=(5, 6), lines=False, most_s=8, module="launch"
         )
     assert len(done.stdout + done.stderr) < 100_000
+
+
+@pytest.mark.parametrize("verb", ["smoke", "bench"])
+def test_a_key_that_a_server_repeats_is_neither_said_nor_kept(verb: str, tmp_path: Path) -> None:
+    key = b"hf_" + b"aB3dE5gH7jK9" * 3
+    refusal = whole(b'{"error": {"message": "wrong key %s"}}' % key).replace(b"200 OK", b"401 No")
+    more = [*LOAD, f"--run-dir={tmp_path / 'run'}"] if verb == "bench" else []
+    with served(whole(MODEL), refusal, b"") as url:
+        done = survive(
+            verb, url, *more, cwd=tmp_path, codes=(5, 6), lines=False, most_s=8, module="launch"
+        )
+    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert key[:12] not in kept + done.stdout.encode() + done.stderr.encode()

@@ -7,6 +7,8 @@ from typing import Any
 
 from ..request import CountSource, Failure, FailureKind, LoadRequest, RequestRecord
 
+MOST_TOKENS = 10**9  # of a request, beyond which a count is none
+
 
 class Transcript:
     """Each API fills it by its `event` in the order of arrival, then asks for the record.
@@ -38,7 +40,7 @@ class Transcript:
 
     def fail(self, kind: FailureKind, message: str, retryable: bool = False) -> None:
         """The first failure stays."""
-        self.failure = self.failure or Failure(kind, message[:300], retryable)
+        self.failure = self.failure or Failure(kind, message, retryable)
 
     def record(self, sent_ns: int, ended_ns: int, status: int | None = None) -> RequestRecord:
         request = self.request
@@ -129,4 +131,5 @@ class Transcript:
 
 def whole(value: Any) -> int | None:
     """A count as servers tell it, or `None` for anything else."""
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value <= MOST_TOKENS else None
