@@ -18,6 +18,8 @@ _ASKED = re.compile(
     r"(?::\d+GB)?"
 )
 
+_NAME = re.compile(r"[A-Za-z][\w-]*")
+
 
 class Asked(NamedTuple):
     """A number of GPUs, and what kind of them the file calls so."""
@@ -32,6 +34,8 @@ def of_service(document: Yaml, data: Mapping[str, Any], path: str) -> Asked | No
         asked = value_at(data, key)
         if isinstance(asked, Mapping) and len(asked) == 1:
             [asked] = (f"{kind}:{count}" for kind, count in asked.items())
+        if key == _KEYS[-1] and isinstance(asked, str) and _NAME.fullmatch(asked):
+            asked = f"{asked}:1"
         found = _ASKED.fullmatch(str(asked))
         if found and (count := int(found["first"] or found["last"])):
             kind, where = str(found["kind"] or found["kind_first"]).lower(), below(path, key)

@@ -239,12 +239,24 @@ def _walk(
             and not (runs and name in COMMANDS)
             and (words := _words(document, value, inner))
         ):
-            read = arguments.read(words, release, is_part=True)
-            yield Given(read, inner, inner, as_flags=True, is_extended=extended)
+            yield _of_list(words, inner, data, release, extended)
         elif isinstance(value, Mapping | list):
             yield from _walk(document, value, inner, release, extended, known)
         elif isinstance(value, str) and "\n" in value and inner not in known:
             yield from _in_text(document, value, inner, release, extended)
+
+
+def _of_list(
+    words: Sequence[Word], path: str, beside: Any, release: Release, extended: bool
+) -> Given:
+    """A list of flags, of which another server may take some for itself."""
+    read = arguments.read(words, release, is_part=True)
+    if formats().handed_on_beside in beside:
+        extended = True
+        for flag in list(read.unknown):
+            if flag.lstrip("-").replace("-", "_") in formats().handed_on_by:
+                del read.unknown[flag]
+    return Given(read, path, path, as_flags=True, is_extended=extended)
 
 
 def _is_wrapped(data: Any, name: str) -> bool:

@@ -30,6 +30,8 @@ class Formats:
     extensions: tuple[Text, ...]
     flag_lists: tuple[Text, ...]
     model_commands: tuple[Text, ...]
+    handed_on_beside: Text
+    handed_on_by: tuple[Text, ...]
     option_holders: tuple[Text, ...]
     asked_gpus: dict[str, Text]
     roles: tuple[Text, ...]

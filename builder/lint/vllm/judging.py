@@ -201,7 +201,7 @@ def _turned(option: str, names: Collection[str]) -> str | None:
     """What turns off the option that a name would turn on, or the reverse: `no_enable_x` for
     `disable_x`."""
     word, _, rest = option.partition("_")
-    other = {"disable": "enable", "enable": "disable"}.get(word)
+    other = {"disable": "enable", "enable": "disable", "no": "enable"}.get(word)
     return f"no_{other}_{rest}" if other and f"{other}_{rest}" in names else None
 
 

@@ -186,6 +186,10 @@ spec:
 run: |
   vllm serve some/model --tensor-parallel-size 8
 """,
+    "the GPU of a task": """resources:
+  accelerators: H100 <<< gpus-below-ranks: ask for 2 GPUs
+run: vllm serve some/model --tensor-parallel-size 2
+""",
     "a request of a program": """from vllm import LLM, SamplingParams
 llm = LLM("some/model")
 llm.generate("x", SamplingParams(
@@ -253,6 +257,9 @@ RIGHT = {
     "c = ['vllm', 'serve', M, 'and', *rest]\n",
     "ray_py": "from ray.serve.llm import LLMConfig\nLLMConfig(engine_kwargs={'seed': N})\n"
     "SGLangServer(LLMConfig(engine_kwargs={'mem_fraction_static': 0.8}))\n",
+    "served_yaml": "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\n"
+    "spec: {predictor: {model: {modelFormat: {name: huggingface}, storageUri: 'hf://x/y', "
+    "args: ['--model_name=one', '--backend=vllm', --dtype=auto]}}}\n",
     "tasks_yaml": "resources: {accelerators: 'H100:8'}\nnum_nodes: 2\n"
     "run: vllm serve some/model --tensor-parallel-size 16\n",
     "requests_py": "from vllm import LLM, SamplingParams\nLLM('m')\nSamplingParams(2, top_p=1)\n",
