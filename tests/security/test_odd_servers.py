@@ -143,8 +143,8 @@ def test_a_server_of_any_kind_is_told_from_a_sound_one(
 @pytest.mark.parametrize("verb", ["smoke", "bench"])
 def test_a_key_that_a_server_repeats_is_neither_said_nor_kept(verb: str, tmp_path: Path) -> None:
     key = b"hf_" + b"aB3dE5gH7jK9" * 3
-    refusal = whole(b'{"error": {"message": "wrong key %s"}}' % key).replace(b"200 OK", b"401 No")
-    more = [*LOAD, f"--run-dir={tmp_path / 'run'}"] if verb == "bench" else []
+    refusal = whole(b'{"error": {"message": "wrong key %s"}}' % key).replace(b"200 OK", b"400 No")
+    more = [*LOAD, "--warmup=0", f"--run-dir={tmp_path / 'run'}"] if verb == "bench" else []
     with served(whole(MODEL), refusal, b"") as url:
         done = survive(
             verb, url, *more, cwd=tmp_path, codes=(5, 6), lines=False, most_s=8, module="launch"
