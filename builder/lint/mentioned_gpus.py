@@ -98,10 +98,11 @@ def _names() -> tuple[str, ...]:
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """Kinds of GPU as words, with a number before them as in `8x H100`."""
+    """Kinds of GPU as words, with a number before them as in `8x H100`; `H100 NVL` and PCIe are
+    boards with other memory."""
     names = "|".join(_names())
     return re.compile(
         rf"(?:(?<![\w.])(?P<count>[1-9]\d?)[ ]?[x*][ ]?(?:NVIDIA[ -])?|(?<![A-Za-z0-9.]))"
-        rf"(?P<kind>{names})(?=s?(?![A-Za-z0-9])|x\d)",
+        rf"(?P<kind>{names})(?=s?(?![A-Za-z0-9])|x\d)(?![ _-](?:NVL|PCIe)(?![A-Za-z0-9]))",
         re.IGNORECASE,
     )

@@ -55,6 +55,9 @@ def test_a_label_names_a_known_board(key: str, label: str, kind: str | None) -> 
         ("# use Blackwell instead of H100\n", None),
         ("# doesn't fit on H100\n", None),
         ("# twice as fast as 8x A100 and 8x H100\n", None),
+        ("# 8x H100 NVL\n", None),
+        ("# 2x A100-PCIe\n", None),
+        ("# GB200 NVL72\n", "gb200"),
     ],
 )
 def test_a_remark_names_the_gpu_that_it_is_for(text: str, kind: str | None) -> None:
