@@ -119,7 +119,8 @@ def _has_words(text: str) -> bool:
 
 
 def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Words of a container's command that are no texts: Kubernetes and Compose refuse the file."""
+    """Words of a container's command and rows of its environment that are no texts, as Kubernetes
+    and Compose want them."""
     for document in documents:
         for path, data in containers(document.data, ""):
             for key in COMMANDS if "image" in data else ():
@@ -131,6 +132,12 @@ def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
                         what = f"{shown} is no text, and a container's words are texts"
                         fix = f'write "{shown}"'
                         yield located(document.locate(where), where, what, fix, "no-text")
+            for index, row in enumerate(listed(data.get("environment"))):
+                if isinstance(row, Mapping) and len(row) == 1 and "image" in data:
+                    where, name = below(path, f"environment.{index}"), str(next(iter(row)))
+                    what = "is a mapping in a list, of which Compose wants texts"
+                    fix = f"write {name}=, with its value behind, or leave the dashes out"
+                    yield located(document.locate(where), where, what, fix, "no-text")
 
 
 def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:

@@ -218,6 +218,9 @@ def is_server(word: str) -> bool:
     return word.rpartition("/")[2] in (COMMAND, MODULE)
 
 
+_SERVER_FLAGS = frozenset(("--tp_size", "--ep_size", "--max_batch_size", "--extra_llm_api_options"))
+
+
 def misspelt_programs(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
     """Commands whose program is the server's, or what starts its ranks, misspelt."""
     for row in rows:
@@ -230,6 +233,11 @@ def misspelt_programs(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
                 continue
             if is_misspelling(name, COMMAND):
                 yield _no_program(row.words[index], COMMAND)
+        given = {word.text.partition("=")[0] for word in row.words}
+        if given & _SERVER_FLAGS and not set(names) & {COMMAND, *PROGRAMS}:  # behind mpirun, srun
+            for word in row.words[1:]:
+                if "-" in word.text[1:] and is_misspelling(word.text, COMMAND):
+                    yield _no_program(word, COMMAND)
         for name, word in zip(names, row.words, strict=True):
             if name != LAUNCHER and word.text == name and is_misspelling(name, LAUNCHER):
                 yield _no_program(word, LAUNCHER)
