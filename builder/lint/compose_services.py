@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
-from . import mounts
+from . import mounts, worker_rules
 from .containers import listed, objects, port_of, started
+from .content import side_of
 from .mounts import Mount
 from .section import below
+from .server_commands import read_option_file
 from .workers import Worker
 
 _DEVICES = "deploy.resources.reservations.devices"
@@ -31,43 +33,92 @@ class _Service:
     data: Mapping[str, Any]
     worker: Worker
 
+    @property
+    def mounts(self) -> list[Mount]:
+        return [row for key in ("volumes", "configs") for row in mounts.of_rows(self.data.get(key))]
+
+    @property
+    def outside(self) -> str:
+        """Where its option file is beside the Compose file; empty where that is not said."""
+        found = (row.outside(self.worker.file_path) for row in self.mounts)
+        return next((path for path in found if path and path.startswith(("./", "../"))), "")
+
+
+def option_files(document: Yaml, folder: Path) -> dict[str, Mapping[str, Any]]:
+    """What servers read of files beside a Compose file in a folder, by the last part of the name in
+    the container."""
+    rows = [(row.worker.file, row.outside) for row in _services(document)]
+    found = {name: read_option_file(path, folder) for name, path in rows if path}
+    return {name: options for name, options in found.items() if options}
+
+
+def _services(document: Yaml) -> Iterator[_Service]:
+    for data, path, around in objects(document):
+        if path.startswith("services.") and path.count(".") == 1:
+            servers = list(started(document, data, path, around))
+            if len(servers) == 1:
+                yield _Service(path.removeprefix("services."), path, data, servers[0])
+
 
 def diagnostics(
     document: Yaml, files: Mapping[str, Mapping[str, Any]], folder: Path
 ) -> Iterator[Diagnostic]:
     """All of that, of a file in a folder. `files` are the options of each file that servers read,
     by the last part of its name."""
-    rows = [
-        _Service(path.removeprefix("services."), path, data, servers[0])
-        for data, path, around in objects(document)
-        if path.startswith("services.") and path.count(".") == 1
-        if len(servers := list(started(document, data, path, around))) == 1
-    ]
+    rows = list(_services(document))
     for row in rows:
-        given = row.worker.file_flag
-        mounted = mounts.of_rows(row.data.get("volumes")) + mounts.of_rows(row.data.get("configs"))
-        if given:
-            yield from mounts.lost(row.worker.file_path, given[1], row.path, mounted)
-            yield from _missing(row, mounted, folder)
+        if given := row.worker.file_flag:
+            yield from mounts.lost(row.worker.file_path, given[1], row.path, row.mounts)
+            yield from _missing(row, folder)
+    yield from _sides(rows)
+    yield from _urls(rows, files)
     together = [row for row in rows if not row.data.get("profiles")]
     yield from _ports(document, together)
     yield from _gpus(document, together, files)
 
 
-def _missing(row: _Service, mounted: Sequence[Mount], folder: Path) -> Iterator[Diagnostic]:
+def _sides(rows: Sequence[_Service]) -> Iterator[Diagnostic]:
+    """Services of the two sides of one service by their names: their models and option files."""
+    known = [replace(row.worker, role=side) for row in rows if (side := side_of(row.name))]
+    if {row.role for row in known} == {"prefill", "decode"}:
+        yield from worker_rules.models(known)
+        for worker in known:
+            yield from worker_rules.other_side(worker)
+
+
+def _urls(rows: Sequence[_Service], files: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
+    """Services that a router asks at another port than that of their server."""
+    known = {row.name: row for row in rows if port_of(row.worker)}
+    routers = [row.worker for row in rows if row.worker.is_disaggregated]
+    for side in ("context_servers", "generation_servers"):
+        for url in (url for row in routers for url in listed(_servers(row, side, files))):
+            host, _, port = str(url).rpartition(":")
+            row = known.get(host)
+            own = port_of(row.worker) if row else ""
+            if row and port.isdigit() and own.isdigit() and own != port:
+                place = (row.worker.flag(("--port",)) or row.worker.words[0])[1]
+                what = f"the router asks {host} at {port}, and its server listens at {own}"
+                fix = f"give --port {port}, or the router {host}:{own}"
+                yield located(place, row.path, what, fix, "port-unreached", "warning")
+
+
+def _servers(router: Worker, side: str, files: Mapping[str, Mapping[str, Any]]) -> Any:
+    return value_at(router.given(files) or {}, f"{side}.urls")
+
+
+def _missing(row: _Service, folder: Path) -> Iterator[Diagnostic]:
     """An option file that is not in the folder beside the file that is mounted, where one of almost
     the same name is."""
     given = row.worker.file_flag
-    outside = next((path for mount in mounted if (path := mount.outside(row.worker.file_path))), "")
-    file = folder / outside
-    if not given or not outside.startswith(("./", "../")) or file.exists():
+    file = folder / row.outside
+    if not given or not row.outside or file.exists():
         return
     try:
         there = [each.name for each in file.parent.iterdir()]
     except OSError:
         return  # made elsewhere
     if near := closest(file.name, there):
-        what, fix = f"{outside} is not there", f"did you mean {near}?"
+        what, fix = f"{row.outside} is not there", f"did you mean {near}?"
         yield located(given[1], row.path, what, fix, "missing-option-file")
 
 

@@ -37,6 +37,9 @@ _TELLING = 4  # letters of a name that no other is like by chance; one more besi
 _STARTERS = ("mpirun", "mpiexec")
 _HOSTS, _SLOTS = ("-H", "-host", "--host"), re.compile(r"[\w.-]+:(\d{1,4})")
 _ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *_STARTERS))
+_VISIBLE_NAME = "CUDA_VISIBLE_DEVICES"
+_VISIBLE = re.compile(rf"{_VISIBLE_NAME}=(\d+(?:,\d+)*)")
+_SHARING = ("fraction", "utilization", "--config", "--extra")  # or a file may say it
 _LAST_PORT = 65535
 _ALL_HOSTS = "0.0.0.0"
 _SAME_HOST = {
@@ -53,6 +56,15 @@ class Listener:
     port: str
     host: str
     place: Location | None
+
+    @property
+    def gpus(self) -> frozenset[str]:
+        """The GPUs that it has for itself, as far as its line says it."""
+        texts = [word.text for word in self.statement.words]
+        if any(part in text for text in texts for part in _SHARING):
+            return frozenset()
+        found = next((row for text in texts if (row := _VISIBLE.fullmatch(text))), None)
+        return frozenset(found[1].split(",")) if found else frozenset()
 
     def clashes(self, other: Listener) -> bool:
         """Whether both want one port of one address, of which some are all that there are."""
@@ -104,6 +116,7 @@ def diagnostics(
     if len(starts) != len(commands) or has_functions(text):
         return
     yield from _files(rows, serving, values)
+    yield from _of_image(rows, serving)
     if not any(optional for _, optional in starts):
         servers = [
             Listener(
@@ -116,6 +129,22 @@ def diagnostics(
             if row in direct
         ]
         yield from same_port(rows, servers)
+
+
+def _of_image(rows: Sequence[Statement], commands: Sequence[Command]) -> Iterator[Diagnostic]:
+    """An option file and a port of a Dockerfile's server against what it copies and opens."""
+    copied = mounts.of_copies(rows)
+    lines = [row.words for row in rows if row.words[0].text == "EXPOSE"]
+    opened = {word.text.partition("/")[0]: word.location for row in lines for word in row[1:]}
+    for command in commands:
+        if file := command.option_file:
+            yield from mounts.lost(file.text, file.location, "", copied)
+        port = command.value("port")
+        if len(commands) == 1 and opened and port.isdigit() and port not in opened:
+            known, place = next(iter(opened.items()))
+            what = f"the server listens at {port}, and {', '.join(opened)} is opened"
+            fix = f"open {port}, or give --port {known}"
+            yield located(place, "EXPOSE", what, fix, "port-unreached", "warning")
 
 
 def has_functions(text: str) -> bool:
@@ -292,7 +321,12 @@ def _ranks(
     names = [word.text.rpartition("/")[2] for word in words]
     file = command.option_file
     given = options.get(file.text.rpartition("/")[2]) if file else {}
-    if LAUNCHER not in names or not set(_STARTERS) & set(names) or given is None:
+    if not set(_STARTERS) & set(names):
+        return
+    if LAUNCHER not in names:
+        yield from _servers(words)
+        return
+    if given is None:
         return  # a file may give parallel sizes as well
     flags = {row.spelling: row.value.text for row in command.given if row.value}
     world = world_size(server_flags.with_flags(flags, given, release))
@@ -303,6 +337,16 @@ def _ranks(
             what = f"{count} processes for a server of {world} ranks"
             fix = f"give {world}, or parallel sizes that multiply to {count}"
             yield located(following.location, word.text, what, fix, "job-ranks")
+
+
+def _servers(words: Sequence[Word]) -> Iterator[Diagnostic]:
+    """Processes of MPI that are a server of their own each, as nothing makes them ranks of one."""
+    for word, following in pairwise(words):
+        count = whole(following.text) if word.text in ("-n", "-np") else None
+        if count and count > 1 and following.certain:
+            what = f"{count} processes of MPI start a server each, all at one port"
+            fix = f"put {LAUNCHER} before the server, so that they are the ranks of one"
+            yield located(following.location, word.text, what, fix, "job-launcher")
 
 
 def _slots(words: Sequence[Word]) -> Iterator[Diagnostic]:
@@ -338,7 +382,18 @@ def same_port(rows: Sequence[Statement], servers: Sequence[Listener]) -> Iterato
             what = f"wants port {server.port}, which the server of line {line} has"
             yield located(server.place, "--port", what, "give it another port", "port-taken")
         elif row.end == "&":
+            yield from _same_gpu(server, running)
             running.append(server)
+
+
+def _same_gpu(server: Listener, running: Sequence[Listener]) -> Iterator[Diagnostic]:
+    """A server on a GPU of another one, where nothing says that they share it."""
+    for other in running:
+        if (both := server.gpus & other.gpus) and server.place and other.place:
+            what = f"GPU {min(both)} is that of the server of line {other.place.line} too"
+            what, fix = f"{what}, and each takes most of one", "give each GPUs of its own"
+            yield located(server.place, _VISIBLE_NAME, what, fix, "gpu-shared", "warning")
+            return
 
 
 def _default(name: str, release: Release) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, Location, Severity, closest, located
 from ..documents import value_at
-from .script import Word
+from .script import Statement, Word
 from .serving import is_open
 
 RULE = "file-not-mounted"
 _ENGINES = frozenset(("docker", "podman", "nerdctl"))
 _FLAGS = ("-v", "--volume")
+_COPIES = frozenset(("COPY", "ADD"))
 _LONG, _PYXIS = "--mount", "--container-mounts"
 _PARTS = re.compile(r"((?:\$\{[^}]*\}|[^:])*)")  # of SOURCE:TARGET, where ${NAME:-x} is one part
 
@@ -43,8 +44,8 @@ def lost(path: str, place: Location, where: str, mounts: Sequence[Mount]) -> Ite
         return
     for mount in mounts:
         if right := _meant(path, mount):
-            what = f"{path} is not in the container: {mount.source} is mounted at {mount.target}"
-            yield located(place, where, what, f"name {right}, or mount it there", RULE)
+            what = f"{path} is not in the container: {mount.source} is at {mount.target} there"
+            yield located(place, where, what, f"name {right}, or put it there", RULE)
             return
 
 
@@ -72,6 +73,16 @@ def of_command(
             if is_run and path in written and unseen:
                 what = f"{path} is written outside the container, which does not see it"
                 yield located(place, "", what, f"mount it: -v {folder}:{folder}", RULE, "warning")
+
+
+def of_copies(rows: Sequence[Statement]) -> list[Mount]:
+    """What a Dockerfile copies into its image."""
+    found = []
+    for row in rows:
+        words = [word.text for word in row.words if not word.text.startswith("--")]
+        if words[0] in _COPIES and len(words) > 2 and words[-1].startswith("/"):
+            found += [_mount(source, words[-1]) for source in words[1:-1]]
+    return found
 
 
 def of_rows(rows: Any) -> list[Mount]:
@@ -104,8 +115,9 @@ def of_text(text: str) -> list[Mount]:
 
 def _mount(source: str, target: str) -> Mount:
     name = source.rpartition("/")[2]
-    is_file = "." in name.strip(".") and name == target.rpartition("/")[2]
-    return Mount(source, target.rstrip("/") or "/", {name: target} if is_file else {})
+    inside = f"{target}{name}" if target.endswith("/") else target
+    is_file = "." in name.strip(".") and name == inside.rpartition("/")[2]
+    return Mount(source, target.rstrip("/") or "/", {name: inside} if is_file else {})
 
 
 def _given(words: Sequence[Word]) -> Iterator[str]:

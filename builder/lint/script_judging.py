@@ -156,6 +156,10 @@ def verdict(
     for command, place in zip(commands, found.starts, strict=False):
         command.start = place
     known, options_of = rule_context.release, _by_name(rows, given)
+    for command in commands:
+        name = Path(command.option_file.text).name if command.option_file else ""
+        if name and name not in options_of and (there := _on_disk(command, path)):
+            options_of[name] = dict(there)
     result = list(launching.diagnostics(found, commands, values, text, known, options_of))
     result += _urls(rows, commands, path)
     for name, content in rows:

@@ -311,6 +311,7 @@ def _around(
             options |= script_judging.written_options(run.script, rule_context)
     options = _on_disk(source, servers) | options
     if content.kind == embedded.COMPOSE:
+        options = compose_services.option_files(content.document, source.path.parent) | options
         yield from compose_services.diagnostics(content.document, options, source.path.parent)
     yield from worker_rules.diagnostics(servers, options, rule_context)
 

@@ -22,6 +22,7 @@ from ..facts.release import Release
 from ..rules import constraints, flags
 from ..rules.context import RuleContext
 from . import serving, workers
+from .content import side_of
 from .embedded_formats import WORKERS, WorkerFlags, worker_flags
 from .section import Section, disagreements, section_diagnostics
 from .surroundings import gpu_diagnostic, world_size
@@ -77,11 +78,12 @@ def diagnostics(
             yield from _other_side(worker)
             yield from _options(own, own.section(worker), worker, files, rule_context)
             yield from _block_size(worker, own, files)
+        yield from other_side(worker)
         yield from _missing_file(worker, files, known)
         if not (in_job and len(servers) > 1):
             yield from _gpus(worker, files, own)
     yield from disagreements(alone, rule_context)
-    yield from _models(servers)
+    yield from models(servers)
 
 
 def _own_options(worker: Worker) -> _Own:
@@ -216,7 +218,7 @@ def _block_size(
         yield located(given[1], worker.path, what, fix, "router-blocks", "warning")
 
 
-def _models(servers: Sequence[Worker]) -> Iterator[Diagnostic]:
+def models(servers: Sequence[Worker]) -> Iterator[Diagnostic]:
     """Models that differ between the two sides of one service."""
     prefill = [row.model for row in servers if row.role == "prefill" and row.model]
     for worker in servers:
@@ -277,6 +279,15 @@ def _other_side(worker: Worker) -> Iterator[Diagnostic]:
         what = f"{MODE_FLAG} {side}, but the service is one of {worker.role} workers"
         fix = f"give {worker.role}, or correct the service"
         yield located(given[1], worker.path, what, fix, "disagg-mode")
+
+
+def other_side(worker: Worker) -> Iterator[Diagnostic]:
+    """An option file that is by its name one of the other side."""
+    side = side_of(worker.file)
+    if (given := worker.file_flag) and {side, worker.role} == {"prefill", "decode"}:
+        what = f"{given[0]} is that of {side} workers by its name, and this is a {worker.role} one"
+        fix = f"name the file of the {worker.role} workers"
+        yield located(given[1], worker.path, what, fix, "disagg-mode", "warning")
 
 
 def _missing_file(
