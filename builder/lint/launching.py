@@ -12,12 +12,10 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, closest, located
 from ..facts.release import Release
 from ..rules import flags as server_flags
-from . import mounts
-from .job_script import whole
-from .script import LAUNCHER, Script, Statement, Word, before, is_server, starting
+from . import mounts, mpi_ranks
+from .script import Script, Statement, Word, before, is_server, starting
 from .server_commands import Command
 from .shell_values import Values, with_branches
-from .surroundings import world_size
 
 _NAME = re.compile(r"(?<!\\)\$\{?(\w+)\}?")
 _FUNCTION = re.compile(r"^\s*(?:function\s+\w+|[\w-]+\s*\(\s*\)\s*\{?)", re.M)
@@ -34,9 +32,8 @@ _GIVEN = re.compile(
 _ASKED = re.compile(r"\$\{(\w+):?[-?=+]")  # which says what to do without it
 _SOURCES = frozenset(("source", "."))
 _TELLING = 4  # letters of a name that no other is like by chance; one more beside other scripts
-_STARTERS = ("mpirun", "mpiexec")
 _HOSTS, _SLOTS = ("-H", "-host", "--host"), re.compile(r"[\w.-]+:(\d{1,4})")
-_ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *_STARTERS))
+_ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *mpi_ranks.STARTERS))
 _VISIBLE_NAME = "CUDA_VISIBLE_DEVICES"
 _VISIBLE = re.compile(rf"{_VISIBLE_NAME}=(\d+(?:,\d+)*)")
 _SHARING = ("fraction", "utilization", "--config", "--extra")  # or a file may say it
@@ -101,7 +98,7 @@ def diagnostics(
         words = values.words(before(each))
         port, host = (command.value(name) or _default(name, release) for name in ("port", "host"))
         yield from published(words, port, host)
-        yield from _ranks(words, command, options, release)
+        yield from mpi_ranks.diagnostics(words, command, options, release)
         first = each[0].words[0].location.line
         here = {values.expanded(row.name) for row in found.here if row.start.line <= first}
         paths = [word for word in (command.option_file, *command.arguments[:1]) if word]
@@ -309,59 +306,6 @@ def wrong_port(port: str, place: Location, path: str) -> Iterator[Diagnostic]:
     if port.isdigit() and int(port[:9]) > _LAST_PORT:
         what, fix = f"{port} is no port", f"give one up to {_LAST_PORT}"
         yield located(place, path, what, fix, "flag-value")
-
-
-def _ranks(
-    words: Sequence[Word],
-    command: Command,
-    options: Mapping[str, Mapping[str, Any]],
-    release: Release,
-) -> Iterator[Diagnostic]:
-    """The processes that MPI starts against the ranks of the server. `words` stand before it."""
-    names = [word.text.rpartition("/")[2] for word in words]
-    file = command.option_file
-    given = options.get(file.text.rpartition("/")[2]) if file else {}
-    if not set(_STARTERS) & set(names):
-        return
-    if LAUNCHER not in names:
-        yield from _servers(words)
-        return
-    if given is None:
-        return  # a file may give parallel sizes as well
-    flags = {row.spelling: row.value.text for row in command.given if row.value}
-    world = world_size(server_flags.with_flags(flags, given, release))
-    yield from _slots(words)
-    for word, following in pairwise(words):
-        count = whole(following.text) if word.text in ("-n", "-np") else None
-        if count and world and world > 1 and count != world and following.certain:
-            what = f"{count} processes for a server of {world} ranks"
-            fix = f"give {world}, or parallel sizes that multiply to {count}"
-            yield located(following.location, word.text, what, fix, "job-ranks")
-
-
-def _servers(words: Sequence[Word]) -> Iterator[Diagnostic]:
-    """Processes of MPI that are a server of their own each, as nothing makes them ranks of one."""
-    for word, following in pairwise(words):
-        count = whole(following.text) if word.text in ("-n", "-np") else None
-        if count and count > 1 and following.certain:
-            what = f"{count} processes of MPI start a server each, all at one port"
-            fix = f"put {LAUNCHER} before the server, so that they are the ranks of one"
-            yield located(following.location, word.text, what, fix, "job-launcher")
-
-
-def _slots(words: Sequence[Word]) -> Iterator[Diagnostic]:
-    """Fewer slots of hosts than processes, which Open MPI refuses."""
-    given = {word.text: following for word, following in pairwise(words) if following.certain}
-    hosts = next((given[name] for name in _HOSTS if name in given), None)
-    count = next((whole(given[name].text) for name in ("-n", "-np") if name in given), None)
-    slots = [_SLOTS.fullmatch(row) for row in hosts.text.split(",")] if hosts else []
-    if not hosts or not count or any("oversubscribe" in word.text.lower() for word in words):
-        return
-    there = sum(int(found[1]) for found in slots if found)
-    if all(slots) and there < count:
-        what = f"{there} slots for {count} processes: mpirun does not start them"
-        fix = f"give slots for {count}, as in HOST:{-(-count // len(slots))}, or -n {there}"
-        yield located(hosts.location, hosts.text, what, fix, "job-ranks")
 
 
 def same_port(rows: Sequence[Statement], servers: Sequence[Listener]) -> Iterator[Diagnostic]:
