@@ -32,7 +32,6 @@ _GIVEN = re.compile(
 _ASKED = re.compile(r"\$\{(\w+):?[-?=+]")  # which says what to do without it
 _SOURCES = frozenset(("source", "."))
 _TELLING = 4  # letters of a name that no other is like by chance; one more beside other scripts
-_HOSTS, _SLOTS = ("-H", "-host", "--host"), re.compile(r"[\w.-]+:(\d{1,4})")
 _ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *mpi_ranks.STARTERS))
 _VISIBLE_NAME = "CUDA_VISIBLE_DEVICES"
 _VISIBLE = re.compile(rf"{_VISIBLE_NAME}=(\d+(?:,\d+)*)")

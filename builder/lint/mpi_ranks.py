@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from .server_commands import Command
 from .surroundings import world_size
 
 STARTERS = ("mpirun", "mpiexec")
+_HOSTS, _SLOTS = ("-H", "-host", "--host"), re.compile(r"[\w.-]+:(\d{1,4})")
 
 
 def diagnostics(
