@@ -32,7 +32,8 @@ def diagnostics(
     if not set(STARTERS) & set(names):
         return
     if LAUNCHER not in names:
-        yield from _servers(words)
+        if "srun" not in names:  # or the rules of jobs say what is wrong
+            yield from _servers(words)
         return
     if given is None:
         return  # a file may give parallel sizes as well

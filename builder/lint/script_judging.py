@@ -155,11 +155,7 @@ def verdict(
     )
     for command, place in zip(commands, found.starts, strict=False):
         command.start = place
-    known, options_of = rule_context.release, _by_name(rows, given)
-    for command in commands:
-        name = Path(command.option_file.text).name if command.option_file else ""
-        if name and name not in options_of and (there := _on_disk(command, path)):
-            options_of[name] = dict(there)
+    known, options_of = rule_context.release, _beside(commands, path) | _by_name(rows, given)
     result = list(launching.diagnostics(found, commands, values, text, known, options_of))
     result += _urls(rows, commands, path)
     for name, content in rows:
@@ -318,6 +314,14 @@ def variables(sections: Iterable[Section]) -> Iterator[str]:
     """The paths of options whose values are put in later."""
     for section in sections:
         yield from (below(section.path, path) for path in variable_paths(section.options))
+
+
+def _beside(commands: Sequence[Command], path: Path) -> dict[str, dict[str, Any]]:
+    """The options of each file beside a script that its servers read, by the last part of its
+    name."""
+    files = {Path(row.option_file.text).name: row for row in commands if row.option_file}
+    found = {name: dict(_on_disk(command, path)) for name, command in files.items()}
+    return {name: options for name, options in found.items() if options}
 
 
 def _section(command: Command, files: Mapping[str, Content]) -> Section | None:
