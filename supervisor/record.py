@@ -29,6 +29,7 @@ from .state import (
 RESERVE = "reserve"
 RESERVE_BYTES = 64 * 1024  # freed on a full disk, so that the record can still be written
 RETRY_S = 1.0  # between tries of what failed
+LAST_WORDS_S = 3.0  # for what failed at the end of a job
 EVENTS_KEPT = 1000  # that could not be written yet
 
 Result = TypeVar("Result")
@@ -164,4 +165,9 @@ class Record:
         self._events.clear()
 
     def close(self) -> None:
+        """The last words are tried again for a moment: nobody writes them later."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        while self._faults.keys() & {RUN, EVENTS} and time.monotonic() < deadline:
+            time.sleep(RETRY_S / 10)
+            self.heartbeat()
         self.attempt(RESERVE, lambda: self._reserve.unlink(missing_ok=True), None)

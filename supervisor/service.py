@@ -80,7 +80,7 @@ class Service:
         self._until_done("job", self._begin)
         self._check_bundle()
         self._until_done("endpoint", self._publication.begin)
-        self._steps.create()
+        self._until_done("nodes", self._steps.create)
         self._until_done("ports", lambda: self._steps.assign_ports(self._auxiliary))
         while not self._steps.are_ready:
             self._steps.start_next()

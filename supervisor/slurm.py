@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -82,14 +83,20 @@ class Cluster:
             return subprocess.CompletedProcess(argv, 127, "", f"{argv[0]}: {fault.strerror}")
 
     def address(self, node: str) -> str:
-        """The node's name, or its address where the name means nothing to this host."""
+        """The node's name, or its address where the name means nothing to this host.
+
+        Raises `OSError` where Slurm does not say, which may pass.
+        """
         if node not in self._addresses:
             try:
                 socket.getaddrinfo(node, None)
                 self._addresses[node] = node
             except socket.gaierror:
-                shown = self.command("scontrol", "show", "node", "-o", node).stdout
-                found = re.search(r"\bNodeAddr=(\S+)", shown)
+                done = self.command("scontrol", "show", "node", "-o", node)
+                found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
+                if done.returncode and not found:
+                    what = f"scontrol show node: {done.stderr.strip() or done.returncode}"
+                    raise OSError(errno.EAGAIN, what, node) from None
                 self._addresses[node] = found.group(1) if found else node
         return self._addresses[node]
 

@@ -268,6 +268,23 @@ def own(service: state.ServiceFolder) -> record.Record:
 FAULTS = [errno.EPERM, errno.EACCES, errno.EIO, errno.ESTALE, errno.EROFS, errno.ENOSPC]
 
 
+def test_an_end_that_could_not_be_written_is_written_all_the_same(
+    own: record.Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the write before it has just failed."""
+    monkeypatch.setattr(record, "RETRY_S", 0.1)
+    with monkeypatch.context() as patch:
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        patch.setattr(record, "write_json", refuse)
+        own.update(state="stopping")
+    own.update(state="ended")
+    own.close()
+    assert (own.job.run or {})["state"] == "ended"
+
+
 @pytest.mark.parametrize("number", FAULTS, ids=errno.errorcode.get)
 def test_a_write_that_fails_is_logged_once_and_tried_again(
     own: record.Record,

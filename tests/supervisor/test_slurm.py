@@ -246,6 +246,13 @@ def test_what_is_put_in_the_place_of_a_log_holds_nobody_up(
     assert found[0] <= slurm.OUTPUT_BYTES
 
 
+def test_an_address_that_slurm_does_not_tell_is_asked_for_again(commands: Commands) -> None:
+    cluster = commands(scontrol="echo Unable to contact slurm controller >&2; exit 1")
+    for _ in range(2):
+        with pytest.raises(OSError, match="scontrol show node: Unable to contact"):
+            cluster.address("no-such-node.invalid")
+
+
 @pytest.mark.parametrize(
     ("shown", "address"),
     [
