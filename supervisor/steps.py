@@ -314,7 +314,7 @@ class Steps:
             self._record.event("step_ready", step=step.spec.name, step_id=step.step_id)
             self.record_state()
         elif step.state == "starting" and time.monotonic() > step.deadline:
-            last = step.probe.last if step.probe else "no step"
+            last = (step.probe.last if step.probe else None) or "squeue does not show its step"
             limit = f"not ready after {step.spec.start_timeout_s:.0f} s"
             raise self._job_exit(step, "start_timeout", f"{limit}: {last}")
 
