@@ -80,6 +80,23 @@ def test_mxfp4_means_what_transformers_reads(make_miniature: Callable[[str], Pat
     assert torch.equal(weights.dequantize_mxfp4(*parts), theirs)
 
 
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ([0x0F_89_7A_80], [-8.0, 0.0, 2.0, -1.0, 2.0, 0.0, 14.0, -16.0]),
+        ([0x00_80_81_FF] * 2, [127.0, 1.0, 0.0, -128.0, 254.0, 2.0, 0.0, -256.0]),
+    ],
+    ids=["4 bits", "8 bits"],
+)
+def test_packed_integers_begin_with_the_lowest_bits_and_have_zero_in_the_middle(
+    words: list[int], values: list[float]
+) -> None:
+    packed = torch.tensor([words], dtype=torch.int32)
+    scales = torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16)  # of two groups
+    shape = torch.tensor([1, 8])
+    assert weights.dequantize_packed_integers(packed, scales, shape).tolist() == [values]
+
+
 def test_int4_pairs_are_twos_complement_rows_with_a_scale_for_each_group() -> None:
     # Two rows in one of bytes: the even row in the low nibbles. 0x8 is -8, 0xF is -1.
     packed = torch.tensor([[0x81, 0xF2, 0x73, 0x04]], dtype=torch.uint8)

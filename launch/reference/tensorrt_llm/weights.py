@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from math import ceil
 from pathlib import Path
 
 import torch
@@ -128,6 +129,20 @@ def dequantize_scales_of_32(weight: torch.Tensor, weight_scale: torch.Tensor) ->
     return torch.ldexp(values, weight_scale.int().repeat_interleave(32, dim=-1) - 127)
 
 
+def dequantize_packed_integers(
+    packed: torch.Tensor, weight_scale: torch.Tensor, weight_shape: torch.Tensor
+) -> torch.Tensor:
+    """float32 `[out, in]` from integers of 4 or 8 bits in words of 32, as compressed-tensors packs
+    them: the lowest bits are the first value, and zero is in the middle."""
+    rows, columns = map(int, weight_shape)
+    bits = 4 if packed.shape[1] == ceil(columns / 8) else 8
+    places = torch.arange(0, 32, bits, device=packed.device)
+    values: torch.Tensor = (packed.unsqueeze(-1) >> places) & (2**bits - 1)
+    values = values.flatten(-2)[:rows, :columns] - 2 ** (bits - 1)
+    groups = weight_scale.float().repeat_interleave(columns // weight_scale.shape[1], dim=1)
+    return values.float() * groups
+
+
 _OF_MODELOPT_BLOCKS = 4  # dimensions of such scales, two of them of size one
 
 # By the suffixes of the tensors that a format stores.
@@ -141,6 +156,7 @@ _DEQUANTIZE: dict[tuple[str, ...], Callable[..., torch.Tensor]] = {
     ("weight", "weight_scale_inv"): dequantize_fp8,
     ("_blocks", "_scales"): dequantize_mxfp4,
     ("weight_packed", "weight_scale"): dequantize_scales_of_32,
+    ("weight_packed", "weight_scale", "weight_shape"): dequantize_packed_integers,
 }
 # Scales of activations, which have no use where everything is computed in float32.
 _OF_ACTIVATIONS = ("input_scale", "input_global_scale", "activation_scale")
