@@ -80,7 +80,7 @@ def engine_for(target: Target, wanted: str, say: Callable[[str], None]) -> str:
     checkpoint = checkpoints.from_bundle(target.folder)
     options = target.folder / target.server.files.options.replace("{model}", str(target.model_name))
     words = cpu_build.refusal(record, checkpoint, options)
-    if words and build.unjudged in words:
+    if words and any(text in words for text in build.unjudged):
         name = checkpoint.architecture.name
         lacks = " and ".join(build.unfit)
         say(f"{target.name}: {build.package} cannot judge options for {name} without {lacks}")

@@ -45,7 +45,7 @@ class CpuBuild:
     environment: tuple[Text, ...]
     architectures: tuple[Text, ...]
     head_sizes: tuple[Positive, ...]
-    unjudged: Text
+    unjudged: tuple[Text, ...]
     source: Text
 
     @property

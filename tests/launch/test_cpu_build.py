@@ -29,7 +29,7 @@ BUILD = CpuBuild(
     environment=("A=b=c",),
     architectures=("LlamaForCausalLM",),
     head_sizes=(32, 64),
-    unjudged="cannot be judged",
+    unjudged=("cannot be judged",),
     source="this test",
 )
 

@@ -14,6 +14,7 @@ LARGE = [
     ("qwen3-235b-a22b-fp8", {"gpu": "h200", "num_gpus": 8}),
     ("deepseek-v3.2-nvfp4", {"gpu": "b300", "num_gpus": 8}),
     ("gpt-oss-120b", {"gpu": "h200", "num_gpus": 8}),
+    ("kimi-k2.6-nvfp4", {"gpu": "gb300", "num_gpus": 4}),
 ]
 PRESETS = ["llama-3.3-70b-fp8-h100-vllm", "qwen3.5-397b-nvfp4-b300-vllm"]
 
@@ -37,5 +38,7 @@ def test_what_is_rendered_is_taken_by_the_engines_own_classes(tmp_path: Path) ->
     found = dict(zip(asked, cpu_build.refusals(ENGINE, list(asked.values())), strict=True))
     assert "max-num-sequences" in (found.pop("wrong") or "")
     assert ENGINE.cpu_build is not None
-    assert ENGINE.cpu_build.unjudged in (found.pop("qwen3.5-397b-nvfp4-b300-vllm") or "")
+    [classes, images] = ENGINE.cpu_build.unjudged
+    assert classes in (found.pop("qwen3.5-397b-nvfp4-b300-vllm") or "")
+    assert images in (found.pop("kimi-k2.6-nvfp4") or "")
     assert set(found.values()) == {None}, found
