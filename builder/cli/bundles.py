@@ -20,6 +20,7 @@ from .terminal import columns, lines_text, print_json, wrapped
 if TYPE_CHECKING:
     from ..bundle import Bundle
     from ..diff import Change, Comparison, FileChange
+    from ..facts.release import Release
 
 
 def add_explain(parser: Parser) -> None:
@@ -53,7 +54,8 @@ def explained(found: Bundle, path: str | None) -> list[dict[str, Any]]:
     left = [name for name in defaults if wanted.fullmatch(name) and name not in known]
     if not rows and not left:
         what = f"unknown option of release {found.manifest['engine']['release']}"
-        raise BadInput(Diagnostic(path, what, nearest(path, {*known, *defaults})))
+        remedy = _called_here(found, path) or nearest(path, {*known, *defaults})
+        raise BadInput(Diagnostic(path, what, remedy))
     return [*rows, *(defaults[name] for name in left)]
 
 
@@ -77,13 +79,11 @@ def _engine_defaults(found: Bundle) -> dict[str, dict[str, Any]]:
 
     Of what the plan left out for a reason, it is the plan's.
     """
-    from ..facts import engines, release
     from ..planning import engine_default
     from ..rules.flags import option_path, spellings
     from ..rules.options import ANY_KEY
 
-    engine = found.manifest["engine"]
-    table = release.load(engine["release"], found.folder, engines.load(engine["name"]))
+    table = _release(found)
     plain = ("record", "union", "mapping")
     options = [
         path
@@ -94,6 +94,26 @@ def _engine_defaults(found: Bundle) -> dict[str, dict[str, Any]]:
     flags = [text for text, flag in own if not (flag.positional or option_path(flag, table))]
     known = {path: asdict(engine_default(table, path)) for path in (*options, *flags)}
     return known | {row["path"]: row for row in found.manifest.get("engine_defaults", ())}
+
+
+def _called_here(found: Bundle, path: str) -> str:
+    """What the bundle's release calls an option that another engine or release calls so."""
+    from ..rules import remedies
+
+    table, name = _release(found), path.removeprefix("--")
+    return (
+        remedies.of_other_engine(table, name)
+        or remedies.former(table, name, path=name)
+        or remedies.elsewhere(table, name)
+        or remedies.without_counterpart(table, name)
+    )
+
+
+def _release(found: Bundle) -> Release:
+    from ..facts import engines, release
+
+    engine = found.manifest["engine"]
+    return release.load(engine["release"], found.folder, engines.load(engine["name"]))
 
 
 def add_diff(parser: Parser) -> None:

@@ -189,11 +189,21 @@ def test_explain_answers_for_what_is_left_to_the_engine(builder: Run) -> None:
     assert builder("explain", "bundle", "chat_template").stdout.startswith("--chat_template = null")
 
 
-def test_explain_suggests_the_nearest_option(builder: Run) -> None:
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("moe_config.backnd", "did you mean moe_config.backend?"),
+        ("max_num_seqs", "that is vLLM's; TensorRT-LLM has max_batch_size"),
+        ("free_gpu_memory_fraction", "its place is kv_cache_config.free_gpu_memory_fraction"),
+    ],
+)
+def test_explain_tells_what_an_unknown_option_is_called(
+    builder: Run, asked: str, told: str
+) -> None:
     builder("render", PRESET, "-o", "bundle")
-    done = builder("explain", "bundle", "moe_config.backnd")
+    done = builder("explain", "bundle", asked)
     assert done.returncode == 2
-    assert "did you mean moe_config.backend?" in done.stderr
+    assert told in done.stderr
 
 
 def test_warnings_go_to_stderr_and_stop_nothing(builder: Run) -> None:
