@@ -24,7 +24,7 @@ from .facts.checkpoint import Checkpoint
 from .facts.release import Release
 from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, for_engine, gather
-from .rules import constraints, vulnerability_policy
+from .rules import constraints, named_images, vulnerability_policy
 from .servers import RenderContext
 from .targets import disaggregated
 
@@ -56,8 +56,10 @@ class ServicePlan:
         The versions of the prefill servers are the same.
         """
         targets = target_table.warnings(self.context)
-        versions = vulnerability_policy.diagnostics(
-            self.plan.deployment, self.plan.facts.release.name
+        planned = self.plan.deployment, self.plan.facts.release.name
+        versions = (
+            *named_images.diagnostics(*planned),
+            *vulnerability_policy.diagnostics(*planned),
         )
         standing = _standing(self.plan.facts.release)
         own = [*standing, *self.plan.warnings, *self.engine.warnings, *targets, *versions]

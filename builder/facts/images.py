@@ -193,6 +193,20 @@ def told_version(server: str, reference: str) -> str | None:
     return told["version"] if told else None
 
 
+def told_release(server: str, reference: str, product: str) -> str | None:
+    """The release of an engine, which is `product`, that the name of a server's image tells.
+
+    An image of another product has the engine that its publisher put in; one with a name of its own
+    can have any.
+    """
+    if servers.load(server).image["product"] == product:
+        told = told_version(server, reference)
+        return told.lower().removeprefix("v") if told else None
+    last = re.split(r"[/#]", reference.partition("@")[0])[-1]
+    same = (row for row in _rows() if row.image.rpartition("/")[2] == last)
+    return next((row.release for row in same if row.server == server), None)
+
+
 @cache
 def _version_pattern(product: str) -> re.Pattern[str]:
     """Versions of the kind that a product has: as many numbers, of two digits where its own are."""

@@ -183,8 +183,7 @@ def _warn_waiting(builder: PlanBuilder, result: Budget) -> None:
             f"the KV cache {each}holds {held} requests of {_tokens_per_request(builder)} tokens, "
             f"the workload has {wanted}: the others wait"
         )
-        remedy = "lower concurrency, or take more GPUs"
-        builder.warn("workload.concurrency", what, remedy)
+        builder.warn("workload.concurrency", what, _room_for_cache(builder, result))
         _warn_pauses(builder)
     batch = builder.value("max_batch_size")
     if batch and (places := int(batch) * _ranks(builder)) < wanted:
@@ -193,6 +192,20 @@ def _warn_waiting(builder: PlanBuilder, result: Budget) -> None:
         where = "engine_config.max_batch_size" if given else "workload.concurrency"
         remedy = "raise it, or lower concurrency" if given else "lower it, or take more instances"
         builder.warn(where, what, remedy)
+
+
+def _room_for_cache(builder: PlanBuilder, result: Budget) -> str:
+    """What gives the cache of a GPU more memory, or asks for less of it."""
+    if result.activations_gib <= max(result.kv_cache_gib, result.weights_gib):
+        return "lower concurrency, or take more GPUs"
+    # With attention DP a GPU's experts take the tokens of all ranks: more GPUs would take more.
+    step, spell = builder.value("max_num_tokens"), builder.facts.release.option_path
+    parts = f", with {spell('enable_chunked_prefill')}: true for prompts longer than that"
+    return (
+        f"lower engine_config.{spell('max_num_tokens')}: a step of {step} tokens takes "
+        f"{result.activations_gib:.1f} of {result.total_gib:.1f} GiB"
+        + ("" if _chunks_prompts(builder) else parts)
+    )
 
 
 def _warn_pauses(builder: PlanBuilder) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from builder.facts import release
+from builder import pipeline
+from builder.facts import advisories, release
 from builder.facts.images import image
 from builder.facts.release.version import is_stable
+from builder.rules import named_images
 
 STABLE = [name for name in release.known() if is_stable(name)]
 NUMBERED = [name for name in release.known() if not name.startswith("main")]
@@ -42,3 +46,43 @@ def test_an_image_of_ones_own_is_taken_as_it_is() -> None:
 
 def test_a_development_version_has_no_image() -> None:
     assert image("triton", "main-00043967") is None
+
+
+SITE = """\
+name: hall
+gpu_request: none
+exclusive: true
+mpi: pmix
+container: {runtime: pyxis, images: {triton: /i/triton.sqsh, trtllm_serve: /i/trtllm-1.2.1.sqsh}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("trtllm_serve=nvcr.io/nvidia/tensorrt-llm/release:1.2.1", "1.2.1"),
+        ("trtllm_serve=r.example/mirror/tensorrt-llm:v1.3.0rc29-mine", "1.3.0rc29"),
+        ("triton=r.example/nvidia/tritonserver:26.07-trtllm-python-py3", "1.2.1"),
+        ("trtllm_serve=nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc24", None),
+        ("trtllm_serve=r.example/team/server:7", None),
+        ("triton=r.example/team/tritonserver:26.07-with-our-engine", None),
+    ],
+)
+def test_an_image_of_another_release_than_the_plan_is_named(setting: str, told: str | None) -> None:
+    settings = ("targets=[trtllm_serve, triton]", "engine.release=1.3.0rc24", f"images.{setting}")
+    planned = pipeline.plan("llama-tiny", settings)
+    found = [row.message for row in planned.warnings if row.rule == named_images.RULE]
+    expected = f"has release {told} of the engine by its name, and the plan is for 1.3.0rc24"
+    assert found == ([expected] if told else [])
+
+
+def test_of_a_clusters_images_that_of_the_job_counts(tmp_path: Path) -> None:
+    (tmp_path / "site.yaml").write_text(SITE)
+    settings = (
+        *("targets=[trtllm_serve, triton]", "engine.release=1.3.0rc24"),
+        f"targets.slurm={{site: {tmp_path / 'site.yaml'}, server: trtllm_serve}}",
+    )
+    warnings = pipeline.plan("llama-tiny", settings).warnings
+    rules = (named_images.RULE, advisories.RULE, advisories.UNKNOWN_RULE)
+    where = {row.where for row in warnings if row.rule in rules}
+    assert where == {"engine.release", "targets.slurm.site.container.images.trtllm_serve"}

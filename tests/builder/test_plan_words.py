@@ -133,6 +133,16 @@ def unknown(model: str, gpu: str, side: str = "") -> str:
             ],
         ),
         (
+            "deepseek-r1-0528-nvfp4-gb200x16",
+            ("hardware.num_gpus=64", "workload={isl: 4096, osl: 16000, concurrency: 16384}"),
+            [
+                "workload.concurrency: the KV cache holds 576 requests of 20096 tokens, the "
+                "workload has 16384: the others wait; lower engine_config.max_num_tokens: a step "
+                "of 8192 tokens takes 146.6 of 184.3 GiB, with enable_chunked_prefill: true for "
+                "prompts longer than that"
+            ],
+        ),
+        (
             LLAMA,
             (
                 "workload.concurrency=2000",
