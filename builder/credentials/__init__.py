@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from .names import is_held
-from .randomness import DRAWN, in_base64, is_random
+from .randomness import DRAWN, in_base64, is_random, without_words
 from .shapes import ASSIGNED, NAME, SHAPES, SPEAKS, SPOKEN_OF
 
 MASK = "[credential]"
@@ -23,19 +23,23 @@ _FREE = frozenset(("environment", "env", "attributes", "annotations", "variables
 
 @lru_cache(maxsize=2_000)
 def mask(text: str) -> str:
-    """The text with every credential in it replaced."""
+    """The text without credentials, and without what a machine may have drawn to be one."""
+    return re.sub(DRAWN, _hide_drawn, _mask_certain(text))
+
+
+@lru_cache(maxsize=2_000)
+def _mask_certain(text: str) -> str:
+    """The text with every credential in it replaced that its shape or its name tells."""
     if not text.isascii() and (plain := unicodedata.normalize("NFKC", text)) != text:
         # Other forms of the same letters hide no credential.
-        return masked if (masked := mask(plain)) != plain else text
+        return masked if (masked := _mask_certain(plain)) != plain else text
     if _any_of(SPEAKS).search(text):
         text = _any_of(*SPOKEN_OF).sub(MASK, text)
     text = _any_of(*SHAPES).sub(MASK, text)
-    text = re.sub(DRAWN, lambda run: MASK if run[1] and _is_drawn(run[1]) else run[0], text)
+    text = re.sub(DRAWN, lambda run: MASK if run[1] and _holds_one(run[1]) else run[0], text)
     if "=" not in text:
         return text
-    return re.sub(
-        ASSIGNED, lambda row: f"{row[1]}={MASK}" if _is_assigned(row[1], row[2]) else row[0], text
-    )
+    return re.sub(ASSIGNED, lambda row: f"{row[1]}={MASK}" if _is_assigned(row) else row[0], text)
 
 
 def shown(value: Any, path: str = "", length: int = 60) -> str:
@@ -51,7 +55,7 @@ def found(document: Any, path: str = "", by_name: bool = True) -> Iterator[tuple
     Not `by_name` in tables of names, which say something of each: there a text is one by its shape.
     """
     if isinstance(document, str):
-        if mask(document) != document:
+        if _mask_certain(document) != document:
             yield path, "holds a credential, which would be in every bundle"
         elif by_name and any(is_held(name, document) for name in _variables(path)):
             yield path, "is by its name a credential, which a bundle must not hold"
@@ -69,10 +73,16 @@ def found(document: Any, path: str = "", by_name: bool = True) -> Iterator[tuple
         yield from found(str(document), path, by_name)
 
 
-def _is_drawn(run: str) -> bool:
-    if plain := in_base64(run):
-        return mask(plain) != plain
-    return is_random(run)
+def _holds_one(run: str) -> bool:
+    plain = in_base64(run)
+    return bool(plain) and _mask_certain(plain) != plain
+
+
+def _hide_drawn(run: re.Match[str]) -> str:
+    if not run[1] or in_base64(run[1]) or not is_random(run[1]):
+        return run[0]
+    before, _, behind = without_words(run[1])
+    return f"{before}{MASK}{behind}"
 
 
 @cache
@@ -81,10 +91,12 @@ def _any_of(*shapes: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{shape})" for shape in shapes))
 
 
-def _is_assigned(name: str, value: str) -> bool:
+def _is_assigned(row: re.Match[str]) -> bool:
     """Whether a text gives a credential to a name; small letters as in a URL name objects too."""
+    name, value = row[1], row[2]
     is_variable = name != name.lower()
-    is_word = name in ("key", "auth", "cookie") and re.fullmatch("[a-z]{1,20}", value)
+    is_asked = row.string[: row.start()].endswith(("?", "&"))  # in a URL
+    is_word = name == "key" and not is_asked and re.fullmatch("[a-z]{1,20}", value)
     return is_held(name, value) and (is_variable or not (is_word or re.fullmatch(NAME, value)))
 
 

@@ -52,7 +52,7 @@ _HARMLESS = {
     """),
     "KEY": _words("""
         PUBLIC SORT PARTITION PRIMARY FOREIGN CACHE ROUTING HASH PER STOP KV LOOKUP SHARD GROUP
-        LABEL ANNOTATION TAINT TOPOLOGY SELECTOR DEDUP INDEX METRIC AFFINITY WATERMARK KMS
+        LABEL ANNOTATION TAINT TOPOLOGY SELECTOR DEDUP INDEX METRIC AFFINITY WATERMARK
     """),
     "PASS": _words("SINGLE FORWARD BACKWARD FIRST SECOND ONE TWO BY"),
     "SIGNATURE": _words("MODEL FUNCTION"),
@@ -71,6 +71,7 @@ _PATH = re.compile(r"(/[A-Za-z0-9_.-]+){2,}")
 _SWITCH = re.compile(r"true|false|yes|no|on|off|none|[01]|empty|dummy|not-needed", re.IGNORECASE)
 _SPECIAL = re.compile(r"<[^<>\s]{1,60}>")  # a token of a tokenizer, or a place holder
 _CONNECTIONS = (("CONNECTION", "STRING"), ("CONN", "STR"), ("SEED", "PHRASE"))
+_OF_A_STORE = ("KMS", "KEY", "ID")  # which keeps the key to itself
 _OF_TERRAFORM = ("TF", "TOKEN")  # the host follows
 
 
@@ -84,6 +85,8 @@ def is_name(name: str) -> bool:
     words = [word for word in re.split(r"[^A-Za-z0-9]+", spaced.upper()) if word]
     if tuple(words[-2:]) in _CONNECTIONS or tuple(words[:2]) == _OF_TERRAFORM:
         return True
+    if tuple(words[-3:]) == _OF_A_STORE:
+        return False
     while len(words) > 1 and (words[-1] in _BEHIND or re.fullmatch(r"V?[0-9]+", words[-1])):
         words.pop()
     if not words:

@@ -161,7 +161,6 @@ TEXTS = {
     "Slack, session": f"xoxc-{BASE64[:40]}",
     "GitLab, session": f"_gitlab_session={HEX[:32]}",
     "Facebook": f"123456789012345|{BASE64[:27]}",
-    "of a service that nobody listed": DRAWN,
     "base64 of a line that holds one": base64.b64encode(f"password: {BASE64}".encode()).decode(),
 }
 NAMES = (
@@ -189,6 +188,8 @@ NAMES = (
         "TLS_KEY",
     ),
     *(
+        "KMS_KEY",
+        "AWS_KMS_KEY",
         "SECRET",
         "MY_SECRET",
         "CLIENT_SECRETS",
@@ -244,7 +245,7 @@ HARMLESS = (
     ),
     *("RATE_LIMIT_USER_TOKENS", "STOP_KEY_LIST", "DB_PASSWORD_HOST", "SSH_PASSWORD_AUTHENTICATION"),
     *("PASSWORD_HASH", "PASSWORD_HASH_ROUNDS", "TOPOLOGY_KEY", "KV_KEY", "EOT_TOKEN"),
-    *("TIME_PER_OUTPUT_TOKEN", "AFFINITY_KEY", "WATERMARK_KEY", "KMS_KEY_ID"),
+    *("TIME_PER_OUTPUT_TOKEN", "AFFINITY_KEY", "WATERMARK_KEY", "AWS_KMS_KEY_ID", "KMS_KEY_ARN"),
     *("NCCL_DEBUG", "OMP_NUM_THREADS", "UCX_TLS", "CUDA_VISIBLE_DEVICES", "HOME_REGION", "PATTERN"),
 )
 PLAIN_TEXTS = (
@@ -305,7 +306,37 @@ PUBLIC = (
         "key=value",
     ),
     *("service.name=llm,key=region", "0x946DAE0300123456946dae0300123456"),
+    # What servers draw for each request, and stores for each object.
+    *(f"chatcmpl-{DRAWN}", f"chatcmpl-tool-{DRAWN}", f"call_{DRAWN}", f"cmpl-{DRAWN}"),
+    *(f'{{"id": "{DRAWN}"}}', f'etag: "{DRAWN}"', f"x-request-id: {DRAWN}", f"h1:{DRAWN * 2}="),
+    *(
+        f"Content-MD5: {DRAWN}",
+        f"digest: {DRAWN}=",
+        f"H4sIAAAAAAAA/{DRAWN}==",
+        f"RWQf6L{DRAWN * 2}9a",
+    ),
+    *("QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKFW2q", f"docs.example/d/1{DRAWN}/edit"),
+    f"data:image/jpeg;base64,{DRAWN}",
+    # Names of runs: what was measured, with its numbers.
+    *("1k1kB200x8Tp4Ep4Conc64Mtp3Fp4", "H200x8Tp8Ep8Bs256Mtp2Isl8kOsl1k"),
+    *(
+        "GptOss120bH100x2Tp2Bs64Isl1k",
+        "Kimik2p5Fp4B200x8Tp8Ep8Isl1k",
+        "f16f8f4E4m3E5m2E2m1Ue8m0Ue4m3",
+    ),
+    *("DeepSeekV3p2Exp685BA37BNvFp4W4A16", "K8sH100x8Tp2Pp4V1Rc3Nv5Q7b"),
 )
+# Keys of SSH that anybody may know, by their kinds.
+PUBLIC_KEYS = {
+    "ssh-rsa": "AAAAB3NzaC1yc2EAAAADAQAB",
+    "ssh-dss": "AAAAB3NzaC1kc3MAAACB",
+    "ssh-ed25519": "AAAAC3NzaC1lZDI1NTE5AAAAI",
+    "ecdsa-sha2-nistp256": "AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAI",
+    "ecdsa-sha2-nistp521": "AAAAE2VjZHNhLXNoYTItbmlzdHA1MjEAAAAI",
+    "sk-ssh-ed25519@openssh.com": "AAAAGnNrLXNzaC1lZDI1NTE5QG9wZW5zc2guY29t",
+    "sk-ecdsa-sha2-nistp256@openssh.com": "AAAAInNrLWVjZHNhLXNoYTItbmlzdHAyNTZAb3BlbnNzaC5jb20",
+    "ssh-ed25519-cert-v01@openssh.com": "AAAAIHNzaC1lZDI1NTE5LWNlcnQtdjAxQG9wZW5zc2guY29t",
+}
 # Paths, names of models, hosts and images that begin as some credentials do.
 PLAIN_NAMES = """
 /mnt/phx_lustre_01/models/gpt-oss /models/gemma-4-e2b_fp8_checkpoint_v1 sk-learn-1.5.2-cp312-linux
@@ -392,6 +423,25 @@ def test_a_text_of_such_a_shape_is_found_and_masked(kind: str) -> None:
         said = str(Diagnostic(given, f"is {given}", f"write {given}"))
         for part in (BASE64[:16], HEX[:16], DRAWN[:16], WORD, "MIIEvQ", "A1B2" * 2):
             assert part not in said
+
+
+def test_what_a_machine_drew_is_masked_alone_and_never_refused() -> None:
+    for text in ("{}", "see {} for it", '"{}"', "runs/{}/log", "a/{}"):
+        assert credentials.mask(text.format(DRAWN)) == text.format(credentials.MASK)
+        assert list(credentials.found({"environment": {"MODEL_TAG": text.format(DRAWN)}})) == []
+
+
+@pytest.mark.parametrize("kind", PUBLIC_KEYS)
+def test_public_keys_of_ssh_pass(kind: str) -> None:
+    text = f"{kind} {PUBLIC_KEYS[kind]}{DRAWN * 3} a@b"
+    assert credentials.mask(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["https://x.example/?key=opensesame", "a?b=1&key=opensesame", "auth=swordfish"]
+)
+def test_a_word_in_a_url_or_to_log_in_with_is_masked(text: str) -> None:
+    assert credentials.mask(text) == text.partition("=op")[0].partition("=sw")[0] + "=[credential]"
 
 
 @pytest.mark.parametrize(
