@@ -11,6 +11,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
+from ..files import is_there
 from . import mounts, worker_rules
 from .containers import listed, objects, port_of, started
 from .content import side_of
@@ -32,10 +33,7 @@ class _Service:
     path: str
     data: Mapping[str, Any]
     worker: Worker
-
-    @property
-    def mounts(self) -> list[Mount]:
-        return [row for key in ("volumes", "configs") for row in mounts.of_rows(self.data.get(key))]
+    mounts: Sequence[Mount]
 
     @property
     def outside(self) -> str:
@@ -57,7 +55,9 @@ def _services(document: Yaml) -> Iterator[_Service]:
         if path.startswith("services.") and path.count(".") == 1:
             servers = list(started(document, data, path, around))
             if len(servers) == 1:
-                yield _Service(path.removeprefix("services."), path, data, servers[0])
+                rows = [data.get(key) for key in ("volumes", "configs")]
+                mounted = [each for row in rows for each in mounts.of_rows(row)]
+                yield _Service(path.removeprefix("services."), path, data, servers[0], mounted)
 
 
 def diagnostics(
@@ -111,13 +111,13 @@ def _missing(row: _Service, folder: Path) -> Iterator[Diagnostic]:
     the same name is."""
     given = row.worker.file_flag
     file = folder / row.outside
-    if not given or not row.outside or file.exists():
+    if not given or not row.outside or is_there(file):
         return
     try:
         there = [each.name for each in file.parent.iterdir()]
-    except OSError:
+    except (OSError, ValueError):
         return  # made elsewhere
-    if near := closest(file.name, there):
+    if file.name not in there and (near := closest(file.name, there)):
         what, fix = f"{row.outside} is not there", f"did you mean {near}?"
         yield located(given[1], row.path, what, fix, "missing-option-file")
 

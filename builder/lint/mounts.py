@@ -18,7 +18,8 @@ _ENGINES = frozenset(("docker", "podman", "nerdctl"))
 _FLAGS = ("-v", "--volume")
 _COPIES = frozenset(("COPY", "ADD"))
 _LONG, _PYXIS = "--mount", "--container-mounts"
-_PARTS = re.compile(r"((?:\$\{[^}]*\}|[^:])*)")  # of SOURCE:TARGET, where ${NAME:-x} is one part
+# Of SOURCE:TARGET, where ${NAME:-x} and ${NAME:-${OTHER:-x}} are one part each.
+_PARTS = re.compile(r"((?:\$\{(?:[^{}]|\$\{[^{}]*\})*\}|[^:])*)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest, located
@@ -33,6 +33,7 @@ _VOLUME = re.compile(r"(?:^|\.)volumes\.\d+$")
 _MAP = "configMap.name"
 _TEMPLATE = "spec.channel.resourceClaimTemplate.name"  # which a compute domain makes
 _RULE = "unknown-reference"
+_MOST_PAIRS = 30_000  # of names that are compared: each takes microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,21 @@ class _Server:
     data: Mapping[str, Any]
     document: Yaml
     around: Around
+
+
+@dataclass(slots=True)
+class _Names:
+    """Names that are known, and the nearest of them to each that is not, looked for once."""
+
+    known: set[str] = field(default_factory=set)
+    told: dict[str, str | None] = field(default_factory=dict)
+
+    def near(self, name: str) -> str | None:
+        if name in self.known or len(self.told) * len(self.known) > _MOST_PAIRS:
+            return None
+        if name not in self.told:
+            self.told[name] = closest(name, self.known)
+        return self.told[name]
 
 
 def diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
@@ -64,8 +80,10 @@ def diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
         yield from _probes(server)
     yield from _claims(documents)
     yield from _maps(documents, maps, {row.worker.file for row in servers})
+    labels = _pod_labels(documents)
     for document in documents:
         if value_at(document.data, "kind") == "Service":
+            yield from _selector(document, labels)
             yield from _target_ports(document, servers)
 
 
@@ -141,11 +159,11 @@ def _claims(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     own = [
         str(value_at(row, "metadata.name")) for kind, row in rows if kind == "ResourceClaimTemplate"
     ]
+    names = _Names({*made, *own})
     for document in documents:
         for data, path, _ in objects(document):
             name = data.get("resourceClaimTemplateName")
-            known = (*made, *own)
-            if isinstance(name, str) and name not in known and (near := closest(name, known)):
+            if isinstance(name, str) and (near := names.near(name)):
                 where = below(path, "resourceClaimTemplateName")
                 what, fix = f"no template here is called {name}", f"did you mean {near}?"
                 yield located(document.locate(where), where, what, fix, _RULE, "warning")
@@ -174,7 +192,6 @@ def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagno
     selector, ports = (value_at(document.data, f"spec.{key}") for key in ("selector", "ports"))
     if not isinstance(selector, Mapping) or not isinstance(ports, list):
         return
-    yield from _selector(document, selector, servers)
     chosen = [row for row in servers if selector.items() <= dict(row.around.labels).items()]
     listening = {port for row in chosen if (port := port_of(row.worker))}
     opened = {end for row in chosen for end in ends_of(row.around.pod)}
@@ -190,14 +207,22 @@ def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagno
         yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
 
 
-def _selector(
-    document: Yaml, selector: Mapping[str, Any], servers: Sequence[_Server]
-) -> Iterator[Diagnostic]:
-    """A label that no pod of a server here has, beside one of almost the same value."""
-    for key, value in selector.items():
-        known = {str(row.around.labels[key]) for row in servers if key in row.around.labels}
-        is_literal = str(value) not in known and _NAME.fullmatch(str(value))
-        if is_literal and (near := closest(str(value), known)):
+def _pod_labels(documents: Sequence[Yaml]) -> dict[str, _Names]:
+    """The values of each label that pods here have."""
+    found: dict[str, _Names] = {}
+    for document in documents:
+        for data, _, around in objects(document):
+            for key, value in around.labels.items() if data is around.pod else ():
+                found.setdefault(str(key), _Names()).known.add(str(value))
+    return found
+
+
+def _selector(document: Yaml, labels: Mapping[str, _Names]) -> Iterator[Diagnostic]:
+    """A label that no pod here has, beside one of almost the same value."""
+    selector = value_at(document.data, "spec.selector")
+    for key, value in selector.items() if isinstance(selector, Mapping) else ():
+        names, text = labels.get(str(key)), str(value)
+        if names and _NAME.fullmatch(text) and (near := names.near(text)):
             where = f"spec.selector.{key}"
-            what, fix = f"no pod here has the label {key}: {value}", f"did you mean {near}?"
+            what, fix = f"no pod here has the label {key}: {text}", f"did you mean {near}?"
             yield located(document.locate(where), where, what, fix, _RULE, "warning")

@@ -12,7 +12,7 @@ from ..diagnostics import NOWHERE, Diagnostic, Location, closest, located
 from ..documents import Variable, Yaml, scan_yaml, value_at
 from ..errors import BadInput
 from ..facts.release import Flag, Release
-from ..files import read_text
+from ..files import is_there, read_text
 from ..rules import constraints
 from ..rules import flags as server_flags
 from ..rules.context import RuleContext
@@ -134,7 +134,7 @@ def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
         return {}
     named, mounted = folder / beside, folder / Path(beside).name
     try:
-        data = scan_yaml(read_text(named if named.is_file() else mounted))[0].data
+        data = scan_yaml(read_text(named if is_there(named) else mounted))[0].data
     except BadInput:
         return {}
     return data if isinstance(data, Mapping) else {}

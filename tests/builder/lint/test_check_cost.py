@@ -89,6 +89,25 @@ LONG: Mapping[str, tuple[str, str]] = {
             for n in range(3_000)
         ),
     ),
+    "mounts with variables that do not end": (
+        "compose.yaml",
+        f"services:\n  a:\n    image: {IMAGE}\n    command: trtllm-serve m --config /c.yaml\n"
+        + f"    volumes: ['{'${' * 25_000}']\n",
+    ),
+    "a mount of a name that no file can have": (
+        "compose.yaml",
+        f"services:\n  a:\n    image: {IMAGE}\n    command: trtllm-serve m --config /c.yaml\n"
+        + f"    volumes: ['./{'x' * 300}.yaml:/c.yaml']\n",
+    ),
+    "selectors that are each almost a label": (
+        "pods.yaml",
+        "".join(
+            f"kind: Pod\nmetadata: {{labels: {{app: trt-worker-{n:04}}}}}\n"
+            "spec:\n  containers: [{image: i, command: [trtllm-serve, m]}]\n---\n"
+            f"kind: Service\nspec: {{selector: {{app: trtx-worker-{n:04}}}}}\n---\n"
+            for n in range(1_000)
+        ),
+    ),
     "lists that double": (
         "serve.py",
         "from tensorrt_llm import LLM\nx0 = 1\n"
