@@ -23,6 +23,7 @@ from . import (
     dockerfile,
     dynamo_graphs,
     embedded,
+    handed_files,
     job_script,
     kinds,
     mentioned_gpus,
@@ -305,15 +306,15 @@ def _around(
         yield from references.diagnostics(source.documents)
     else:
         yield from _gpus_beside(content)
-    options = workers.by_file(content.sections)
-    for document in source.documents if servers else ():
-        for run in container_commands(document):
-            options |= script_judging.written_options(run.script, rule_context)
-    options = _on_disk(source, servers) | options
+    options = _on_disk(source, servers) | workers.by_file(content.sections)
+    scripts = [x.script for row in source.documents if servers for x in container_commands(row)]
+    for each in scripts:
+        options |= script_judging.written_options(each, rule_context)
     if content.kind == embedded.COMPOSE:
         options = compose_services.option_files(content.document, source.path.parent) | options
         yield from compose_services.diagnostics(content.document, options, source.path.parent)
-    yield from worker_rules.diagnostics(servers, options, rule_context)
+    handed = handed_files.of_scripts(scripts)
+    yield from worker_rules.diagnostics(servers, options, rule_context, handed=handed)
 
 
 def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
@@ -376,8 +377,8 @@ def _around_script(
     if not rule_context.checkpoint:
         yield from workers.unknown_models(servers)
     options = _on_disk(source, servers) | script_judging.written_options(found, rule_context)
-    in_job = job_script.is_job(source.text)
-    yield from worker_rules.diagnostics(servers, options, rule_context, in_job)
+    in_job, handed = job_script.is_job(source.text), handed_files.of_scripts([found])
+    yield from worker_rules.diagnostics(servers, options, rule_context, in_job, handed)
 
 
 def _run(

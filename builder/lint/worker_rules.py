@@ -24,12 +24,14 @@ from ..rules.context import RuleContext
 from . import serving, workers
 from .content import side_of
 from .embedded_formats import WORKERS, WorkerFlags, worker_flags
+from .handed_files import HandedFiles
 from .section import Section, disagreements, section_diagnostics
 from .surroundings import gpu_diagnostic, world_size
 from .variables import SHELL, TEMPLATE, value_of
 from .workers import MODE_FLAG, Place, Worker
 
 _BLOCKS = "--kv-block-size"
+NOTHING_HANDED = HandedFiles()
 
 
 @dataclass
@@ -62,10 +64,12 @@ def diagnostics(
     files: Mapping[str, Mapping[str, Any]],
     rule_context: RuleContext,
     in_job: bool = False,
+    handed: HandedFiles = NOTHING_HANDED,
 ) -> Iterator[Diagnostic]:
     """All of that. `files` are the options of each file that is given beside the servers, by the
-    last part of its name. A job may hold several servers: they share its GPUs."""
-    known = {row.file for row in servers}
+    last part of its name, `handed` what scripts around them do with files. A job may hold several
+    servers: they share its GPUs."""
+    known = {row.file for row in servers} | handed.used
     alone: list[Section] = []
     for worker in servers:
         own = _own_options(worker) if worker.program else None
@@ -79,7 +83,7 @@ def diagnostics(
             yield from _options(own, own.section(worker), worker, files, rule_context)
             yield from _block_size(worker, own, files)
         yield from other_side(worker)
-        yield from _missing_file(worker, files, known)
+        yield from _missing_file(worker, files, known, handed)
         if not (in_job and len(servers) > 1):
             yield from _gpus(worker, files, own)
     yield from disagreements(alone, rule_context)
@@ -291,19 +295,26 @@ def other_side(worker: Worker) -> Iterator[Diagnostic]:
 
 
 def _missing_file(
-    worker: Worker, files: Mapping[str, Mapping[str, Any]], read_files: Collection[str]
+    worker: Worker,
+    files: Mapping[str, Mapping[str, Any]],
+    read_files: Collection[str],
+    handed: HandedFiles,
 ) -> Iterator[Diagnostic]:
-    """A file that nothing gives, where one of almost the same name is given, or one that no server
-    reads. In a folder that is told later, only a name that no server reads may be the one meant."""
+    """A file that nothing gives, where one of almost the same name is given, or one of options that
+    nothing reads. In a folder that is told later, that one has to be written there too."""
     given = worker.file_flag
     is_known = worker.given(files) is not None or serving.is_open(worker.file)
-    if not given or not worker.file or is_known:
+    if not given or not worker.file or is_known or worker.file in handed.made:
         return
+    folder = worker.file_path.rpartition("/")[0]
     left = [name for name in files if name not in read_files and "." in name]
+    options = [name for name in left if files[name]]
     if serving.is_open(worker.file_path):
         near = closest(worker.file, left)
+        options = [name for name in options if handed.folders.get(name) == folder]
     else:
-        near = closest(worker.file, files) or (left[0] if len(left) == 1 else None)
+        near = closest(worker.file, files)
+    near = near or (options[0] if len(options) == 1 else None)
     if near:
         what = f"{given[0]} is not among the files that are given here"
         fix = f"did you mean {near}?"

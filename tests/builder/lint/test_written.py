@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
 
-from tests.builder.lint.test_check_files import checked
-from tests.builder.lint.test_public_forms import errors
+from tests.builder.lint.test_check_files import checked, findings
+from tests.builder.lint.test_public_forms import POD, errors
 from tests.conftest import Run
 
 SERVE = 'trtllm-serve "$MODEL" --tp_size "$TP" --extra_llm_api_options "$CONFIG"\n'
@@ -96,6 +97,19 @@ WAYS: dict[str, tuple[str, int, int, str]] = {
         *(1, 31, "max_bach_size"),
     ),
 }
+
+
+# What makes the file that a server reads out of the one that a script writes, or brings another.
+MAKERS = (
+    "cp /tmp/base.yaml /tmp/final.yaml",
+    "envsubst < /tmp/base.yaml > /tmp/final.yaml",
+    "sed s/64/32/ /tmp/base.yaml | tee /tmp/final.yaml",
+    "python3 make.py /tmp/base.yaml",
+    "python3 - <<EOF\nimport make\nmake.options('/tmp/base.yaml')\nEOF",
+    "curl -o /tmp/final.yaml http://localhost/options",
+)
+WRITTEN = "cat > /tmp/base.yaml <<EOF\nmax_batch_size: 64\nEOF\n"
+STARTED = "trtllm-serve model --tp_size 1 --config /tmp/final.yaml"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -265,3 +279,26 @@ def test_files_that_hold_no_options_are_nobodys_business(builder: Run, tmp_path:
 def of_script(builder: Run, folder: Path, text: str, *more: str) -> dict[str, Any]:
     (folder / "run.sh").write_text(text)
     return checked(builder("check", "run.sh", "--release", "1.2.1", *more, "--json"))
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_file_that_is_made_of_another_is_not_missing(
+    maker: str, builder: Run, tmp_path: Path
+) -> None:
+    script = f"{WRITTEN}{maker}\n{STARTED}\n"
+    pod = (
+        f"{POD}        command: [bash, -c]\n        args:\n        - |\n{indent(script, ' ' * 10)}"
+    )
+    for name, text in (("serve.sh", script), ("pod.yaml", pod)):
+        assert errors(findings(builder, tmp_path, text, name=name)) == []
+
+
+def test_a_file_that_nothing_makes_is_missing_where_only_options_are_meant(
+    builder: Run, tmp_path: Path
+) -> None:
+    options = f"{WRITTEN}{STARTED}\n"
+    [found] = errors(findings(builder, tmp_path, options, name="serve.sh"))
+    assert (found["rule"], found["line"]) == ("missing-option-file", 4)
+    assert "base.yaml" in found["fix"]
+    other = f"cat > prometheus.yaml <<EOF\nscrape_configs: []\nEOF\n{STARTED}\n"
+    assert errors(findings(builder, tmp_path, other, name="serve.sh")) == []
