@@ -12,6 +12,7 @@ from ..diagnostics import Diagnostic
 from ..documents import dump_yaml
 from ..errors import BadInput, ToolkitError
 from ..estimates import Interval
+from ..estimates.question import rows_text
 from ..files import whole_file
 from ..objective import Objective
 from .candidates import taken, with_settings
@@ -115,7 +116,7 @@ def source(option: Option) -> str:
     assert option.forecast is not None
     estimate = option.forecast.estimate
     first = f"; the nearest: {estimate.nearest[0]}" if estimate.nearest else ""
-    return f"{estimate.rows} measured rows{first}"[:1000]
+    return f"{rows_text(estimate.rows)}{first}"[:1000]
 
 
 def servers_text(option: Option) -> str:

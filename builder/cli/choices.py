@@ -55,6 +55,8 @@ def run_choose(options: argparse.Namespace) -> None:
         print_json(verdict.document(found, chosen and chosen[0]))
     else:
         print(text(found, chosen and chosen[0]))
+        for note in estimator.idle_runs(row.candidate.question(1) for row in found.options):
+            print("\n" + "\n".join(wrapped("note: ", note)))
     if options.html:
         page.write(found, chosen and chosen[0], options.html)
     if chosen is None:

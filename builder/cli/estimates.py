@@ -110,6 +110,8 @@ def run_estimate(options: argparse.Namespace) -> None:
         print_json(_document(plan, loads, answers, options.price))
     else:
         print("\n".join(_text(plan, loads, answers, options.price)))
+        for note in estimator.idle_runs(questions[:1]):
+            print("\n".join(wrapped("note: ", note)))
 
 
 def _question(question: Question, acceptance: float | None) -> Question:
@@ -211,8 +213,10 @@ def _table(
 
 
 def _evidence(answers: Iterator[Estimate]) -> Iterator[str]:
+    from ..estimates.question import rows_text
+
     first, *_ = found = list(answers)
-    yield f"{first.rows} measured rows of this model, GPU, precision and engine; the nearest:"
+    yield f"{rows_text(first.rows)} of this model, GPU, precision and engine; the nearest:"
     seen = dict.fromkeys(str(near) for one in found for near in one.nearest[:2])
     for text in list(seen)[:3]:
         yield from wrapped("  ", text)

@@ -18,7 +18,7 @@ from ..planning.layouts import SIZE, Layout, layouts
 from ..planning.plan_builder import MTP_DRAFT_TOKENS
 from . import plan_estimate, planned
 from .measurements import Row, layout_text
-from .question import Estimate, Question
+from .question import Estimate, Question, rows_text
 
 DISAGREEING = "measured rows disagree"
 OPEN = ("assumed", "derived")  # grades of decisions that no published practice covers
@@ -87,7 +87,7 @@ def _planned_with(
     plan: Plan, settings: Mapping[str, object], times: str, found: Estimate
 ) -> Plan | None:
     """The plan of the other layout, if the planner makes it and its memory holds the load."""
-    source = f"estimate from {found.rows} measured rows"
+    source = f"estimate from {rows_text(found.rows)}"
     decided = {row.path: row for row in plan.decisions}
     estimated = {
         path: Decision(

@@ -104,6 +104,15 @@ class Estimator:
         """An estimate, or why there is none."""
         return self._estimate(question, promised=False)
 
+    def idle_runs(self, questions: Iterable[Question]) -> tuple[str, ...]:
+        """That none of the user's runs is of what is asked about, if they gave some."""
+        own = dict.fromkeys(key_of(row) for row in self.rows if row.source == measurements.OWN)
+        asked = map(_in_words_of_rows, questions)
+        if not own or any((one.model, one.gpu, one.precision, one.engine) in own for one in asked):
+            return ()
+        said = "; ".join(f"{key.model} {key.precision}, {key.gpu}, {key.engine}" for key in own)
+        return (f"no run of yours is of this model, GPU, precision and engine, but of {said}",)
+
     def promise(self, question: Question) -> Estimate | Refusal:
         """The same with upper ends of TPOT and TTFT that a choice can rely on.
 
@@ -114,15 +123,7 @@ class Estimator:
         return self._estimate(question, promised=True)
 
     def _estimate(self, question: Question, promised: bool) -> Estimate | Refusal:
-        model = models.model_name(question.model)
-        asked = replace(
-            question,
-            model=model,
-            gpu=models.gpu_name(question.gpu),
-            precision=models.precision_of(model, question.precision),
-            engine=models.engine_name(question.engine),
-            release=models.release_name(question.release),
-        )
+        asked = _in_words_of_rows(question)
         key = Key(asked.model, asked.gpu, asked.precision, asked.engine)
         if not self._releases(key):
             return self._refuse(question, asked, "unmeasured", self._missing(key))
@@ -197,7 +198,8 @@ class Estimator:
                 )
                 return self._refuse(question, asked, "wide", what)
         speed = times.e2e.inverse(asked.concurrency * asked.osl * 1000)
-        rows, look = len(cell.own), cache(partial(self._nearest, asked))
+        without = cell.key if cell.is_untried else None
+        rows, look = len(cell.own), cache(partial(self._nearest, asked, without))
         of_request = times.tpot, times.ttft, times.e2e
         return Estimate(question, *of_request, speed, rows, look, draft.notes)
 
@@ -264,8 +266,9 @@ class Estimator:
         measure = () if kind == "layout" else measuring_plan.plan(question, kernel)
         return Refusal(question, kind, reason, measure, cache(look))
 
-    def _nearest(self, asked: Question) -> tuple[Neighbor, ...]:
-        """Rows by the distance of the TPOT's kernel: of the same model first, if it has any."""
+    def _nearest(self, asked: Question, without: Key | None = None) -> tuple[Neighbor, ...]:
+        """Rows by the distance of the TPOT's kernel: of the same model first, if it has any, and
+        of one cell only the user's own, where they answer `without` the published ones."""
         kernel, place = self._place(asked)
         own = self._of_model.get(asked.model)
         far = 0.0 if own else ANOTHER_MODEL
@@ -277,6 +280,7 @@ class Estimator:
             (
                 (apart(curve) + kernel.slope * abs(load - place.concurrency), index, row)
                 for index, ((curve, load), row) in enumerate(points)
+                if without is None or row.source == measurements.OWN or key_of(row) != without
             ),
         )
         return tuple(Neighbor(row, far + distance) for distance, _, row in ranked)
@@ -308,6 +312,18 @@ class Estimator:
                 curves[key] = point_of(row, with_release).curve
             points.append(Point(curves[key], log2(row.concurrency)))
         return points
+
+
+def _in_words_of_rows(question: Question) -> Question:
+    model = models.model_name(question.model)
+    return replace(
+        question,
+        model=model,
+        gpu=models.gpu_name(question.gpu),
+        precision=models.precision_of(model, question.precision),
+        engine=models.engine_name(question.engine),
+        release=models.release_name(question.release),
+    )
 
 
 def _public(model: str | None = None) -> list[Row]:

@@ -11,9 +11,10 @@ from ..errors import BadInput
 from ..facts import hardware, schema
 from ..facts.schema import Check
 from ..files import MAX_JSON_BYTES, parse_json, read_text
-from . import models
+from . import models, roofline
 from .measurements import ENGINES, LARGEST, OWN, PRECISIONS, Row
 from .options import DRAFTS, SIZES, STAGES, SWITCHES, layout_of
+from .shapes import shape_of, speeds
 
 KIND = "bench"
 
@@ -45,7 +46,7 @@ _RUN: Any = {
     "points?": [
         {
             "load?": {"kind?": str, "concurrency?": _Count},
-            "requests?": {"failed?": int},
+            "requests?": {"ok?": int, "failed?": int},
             "tpot_ms?": _MIDDLE,
             "ttft_ms?": _MIDDLE,
             "prompt_tokens?": _MIDDLE,
@@ -55,6 +56,7 @@ _RUN: Any = {
     ],
 }
 NAME = "bench.json"
+MOST_TOKENS = 8  # of a step, where nobody says how many tokens are drafted
 DRAFTS_FROM = 1.05  # tokens a step: more are not the rounding of one
 
 
@@ -124,7 +126,7 @@ def _points(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
         tpot_ms = _middle(point.get("tpot_ms"))
         if load.get("kind") != "concurrency" or "concurrency" not in load:
             continue
-        if requests.get("failed") or not tpot_ms:
+        if requests.get("failed") or requests.get("ok") == 0 or not tpot_ms:
             continue  # no closed loop, or not all of it was answered
         isl, osl = _length(workload, point, "isl"), _length(workload, point, "osl")
         if not isl or not osl or osl < 2:
@@ -132,7 +134,7 @@ def _points(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
         drafted = (point.get("speculative") or {}).get("tokens_per_step")
         drafts = bool(common["mtp"]) or (drafted is not None and drafted > DRAFTS_FROM)
         known = drafts or common["mtp"] is not None
-        yield Row(
+        row = Row(
             id=f"{path}#{number}",
             source=OWN,
             date=str(document.get("started") or "")[:10],
@@ -145,6 +147,8 @@ def _points(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
             ttft_ms=_middle(point.get("ttft_ms")),
             tpot_ms=tpot_ms,
         )
+        refuse_impossible(path, row)
+        yield row
 
 
 def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,6 +215,26 @@ def _unusable(
         if name not in known:
             what = f"was measured with {name}, which estimates do not know: {', '.join(known)}"
             yield Diagnostic(str(path), what, "remove the run from the folder")
+
+
+def refuse_impossible(path: Path, row: Row) -> None:
+    """Raises `BadInput` for a time in which the GPUs cannot even read the weights of a token.
+
+    All public rows, drafted ones too, take at least 1.29 times as long as that.
+    """
+    facts = models.facts_of(row.model)
+    assert facts is not None  # a run without them is refused before
+    alone = row._replace(concurrency=1)
+    terms = roofline.decode_terms(alone, shape_of(facts), speeds(row.gpu, row.precision))
+    read_ms = terms[roofline.DECODE_TERMS.index("weights")]
+    tokens = row.acceptance or max(MOST_TOKENS, 1 + (row.mtp or 0))
+    if row.tpot_ms < read_ms / tokens:
+        what = (
+            f"says {row.tpot_ms:g} ms per token, and {row.num_gpus} {row.gpu} need {read_ms:.2g} "
+            "to read the weights of a step"
+        )
+        remedy = "give times in milliseconds, or remove the run from the folder"
+        raise BadInput(Diagnostic(str(path), what, remedy))
 
 
 def _middle(values: Mapping[str, Any] | None) -> float | None:

@@ -18,7 +18,7 @@ from .estimator import Estimator
 from .kriging import Kernel
 from .measurements import Row
 from .options import layout_of
-from .question import Estimate, Interval, Question, Refusal, number
+from .question import Estimate, Interval, Question, Refusal, number, rows_text
 
 INTERVAL = "80 %"
 UNMEASURED = "unmeasured"
@@ -131,7 +131,7 @@ def measures(plan: Plan, found: Estimate) -> dict[str, Interval]:
 
 def evidence_text(estimate: Mapping[str, Any]) -> str:
     """What carries an estimate, as the manifest has it."""
-    rows = f"{estimate['rows']} measured rows of this model, GPU, precision and engine"
+    rows = f"{rows_text(estimate['rows'])} of this model, GPU, precision and engine"
     return f"{rows}; four times of five the value is between the ends ({estimate['interval']})"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import exp, hypot, log
 
-from .measurements import DisaggregatedRow, Row
+from .measurements import OWN, DisaggregatedRow, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,10 @@ class Question:
 def number(value: float) -> str:
     """Three digits, and no more decimals than that."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def rows_text(count: int) -> str:
+    return f"{count} measured row" if count == 1 else f"{count} measured rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,8 @@ class Neighbor:
     distance: float
 
     def __str__(self) -> str:
-        return self.row.describe()
+        is_own = self.row.server.source == OWN
+        return f"yours: {self.row.describe()}" if is_own else self.row.describe()
 
 
 # Looks for the rows that an answer names, which takes longer than most answers.

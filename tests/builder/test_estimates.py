@@ -25,7 +25,7 @@ from builder.estimates import (
     own_runs,
     roofline,
 )
-from builder.estimates.measurements import Row, time_text
+from builder.estimates.measurements import OWN, Row, time_text
 from builder.estimates.models import facts_of
 from builder.estimates.shapes import WEIGHT_BYTES, Speeds, shape_of, speeds
 from builder.facts import hardware
@@ -484,6 +484,7 @@ class TestOwnRuns:
             assert f"in {tmp_path}/run-" in found.notes[0]
             assert f"takes {text} times as long as by the published rows" in found.notes[0]
             assert found.rows == 4
+            assert {near.row.server.source for near in found.nearest[:2]} == {OWN}
             assert refusal(with_runs, replace(asked, concurrency=2)).notes == found.notes
 
     def test_own_runs_narrow_the_bar(self, tmp_path: Path, estimator: Estimator) -> None:
@@ -543,6 +544,38 @@ class TestOwnRuns:
         path.write_text(path.read_text().replace('"failed": 0', '"failed": 3'))
         with pytest.raises(BadInput, match="that were all answered"):
             own_runs.read(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            ('"ok": 64', '"ok": 0', "that were all answered"),
+            ('"p50": 5', '"p50": 0.005', r"0\.005 ms per token, and 4 gb200 need 0\.\d+ to read"),
+        ],
+    )
+    def test_what_no_gpu_can_have_measured_is_refused(
+        self, tmp_path: Path, old: str, new: str, words: str
+    ) -> None:
+        path = tmp_path / "bench.json"
+        bench(path, 4, 5, 100)
+        path.write_text(path.read_text().replace(old, new))
+        with pytest.raises(BadInput, match=words):
+            own_runs.read(tmp_path)
+
+    def test_no_public_row_is_faster_than_the_reading_of_its_weights(
+        self, estimator: Estimator
+    ) -> None:
+        for row in estimator.rows:
+            own_runs.refuse_impossible(Path("public"), row._replace(acceptance=1.0))
+
+    def test_runs_that_are_of_something_else_are_named(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        bench(tmp_path / "bench.json", 4, 5, 100)
+        for model, said in (("gpt-oss-120b-b200", True), ("deepseek-v3.2-nvfp4-gb200", False)):
+            main(["estimate", model, "--rows", str(tmp_path)])
+            text = " ".join(capsys.readouterr().out.split())
+            note = "no run of yours is of this model, GPU, precision and engine, but of deepseek-v3"
+            assert (note in text) == said
 
     def test_a_rehearsal_says_nothing_of_a_gpu(self, tmp_path: Path) -> None:
         engine = {"name": "tensorrt_llm", "used": "reference", "rehearsal": True}
