@@ -43,6 +43,10 @@ FEWEST_REQUESTS, REQUESTS_OF_AN_UNKNOWN_BATCH = 64, 4096
 KEPT_PART = 8
 # The longest text that has so few tokens, but for one made of blanks and rules.
 BYTES_PER_TOKEN = 32
+# A body of HTTP beside its inputs, and the most characters that JSON makes of one byte of them.
+# Without the option Triton takes 64 MiB, and what unpacks to them.
+# Source: triton-inference-server/server#8174 and #8432.
+BODY_BYTES, JSON_BYTES = 2**20, 6
 # The slowest pace of an answer where the deployment has no target, and time for the prompts.
 SLOWEST_ITL_MS, PROMPTS_S = 50, 60
 
@@ -149,6 +153,8 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
     model_name = options.model_name or context.deployment.served_model_name or _model()
     host = options.host
     environment = _environment(context, options)
+    triton_config = settings(context, options)
+    most_bytes = triton_config["max_prompt_bytes"]
     script = text(
         f"{NAME}/serve.sh.j2",
         environment=environment,
@@ -156,6 +162,7 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         tls=options.grpc_tls,
         restricted_apis=",".join(options.restricted_apis),
         pool_size=options.grpc_max_response_pool_size,
+        most_body_bytes=most_bytes and BODY_BYTES + JSON_BYTES * most_bytes,
         # Of Triton's Python backend, which pass responses on; 32 where nothing is said. Each waits
         # for the thread of the model that sends, so that more of them than senders only take turns,
         # and are woken for it: 2 more cost a tenth of the CPU time per response (Triton 2.51). None
@@ -174,7 +181,6 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         **{f"{repository}/{path}": File(data) for path, data in sorted(model_files.items())},
         **{f"{repository}{record.unary_suffix}/{path}": File(d) for path, d in unary.items()},
     }
-    triton_config = settings(context, options)
     ready = {"port": "http", "path": record.paths["ready"]} if options.http else {"port": "grpc"}
     return RenderedServer(
         record,

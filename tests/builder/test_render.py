@@ -425,12 +425,18 @@ def test_a_start_that_would_not_be_what_it_says_is_refused(
     assert message in "\n".join(map(str, raised.value.diagnostics))
 
 
-def test_the_pool_of_responses_is_bounded_where_triton_knows_how(
+def test_what_waits_in_triton_is_bounded_where_triton_knows_how(
     bundles: dict[str, Bundle], tmp_path: Path
 ) -> None:
     bundle = bundles["llama-tiny"]
-    assert "--grpc-max-response-pool-size" not in flags(bundle, tmp_path)
-    script = '#!/bin/sh\n[ "$1" = --help ] && echo " --grpc-max-response-pool-size <integer>"\n'
+    (file,) = bundle.folder.rglob("tensorrt_llm/1/model.yaml")
+    most = yaml.safe_load(file.read_text())["triton_config"]["max_prompt_bytes"]
+    longest = json.dumps({"text_input": "\0" * most, "sampling_param_max_tokens": 1})
+    assert not {"--grpc-max-response-pool-size", "--http-max-input-size"} & {
+        *flags(bundle, tmp_path)
+    }
+    known = "--grpc-max-response-pool-size <integer> --http-max-input-size <integer>"
+    script = f'#!/bin/sh\n[ "$1" = --help ] && echo " {known}"\n'
     stand_in = tmp_path / "bin" / "tritonserver"
     stand_in.write_text(script + 'printf "%s\\n" "$@"\n')
     path = f"{stand_in.parent}:{os.environ['PATH']}"
@@ -443,6 +449,7 @@ def test_the_pool_of_responses_is_bounded_where_triton_knows_how(
     )
     words = done.stdout.splitlines()
     assert words[words.index("--grpc-max-response-pool-size") + 1] == "1024"
+    assert 0 <= int(words[words.index("--http-max-input-size") + 1]) - len(longest) < 2**20
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,20 @@ def test_of_a_long_name_that_is_sent_twice_the_beginning_is_shown() -> None:
         parameters.read(request(f'{{"{name}":1,"{name}":2}}'))
 
 
+@pytest.mark.parametrize("unread", ["parameters", "request_id"])
+def test_what_is_not_utf_8_is_refused_which_triton_keeps_as_bytes(unread: str) -> None:
+    sent = request()
+    setattr(sent, unread, lambda: b"\xff".decode())
+    with pytest.raises(RequestError, match=r"^the id, or a name .* is not UTF-8: invalid start"):
+        parameters.read(sent)
+
+
+def test_an_id_that_every_response_repeats_is_short() -> None:
+    assert parameters.read(request(id="i" * 4096)) == {}
+    with pytest.raises(RequestError, match=r"^id: has 4097 characters; at most 4096 are allowed"):
+        parameters.read(request(id="i" * 4097))
+
+
 @pytest.mark.parametrize("flags", [1, 2, 3])
 def test_the_begin_and_the_end_of_a_sequence_are_refused_which_triton_keeps_as_flags(
     flags: int,

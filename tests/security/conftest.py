@@ -21,7 +21,7 @@ STUB = """\
 #!{python}
 import json, os, sys
 if "--help" in sys.argv:
-    print("--grpc-max-response-pool-size")
+    print("--grpc-max-response-pool-size --http-max-input-size")
 else:
     with open(os.environ["CALLED"], "w") as file:
         json.dump({{"argv": sys.argv[1:], "environment": dict(os.environ)}}, file)

@@ -201,11 +201,14 @@ def test_d2_07_what_is_not_used_is_off(tmp_path: Path) -> None:
 
 
 def test_d2_08_queues_and_requests_have_bounds(folder: Path, tmp_path: Path) -> None:
-    (size,) = after(triton(folder, tmp_path), "--grpc-max-response-pool-size")
+    argv = triton(folder, tmp_path)
+    (size,) = after(argv, "--grpc-max-response-pool-size")
     assert 0 < int(size) < 2**20
     (path,) = (folder / "triton/model_repository").rglob("model.yaml")
     limits = yaml.safe_load(path.read_text())["triton_config"]
     assert limits["max_requests"] and limits["engine_stall_timeout_s"]
+    (most,) = after(argv, "--http-max-input-size")
+    assert limits["max_prompt_bytes"] < int(most)
     assert yaml.safe_load((folder / "trtllm_serve/config.yaml").read_text())["max_batch_size"]
 
 

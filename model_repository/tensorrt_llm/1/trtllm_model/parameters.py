@@ -98,6 +98,8 @@ INSTEAD: Mapping[str, str] = {
 LEAST_ALIKE = 0.75
 # Bits of a request's flags: the first and the last one of a sequence.
 SEQUENCE_FLAGS = 0b11
+# Triton sends it back with every token.
+LONGEST_ID = 4096
 # Of a name that is compared with others, and shown.
 LONGEST_NAME = 64
 
@@ -112,8 +114,16 @@ def read(request: Any) -> dict[str, Any]:
         raise RequestError(f"sequence_id: {INSTEAD['sequence_id']}")
     if request.flags() & SEQUENCE_FLAGS:
         raise RequestError(f"sequence_start and sequence_end: {INSTEAD['sequence_start']}")
-    given: dict[str, Any] = json.loads(request.parameters() or "{}", object_pairs_hook=_once)
-    if given.get("id") == request.request_id():
+    try:
+        sent, request_id = request.parameters(), request.request_id()
+    except UnicodeDecodeError as fault:  # of Triton's own, which does not say which
+        what = "the id, or a name or value of a parameter or header, is not UTF-8"
+        raise RequestError(f"{what}: {fault.reason}") from fault
+    if len(request_id) > LONGEST_ID:
+        what = f"id: has {len(request_id)} characters; at most {LONGEST_ID} are allowed"
+        raise RequestError(f"{what}, since each response repeats it")
+    given: dict[str, Any] = json.loads(sent or "{}", object_pairs_hook=_once)
+    if given.get("id") == request_id:
         given.pop("id", None)
     if timeout_us := request.timeout():
         # A negative one comes as a number without a sign.

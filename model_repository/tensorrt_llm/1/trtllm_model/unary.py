@@ -120,6 +120,10 @@ class TritonPythonModel:
             except OSError:
                 what = f"the model {self._engine_model} is not there; retry later"
                 self._end(key, ({}, (what, pb_utils.TritonError.UNAVAILABLE)))
+            except UnicodeDecodeError as fault:
+                what = "the id, or a name or value of a parameter or header, is not UTF-8"
+                text = f"{what}: {fault.reason}"
+                self._end(key, ({}, (text, pb_utils.TritonError.INVALID_ARG)))
             except Exception as fault:
                 self._end(key, ({}, (str(fault), pb_utils.TritonError.INTERNAL)))
 

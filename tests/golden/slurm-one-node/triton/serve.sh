@@ -54,12 +54,17 @@ arguments=(
   --grpc-header-forward-pattern '(?i)^(traceparent|tracestate|user-agent)$'
   --metrics-address "$SERVE_HOST" --metrics-port "$SERVE_METRICS_PORT"
 )
-# Responses that a client does not read wait in a queue that has no bound of its own. Triton has the
-# option since its 25 series.
+# Bounds that Triton knows since its 25 series.
 known=$(tritonserver --help 2>&1 || true)
-if [[ $known == *--grpc-max-response-pool-size* ]]; then
-  arguments+=(--grpc-max-response-pool-size 1024)
-fi
+bound() {
+  if [[ $known == *"$1"* ]]; then
+    arguments+=("$1" "$2")
+  fi
+}
+# Responses that a client does not read wait in a queue that has no bound of its own.
+bound --grpc-max-response-pool-size 1024
+# The longest inputs that the model takes, in JSON.
+bound --http-max-input-size 32505856
 
 # These APIs need a key. Without a key file it is a random one, which closes them. Triton takes it
 # from its command line only, where others on this machine can read it, unless the server has a
