@@ -13,7 +13,7 @@ from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import START, Yaml, value_at
 from ..facts import hardware
 from ..facts.release import ServerRole
-from . import asked_gpus, script, script_workers
+from . import asked_gpus, program_names, script, script_workers
 from .inner_places import inside
 from .mentioned_gpus import of_label
 from .script import Statement
@@ -106,10 +106,10 @@ def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
     for data, path, _ in objects(document):
         rows = [row for key in COMMANDS for row in words_of(document, data, path, key, _has_words)]
         single = [word for _, word in rows if not _has_words(word.text)]
-        yield from script.misspelt_programs([Statement(tuple(single), "")] if single else [])
+        yield from program_names.misspelt([Statement(tuple(single), "")] if single else [])
         for where, word in rows:
             if _has_words(word.text):
-                for found in script.misspelt_programs(script.statements(word.text)):
+                for found in program_names.misspelt(script.statements(word.text)):
                     place = inside(document, where, word.text, found.location)
                     yield replace(found, location=place)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from ..diagnostics import Diagnostic, Location, is_misspelling, located
+from ..diagnostics import Location
 from ..documents import START
 from .mere_mentions import is_mention
 
@@ -218,36 +218,6 @@ def is_server(word: str) -> bool:
     return word.rpartition("/")[2] in (COMMAND, MODULE)
 
 
-_SERVER_FLAGS = frozenset(("--tp_size", "--ep_size", "--max_batch_size", "--extra_llm_api_options"))
-
-
-def misspelt_programs(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
-    """Commands whose program is the server's, or what starts its ranks, misspelt."""
-    for row in rows:
-        names = [word.text.rpartition("/")[2] for word in row.words]
-        starts = [0, *(index + 1 for index, name in enumerate(names) if name == LAUNCHER)]
-        for index in starts:
-            name = names[index] if index < len(names) else COMMAND
-            is_own = index < len(names) and "/" in row.words[index].text  # somebody's wrapper
-            if is_own or name in PROGRAMS or "-" not in name:
-                continue
-            if is_misspelling(name, COMMAND):
-                yield _no_program(row.words[index], COMMAND)
-        given = {word.text.partition("=")[0] for word in row.words}
-        if given & _SERVER_FLAGS and not set(names) & {COMMAND, *PROGRAMS}:  # behind mpirun, srun
-            for word in row.words[1:]:
-                if "-" in word.text[1:] and is_misspelling(word.text, COMMAND):
-                    yield _no_program(word, COMMAND)
-        for name, word in zip(names, row.words, strict=True):
-            if name != LAUNCHER and word.text == name and is_misspelling(name, LAUNCHER):
-                yield _no_program(word, LAUNCHER)
-
-
-def _no_program(word: Word, near: str) -> Diagnostic:
-    what, fix = f"no program is called {word.text}", f"did you mean {near}?"
-    return located(word.location, word.text, what, fix, "misspelt-name")
-
-
 def is_recipe(name: str) -> bool:
     """Whether a file has commands of a shell below the names of what they make."""
     return name.lower() in ("makefile", "gnumakefile", "justfile") or name.endswith(".mk")
@@ -277,6 +247,7 @@ def mentions_server(word: str) -> bool:
 
 def _here_documents(text: str) -> Iterator[HereDocument]:
     lines = text.splitlines(keepends=True)
+    bare = [line.strip() for line in lines]
     index = 0
     while index < len(lines):
         line = lines[index]
@@ -285,7 +256,7 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
         if not found:
             continue
         begin = index
-        index += _lines_to_end(lines[begin:], found.group(2))
+        index = _end(lines, bare, begin, found.group(2))
         target = _TARGET.search(line)
         name = target["name"].strip("\"'") if target else ""
         appends = bool(target and (target["append"] or target["redirect"] == ">>"))
@@ -303,24 +274,23 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
         index += 1
 
 
-def _lines_to_end(lines: Sequence[str], delimiter: str) -> int:
-    """The lines of a here document, up to its end, or to what was meant as one: the same word in
-    other letters or with something beside it, else a word in capitals alone on its line."""
-    bare = [line.strip() for line in lines]
-    if delimiter in bare:
-        return bare.index(delimiter)
-    meant = (re.fullmatch(rf"\W*{delimiter}\W*", line, re.I) for line in bare)
-    other = (re.fullmatch(r"[A-Z][A-Z_]+", line) for line in bare)
-    rows = next(
-        (
-            number
-            for matches in (meant, other)
-            for number, match in enumerate(matches)
-            if match and delimiter.isupper()
-        ),
-        None,
-    )
-    return len(lines) if rows is None else rows
+def _end(lines: Sequence[str], bare: list[str], begin: int, delimiter: str) -> int:
+    """The line that ends a here document, or what was meant as one: the same word in other letters
+    or with something beside it, else a word in capitals alone on its line."""
+    try:
+        return bare.index(delimiter, begin)
+    except ValueError:
+        if not delimiter.isupper():
+            return len(lines)
+    meant = re.compile(rf"\W*{delimiter}\W*", re.IGNORECASE)
+    for pattern in (meant, _CAPITALS):
+        for number in range(begin, len(bare)):
+            if pattern.fullmatch(bare[number]):
+                return number
+    return len(lines)
+
+
+_CAPITALS = re.compile(r"[A-Z][A-Z_]+")
 
 
 def _commands(

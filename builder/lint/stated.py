@@ -63,26 +63,49 @@ def _engine_releases(line: str) -> Iterator[Carried]:
 
 # A remark that tells what a file is for, and no more of the release, such as since when all is so.
 _REMARK = re.compile(
-    rf"^\s*(?:#|//|REM\b)[#\s]*(?:[\w/,.:+-]+\s+){{0,8}}?(?P<words>(?:tensorrt|trt)[-_ ]?llm"
-    rf"(?:\s+(?:release|version))?[ \t:,]+{_VERSION})(?=$|[\s,;:.)](?P<rest>.*))",
+    rf"^\s*(?:#|//|REM\b)[#\s]*(?P<before>(?:[\w/,.:+-]+\s+){{0,8}}?)"
+    rf"(?P<words>(?:tensorrt|trt)[-_ ]?llm(?:\s+(?:release|version))?[ \t:,]+{_VERSION})"
+    r"(?=$|[\s,;:.)])(?P<rest>.*)",
+    re.IGNORECASE,
+)
+# The words of such a remark beside models and numbers of GPUs: with any other it may compare.
+_OF_THIS_FILE = re.compile(
+    r"a|against|api|args|built|command|config|configs|configuration|container|context|decode"
+    r"|deployment|disaggregated|engine|extra|file|for|framework|generated|generation|gpu|gpus"
+    r"|image|llm|made|measured|model|node|nodes|nvidia|official|on|options|parameters|pinned"
+    r"|prefill|recipe|release|required|requires|run|runs|runtime|script|serve|server|servers"
+    r"|serving|settings|srt-slurm|target|targets|tested|the|these|this|uses|using|validated"
+    r"|values|variant|verified|version|with|worker|workers|works|written|\S*\d\S*",
     re.IGNORECASE,
 )
 _OF_ANOTHER = re.compile(
     r"\b(?:since|until|before|after|from|fix\w*|old\w*|new\w*|not?|never|without|than|remov\w*|add\w*"
-    r"|renam\w*|deprecat\w*|br[eo]ke?n?|breaks|bug\w*|earlier|later|was|were|had|did|in|up|instead"
-    r"|unlike|except|upgrade\w*|see|cf|and|or|vs|https?|is|are|has|have|does|can\w*|needs?|requires?"
-    r"|takes?|accepts?|refuses?|crash\w*|hang\w*|ignor\w*|support\w*|only|drops?|defaults?)\b|[<>=+]",
+    r"|renam\w*|named?|call\w*|deprecat\w*|br[eo]ke?n?|breaks|bug\w*|earlier|later|was|were|had|did|in"
+    r"|up|instead|unlike|except|upgrade\w*|see|cf|and|or|vs|https?|is|are|has|have|does|can\w*|needs?"
+    r"|requires?|takes?|accepts?|refuses?|crash\w*|hang\w*|ignor\w*|support\w*|only|drop\w*"
+    r"|defaults?|use[dr]?s?|this|it|previous\w*|replac\w*|behavio\w*)\b|[<>=+]|\b[a-z]+_\w",
     re.IGNORECASE,
 )
 
 
 def _remark(line: str) -> Iterator[Carried]:
     found = _REMARK.match(line)
-    if found and not _OF_ANOTHER.search(line[: found.start("words")] + (found["rest"] or "")):
+    if found and _is_of_this_file(found["before"]) and _ends_so(found["rest"]):
         from ..facts.images import Carried  # most files have no such remark
 
         release_name = found["version"].removeprefix("v")
         yield Carried(found.start("words"), found["words"], (release_name,))
+
+
+def _is_of_this_file(text: str) -> bool:
+    words = (word.strip(",.:") for word in text.split())
+    return all(not word or _OF_THIS_FILE.fullmatch(word) for word in words)
+
+
+def _ends_so(rest: str) -> bool:
+    """Whether what stands behind a release names more of what a file is for, or nothing."""
+    is_apart = rest.lstrip()[:1] in ",;:.()"
+    return (is_apart or _is_of_this_file(rest)) and not _OF_ANOTHER.search(rest)
 
 
 @cache

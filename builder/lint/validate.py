@@ -28,6 +28,7 @@ from . import (
     kinds,
     mentioned_gpus,
     named_images,
+    program_names,
     references,
     script,
     script_judging,
@@ -349,7 +350,7 @@ def _script(
 ) -> Verdict:
     servers = script_workers.in_script(source.text)
     read_script = script.read(source.text)
-    misspelt = list(script.misspelt_programs(read_script.statements))
+    misspelt = list(program_names.misspelt(read_script.statements))
     ran = script_judging.verdict(read_script, source.text, source.path, {}, rule_context, servers)
     if ran.judged or (named and source.form == DOCKERFILE):
         diagnostics = [*diagnostics, *_around_script(source, servers, read_script, rule_context)]
@@ -360,10 +361,9 @@ def _script(
 
         job, folder = job_script.read(source.text), source.path.parent
         if job_script.is_job(source.text):
-            rules = job_rules.diagnostics(job, folder, rule_context.block)
-            return Verdict(
-                JOB, [*found, *job_rules.line_ends(source.path), *rules], judged + ITSELF
-            )
+            found += job_rules.line_ends(source.path)
+            found += job_rules.diagnostics(job, folder, rule_context.block)
+            return Verdict(JOB, found, judged + ITSELF)
         found += job_rules.ranks(job, folder)
     kind = source.form if ran.judged or misspelt else IMAGES if named else None
     return Verdict(kind, found, judged)

@@ -198,6 +198,27 @@ def test_a_comment_counts_only_where_nothing_else_names_a_release() -> None:
     assert [row.releases for row in Stated(text.split("\n")[0], ()).statements] == [("1.0.0",)]
 
 
+OF_ANOTHER = (  # remarks that speak of a release that is not the file's
+    "workaround for TensorRT-LLM 1.0.0",
+    "compared with TensorRT-LLM 1.0.0",
+    "same numbers as TensorRT-LLM 1.0.0",
+    "Baseline: TensorRT-LLM 1.0.0",
+    "numbers beat TensorRT-LLM 1.0.0 by 20 %",
+    "TODO move off TensorRT-LLM 1.0.0",
+    "replaces TensorRT-LLM 1.0.0",
+    "the name of TensorRT-LLM 1.0.0 for this",
+    "ported over TensorRT-LLM 1.0.0 to today's",
+    "TensorRT-LLM 1.0.0 named this moe_backend",
+    "like TensorRT-LLM 1.0.0",
+    "incompatible with TensorRT-LLM 1.0.0",
+    "faster against TensorRT-LLM 1.0.0",
+    "TensorRT-LLM 1.0.0 users: drop this",
+    "previous: TensorRT-LLM 1.0.0",
+    "once TensorRT-LLM 1.0.0 called it so",
+    "reverted to TensorRT-LLM 1.0.0 behaviour",
+)
+
+
 @pytest.mark.parametrize(
     ("remark", "named"),
     [
@@ -207,6 +228,11 @@ def test_a_comment_counts_only_where_nothing_else_names_a_release() -> None:
         ("# renamed in TensorRT-LLM 1.3.0rc24", None),
         ("# TensorRT-LLM 1.1.0 or later", None),
         ("max_batch_size: 8  # TensorRT-LLM 1.1.0", None),
+        ("# For TensorRT-LLM 1.0.0", "1.0.0"),
+        ("# tested with TensorRT-LLM 1.2.1 on 8x H200", "1.2.1"),
+        ("# DeepSeek-R1 on 8x B200, TensorRT-LLM 1.2.1 (release container)", "1.2.1"),
+        ("# Requires TensorRT-LLM release 1.2.1.", "1.2.1"),
+        *((f"# {words}", None) for words in OF_ANOTHER),
     ],
 )
 def test_a_remark_of_its_own_line_tells_what_a_file_is_for(remark: str, named: str | None) -> None:

@@ -47,6 +47,15 @@ SOUND = {
         "    - '{\"tensor_parallel_size\": {{ .Values.tp }}}'\n",
     ),
     "a wrapper": ("sh", "/opt/bin/trtllm-server --model m\n./trtllm-serve.sh m\ntrtllm-serve m\n"),
+    "names of images, containers and pods": (
+        "sh",
+        "docker run --rm trtllm-server --tp_size 4 --max_batch_size 8\n"
+        "docker run --name trtllm-server --gpus all engine:1 python3 run.py --tp_size 8\n"
+        "kubectl exec trtllm-server -- python3 run.py --tp_size 4\n"
+        "srun --container-name trtllm-server ./start.sh --tp_size 8\n"
+        "srun --container-name trtllm-llmapi-launcher ./start.sh trtllm-server --tp_size 8\n"
+        "trtllm-serve m\n",
+    ),
     "ports of a file": (
         "yaml",
         f"{SERVICE}    command: trtllm-serve disaggregated -c d.yaml\n    ports: ['9000:9000']\n",

@@ -33,6 +33,7 @@ def command(*flags: str) -> str:
 
 
 RIGHT = (
+    "--quantization AWQ --load-format AUTO --tokenizer-mode HF",
     "--tensor-parallel-size 8",
     "--tensor_parallel_size=8",
     "-tp 8",
