@@ -11,7 +11,7 @@ from .shell_values import Values
 from .workers import FILE_FLAGS
 
 # What a server is told to read is no use of it, and neither is a mount.
-_READ_BY_SERVER = re.compile(rf"(?:{'|'.join(FILE_FLAGS)})[=\s]+\S+")
+_READ_BY_SERVER = re.compile(rf"(?:{'|'.join(FILE_FLAGS)})[=\s\"',-]+\S+")
 _MOUNTED = re.compile(r"(?:-v|--volume|--mount|--container-mounts)[=\s]+\S+")
 _BETWEEN_NAMES = re.compile(r"[^\w.-]+")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
@@ -21,23 +21,32 @@ _ONLY_SHOW = ("cat", "chmod", "echo", "ls", "mkdir", "printf", "rm", "touch")
 @dataclass(frozen=True, slots=True)
 class HandedFiles:
     """Files by the last part of their names. `made` may be there although no text of them is known,
-    `used` are read by something, and `folders` are those into which here documents are written."""
+    `used` are read by something, and `folders` are those into which scripts write them."""
 
     made: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     folders: dict[str, str] = field(default_factory=dict)
 
+    def place(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        self.folders[name] = folder
 
-def of_scripts(scripts: Iterable[Script]) -> HandedFiles:
-    found = HandedFiles()
+
+def of_scripts(scripts: Iterable[Script], around: str = "") -> HandedFiles:
+    """The files of scripts, and those that the file `around` them names in other places."""
+    found = HandedFiles(set(_names(_READ_BY_SERVER.sub(" ", around))))
     for script in scripts:
         values = Values(script.statements, script.environment)
         for document in script.here:
-            folder, _, name = values.expanded(document.name).rpartition("/")
-            found.folders[name] = folder
+            found.place(values.expanded(document.name))
             _hand(found, values.expanded(document.text))
         for row in script.statements:
-            written, read = (_of_redirects(row, values, sign) for sign in "><")
+            for path in _of_redirects(row, values, ">"):
+                found.place(path)
+            written, read = (
+                [name for path in _of_redirects(row, values, sign) for name in _names(path)]
+                for sign in "><"
+            )
             found.made.update(written, read)
             found.used.update(read)
             words = [word.text for word in values.words(row.words)]
@@ -51,8 +60,7 @@ def of_scripts(scripts: Iterable[Script]) -> HandedFiles:
 
 def _of_redirects(row: Statement, values: Values, sign: str) -> list[str]:
     """The files that a command reads (`<`) or writes (`>`) by its redirections."""
-    files = [values.expanded(word.text) for operator, word in row.redirects if sign in operator]
-    return [name for file in files for name in _names(file)]
+    return [values.expanded(word.text) for operator, word in row.redirects if sign in operator]
 
 
 def _hand(found: HandedFiles, text: str) -> None:

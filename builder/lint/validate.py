@@ -314,7 +314,7 @@ def _around(
     if content.kind == embedded.COMPOSE:
         options = compose_services.option_files(content.document, source.path.parent) | options
         yield from compose_services.diagnostics(content.document, options, source.path.parent)
-    handed = handed_files.of_scripts(scripts)
+    handed = handed_files.of_scripts(scripts, source.text)
     yield from worker_rules.diagnostics(servers, options, rule_context, handed=handed)
 
 

@@ -300,21 +300,22 @@ def _missing_file(
     read_files: Collection[str],
     handed: HandedFiles,
 ) -> Iterator[Diagnostic]:
-    """A file that nothing gives, where one of almost the same name is given, or one of options that
-    nothing reads. In a folder that is told later, that one has to be written there too."""
+    """A file that nothing gives, where one of almost the same name is given, or in its folder one
+    of options that nothing reads. In a folder that is told later, no file that is read is meant."""
     given = worker.file_flag
-    is_known = worker.given(files) is not None or serving.is_open(worker.file)
+    is_known = worker.given(files) is not None or any(map(serving.is_open, (worker.file, *files)))
     if not given or not worker.file or is_known or worker.file in handed.made:
         return
     folder = worker.file_path.rpartition("/")[0]
     left = [name for name in files if name not in read_files and "." in name]
-    options = [name for name in left if files[name]]
-    if serving.is_open(worker.file_path):
-        near = closest(worker.file, left)
-        options = [name for name in options if handed.folders.get(name) == folder]
-    else:
-        near = closest(worker.file, files)
-    near = near or (options[0] if len(options) == 1 else None)
+    beside = [
+        name
+        for name in left
+        if files[name] and (worker.config_map or handed.folders.get(name) == folder)
+    ]
+    is_later = serving.is_open(worker.file_path)
+    near = closest(worker.file, left if is_later else files)
+    near = near or (beside[0] if len(beside) == 1 else None)
     if near:
         what = f"{given[0]} is not among the files that are given here"
         fix = f"did you mean {near}?"

@@ -107,6 +107,7 @@ MAKERS = (
     "python3 make.py /tmp/base.yaml",
     "python3 - <<EOF\nimport make\nmake.options('/tmp/base.yaml')\nEOF",
     "curl -o /tmp/final.yaml http://localhost/options",
+    "for name in final; do\ncat > /tmp/${name}.yaml <<EOF\nmax_batch_size: 8\nEOF\ndone",
 )
 WRITTEN = "cat > /tmp/base.yaml <<EOF\nmax_batch_size: 64\nEOF\n"
 STARTED = "trtllm-serve model --tp_size 1 --config /tmp/final.yaml"
@@ -291,6 +292,28 @@ def test_a_file_that_is_made_of_another_is_not_missing(
     )
     for name, text in (("serve.sh", script), ("pod.yaml", pod)):
         assert errors(findings(builder, tmp_path, text, name=name)) == []
+
+
+def test_a_file_of_a_volume_is_not_that_of_a_config_map_which_the_pod_has_not(
+    builder: Run, tmp_path: Path
+) -> None:
+    maps = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata:\n  base.yaml: |\n"
+    claim = (
+        f"{POD}        command: [{STARTED.replace(' ', ', ')}]\n"
+        "        volumeMounts: [{name: work, mountPath: /tmp}]\n"
+        "      volumes: [{name: work, persistentVolumeClaim: {claimName: work}}]\n"
+        f"---\n{maps}    max_batch_size: 64\n"
+    )
+    assert errors(findings(builder, tmp_path, claim, name="pod.yaml")) == []
+    mounted = claim.replace("persistentVolumeClaim: {claimName: work}", "configMap: {name: other}")
+    [found] = errors(findings(builder, tmp_path, mounted, name="pod.yaml"))
+    assert found["rule"] == "missing-option-file"
+    initial = (
+        "      initContainers:\n      - {name: fill, image: one,"
+        " command: [sh, -c, envsubst < /from/base.yaml > /tmp/final.yaml]}\n---\n"
+    )
+    filled = mounted.replace("---\n", initial, 1)
+    assert errors(findings(builder, tmp_path, filled, name="pod.yaml")) == []
 
 
 def test_a_file_that_nothing_makes_is_missing_where_only_options_are_meant(
