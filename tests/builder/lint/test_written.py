@@ -299,7 +299,7 @@ def test_a_file_of_a_volume_is_not_that_of_a_config_map_which_the_pod_has_not(
 ) -> None:
     maps = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata:\n  base.yaml: |\n"
     claim = (
-        f"{POD}        command: [{STARTED.replace(' ', ', ')}]\n"
+        f"{POD}        command: [sh, -c, {STARTED}]\n"
         "        volumeMounts: [{name: work, mountPath: /tmp}]\n"
         "      volumes: [{name: work, persistentVolumeClaim: {claimName: work}}]\n"
         f"---\n{maps}    max_batch_size: 64\n"
