@@ -32,7 +32,9 @@ def of_service(document: Yaml, data: Mapping[str, Any], path: str) -> Asked | No
     """What an object asks for; of several alternatives none."""
     for key in _KEYS if _NODES not in data else ():
         asked = value_at(data, key)
-        if isinstance(asked, Mapping) and len(asked) == 1:
+        if isinstance(asked, Mapping) and key == _KEYS[0]:
+            asked = f"{asked.get('name')}:{asked.get('count')}"
+        elif isinstance(asked, Mapping) and key == _KEYS[-1] and len(asked) == 1:
             [asked] = (f"{kind}:{count}" for kind, count in asked.items())
         if key == _KEYS[-1] and isinstance(asked, str) and _NAME.fullmatch(asked):
             asked = f"{asked}:1"

@@ -13,15 +13,16 @@ from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
 from ..files import is_there
 from . import mounts, worker_rules
-from .containers import listed, objects, port_of, started
+from .containers import VISIBLE, listed, objects, port_of, started
 from .content import side_of
 from .mounts import Mount
 from .section import below
-from .server_commands import read_option_file
+from .server_commands import command_texts, environment, read_option_file
 from .workers import Worker
 
 _DEVICES = "deploy.resources.reservations.devices"
 _PUBLISHED = re.compile(r"(?:(?P<host>[\d.]+):)?(?P<port>\d+):\d+(?:/tcp)?")
+_NUMBER = re.compile(r"(?<![\w$.-])\d{1,3}(?![\w.-])")  # of a GPU, which may be named otherwise too
 _FRACTION = "kv_cache_config.free_gpu_memory_fraction"
 
 
@@ -68,13 +69,19 @@ def diagnostics(
     rows = list(_services(document))
     for row in rows:
         if given := row.worker.file_flag:
-            yield from mounts.lost(row.worker.file_path, given[1], row.path, row.mounts)
+            made = command_texts(row.data)
+            yield from mounts.lost(row.worker.file_path, given[1], row.path, row.mounts, made)
             yield from _missing(row, folder)
     yield from _sides(rows)
     yield from _urls(rows, files)
-    together = [row for row in rows if not row.data.get("profiles")]
+    together = [row for row in rows if not row.data.get("profiles") and not _is_placed(row)]
     yield from _ports(document, together)
     yield from _gpus(document, together, files)
+
+
+def _is_placed(row: _Service) -> bool:
+    """Whether a swarm puts a service on a host of its own choice."""
+    return value_at(row.data, "deploy.placement") is not None
 
 
 def _sides(rows: Sequence[_Service]) -> Iterator[Diagnostic]:
@@ -136,8 +143,9 @@ def _ports(document: Yaml, rows: Collection[_Service]) -> Iterator[Diagnostic]:
 def _published(row: _Service) -> Iterator[tuple[str, str]]:
     """The ports that a service takes of its host, each with its path."""
     if row.data.get("network_mode") == "host":
-        given = row.worker.flag(("--port",))
-        yield port_of(row.worker), below(row.path, "command" if given else "network_mode")
+        given, port = row.worker.flag(("--port",)), port_of(row.worker)
+        if port.isdigit():
+            yield port, below(row.path, "command" if given else "network_mode")
         return
     for index, port in enumerate(listed(row.data.get("ports"))):
         found = _PUBLISHED.fullmatch(str(port))
@@ -168,7 +176,22 @@ def _gpus(
 
 
 def _devices(row: _Service) -> tuple[list[str], str]:
-    """The numbers of the GPUs of a service, with their path."""
+    """The numbers of the GPUs of a service, with their path: those that its variables choose."""
+    chosen = {name: (text, path) for name, text, path in environment(row.data) if name in VISIBLE}
+    if any(VISIBLE[0] in text for text in command_texts(row.data)):
+        return [], ""  # chosen by a line of its own
+    found, where = _reserved(row)
+    if every := chosen.get(VISIBLE[1]):
+        found, where = _NUMBER.findall(every[0]), below(row.path, every[1])
+    if part := chosen.get(VISIBLE[0]):
+        indices = [int(each) for each in _NUMBER.findall(part[0])]
+        found = [found[index] for index in indices if index < len(found)]
+        where = below(row.path, part[1])
+    return found, where
+
+
+def _reserved(row: _Service) -> tuple[list[str], str]:
+    """The numbers of the GPUs that a service reserves, with their path."""
     for index, device in enumerate(listed(value_at(row.data, _DEVICES))):
         where = below(row.path, f"{_DEVICES}.{index}")
         ids, count = value_at(device, "device_ids"), value_at(device, "count")

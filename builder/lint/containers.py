@@ -26,7 +26,7 @@ from .workers import ROLES, TOOLS, WORKER, Place, Worker, holder
 GPU = "nvidia.com/gpu"
 _RESOURCES = ("limits", "requests", "claims")
 SIDE = "subComponentType"
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _DEFAULT_PORT, _DEFAULT_HOST = "8000", "localhost"  # of the engine's own server
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -274,7 +274,7 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
     if volumes := named_rows(data.get("volumes")):
         around = replace(around, volumes={**around.volumes, **volumes})
     for name, text, within in environment(data):
-        if name in _VISIBLE and re.fullmatch(r"\d+(,\d+)*", text):
+        if name in VISIBLE and re.fullmatch(r"\d+(,\d+)*", text):
             where = below(path, within)
             count = len(text.split(","))
             if around.gpus is None or count < around.gpus.count:  # of what it was given

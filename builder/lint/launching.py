@@ -20,6 +20,7 @@ from .shell_values import Values, with_branches
 _NAME = re.compile(r"(?<!\\)\$\{?(\w+)\}?")
 _FUNCTION = re.compile(r"^\s*(?:function\s+\w+|[\w-]+\s*\(\s*\)\s*\{?)", re.M)
 _PUBLISHED = re.compile(r"(?:[\d.]+:)?(?:\d+:)?(\d+)(?:/tcp)?")
+_SPAN = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")  # of ports that an image opens
 _WRITERS = ("echo", "printf", "cat")
 # What ends a server before the next one starts.
 _ENDS = frozenset(("kill", "pkill", "killall", "wait", "stop", "trap", "fuser"))
@@ -101,7 +102,7 @@ def diagnostics(
         first = each[0].words[0].location.line
         here = {values.expanded(row.name) for row in found.here if row.start.line <= first}
         paths = [word for word in (command.option_file, *command.arguments[:1]) if word]
-        yield from mounts.of_command(words, paths, here)
+        yield from mounts.of_command(each, words, paths, here)
     direct = {each[0]: command for each, command in runs if len(each) == 1}
     may_start = set(starting(rows))
     starts = [
@@ -130,17 +131,28 @@ def diagnostics(
 def _of_image(rows: Sequence[Statement], commands: Sequence[Command]) -> Iterator[Diagnostic]:
     """An option file and a port of a Dockerfile's server against what it copies and opens."""
     copied = mounts.of_copies(rows)
+    made = [_text(row) for row in rows if row.words[0].text not in mounts.COPIES]
     lines = [row.words for row in rows if row.words[0].text == "EXPOSE"]
     opened = {word.text.partition("/")[0]: word.location for row in lines for word in row[1:]}
+    spans = [_SPAN.fullmatch(port) for port in opened]
     for command in commands:
         if file := command.option_file:
-            yield from mounts.lost(file.text, file.location, "", copied)
+            yield from mounts.lost(file.text, file.location, "", copied, made)
         port = command.value("port")
-        if len(commands) == 1 and opened and port.isdigit() and port not in opened:
+        if len(commands) != 1 or not opened or not port.isdigit() or not all(spans):
+            continue
+        ends = [(int(row[1]), int(row[2] or row[1])) for row in spans if row]
+        if not any(first <= int(port) <= last for first, last in ends):
             known, place = next(iter(opened.items()))
             what = f"the server listens at {port}, and {', '.join(opened)} is opened"
-            fix = f"open {port}, or give --port {known}"
+            fix = f"open {port}, or give --port {known.partition('-')[0]}"
             yield located(place, "EXPOSE", what, fix, "port-unreached", "warning")
+
+
+def _text(row: Statement) -> str:
+    """The words of a command and the files that it writes, as one of several lines."""
+    files = (word.text for _, word in row.redirects)
+    return " ".join([*(word.text for word in row.words), *files, "\n"])
 
 
 def has_functions(text: str) -> bool:

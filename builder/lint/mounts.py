@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -16,10 +16,15 @@ from .serving import is_open
 RULE = "file-not-mounted"
 _ENGINES = frozenset(("docker", "podman", "nerdctl"))
 _FLAGS = ("-v", "--volume")
-_COPIES = frozenset(("COPY", "ADD"))
+COPIES = frozenset(("COPY", "ADD"))
 _LONG, _PYXIS = "--mount", "--container-mounts"
 # Of SOURCE:TARGET, where ${NAME:-x} and ${NAME:-${OTHER:-x}} are one part each.
 _PARTS = re.compile(r"((?:\$\{(?:[^{}]|\$\{[^{}]*\})*\}|[^:])*)")
+_ENDS = re.compile(r"&&|\|\||[;|&\n]")  # of commands
+# Folders that an image has too: what is asked for below them may be its own.
+_OF_IMAGES = frozenset(
+    ("", "/app", "/etc", "/home", "/opt", "/root", "/run", "/tmp", "/usr", "/var", "/workspace")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,51 +44,85 @@ class Mount:
         return None if rest is None else self.source + rest
 
 
-def lost(path: str, place: Location, where: str, mounts: Sequence[Mount]) -> Iterator[Diagnostic]:
-    """A path that no mount covers, where one of them has what is meant under another path."""
+def lost(
+    path: str, place: Location, where: str, mounts: Sequence[Mount], made: Iterable[str] = ()
+) -> Iterator[Diagnostic]:
+    """A path that no mount covers, where one of them has what is meant under another path. `made`
+    are the texts of what runs in the container before the path is read, and may write it."""
     if not path.startswith("/") or is_open(path) or any(row.holds(path) for row in mounts):
         return
+    if _is_made(path, made):
+        return
     for mount in mounts:
-        if right := _meant(path, mount):
+        if meant := _meant(path, mount):
+            right, severity = meant
             what = f"{path} is not in the container: {mount.source} is at {mount.target} there"
-            yield located(place, where, what, f"name {right}, or put it there", RULE)
+            yield located(place, where, what, f"name {right}, or put it there", RULE, severity)
             return
 
 
+def _is_made(path: str, texts: Iterable[str]) -> bool:
+    """Whether a file, or its folder, is named by another command than the one that reads it."""
+    folder, _, name = path.rpartition("/")
+    lines = _ENDS.split(" ".join(texts).replace("\\\n", " "))
+    return sum(name in line or (folder != "" and folder in line) for line in lines) > 1
+
+
 def of_command(
-    words: Sequence[Word], paths: Sequence[Word], written: Collection[str]
+    rows: Sequence[Statement],
+    words: Sequence[Word],
+    paths: Sequence[Word],
+    written: Collection[str],
 ) -> Iterator[Diagnostic]:
-    """Paths of a server's command that its container does not see. `words` stand before the
-    server, `written` are the files that the script has written outside."""
+    """Paths of a server's command that its container does not see. `rows` are its statement behind
+    those that start its shell, `words` stand before the server, `written` are the files that the
+    script has written outside."""
     names = [word.text.rpartition("/")[2] for word in words]
     is_run = not _ENGINES.isdisjoint(names) and "run" in names
     given = list(_given(words))
     if not (is_run or given):
         return
     mounts = [mount for text in given for mount in of_text(text)]
-    # A cluster may mount more by itself.
-    severity: Severity = "error" if is_run else "warning"
+    # Of the shell in the container, which is a word of what starts it.
+    made = [word.text for word in rows[0].words if re.search(r"\s", word.text)]
     for word in paths:
         path, place = word.text, word.location
-        for row in lost(path, place, "", mounts):
-            yield replace(row, severity=severity)
-            break
-        else:
-            folder = path.rpartition("/")[0]
-            unseen = folder.startswith("/") and not any(mount.holds(path) for mount in mounts)
-            if is_run and path in written and unseen:
-                what = f"{path} is written outside the container, which does not see it"
-                yield located(place, "", what, f"mount it: -v {folder}:{folder}", RULE, "warning")
+        if found := next(lost(path, place, "", mounts, made), None):
+            # A cluster may mount more by itself.
+            yield found if is_run else replace(found, severity="warning")
+            continue
+        folder = path.rpartition("/")[0]
+        unseen = folder.startswith("/") and not any(mount.holds(path) for mount in mounts)
+        if is_run and path in written and unseen and not _is_made(path, made):
+            what = f"{path} is written outside the container, which does not see it"
+            yield located(place, "", what, f"mount it: -v {folder}:{folder}", RULE, "warning")
 
 
 def of_copies(rows: Sequence[Statement]) -> list[Mount]:
-    """What a Dockerfile copies into its image."""
-    found = []
+    """What the last stage of a Dockerfile copies into its image; nothing where one of its copies
+    goes to a folder that is not known."""
+    stages: dict[str, list[Mount]] = {}
+    found: list[Mount] = []
+    folder, is_known = "", True
     for row in rows:
         words = [word.text for word in row.words if not word.text.startswith("--")]
-        if words[0] in _COPIES and len(words) > 2 and words[-1].startswith("/"):
-            found += [_mount(source, words[-1]) for source in words[1:-1]]
-    return found
+        if words[0] == "FROM" and len(words) > 1:
+            found, folder, is_known = list(stages.get(words[1].lower(), ())), "", True
+            stages[words[-1].lower()] = found
+        elif words[0] == "WORKDIR" and len(words) > 1:
+            folder = _joined(folder, words[1])
+        elif words[0] in COPIES and len(words) > 2:
+            target = _joined(folder, words[-1])
+            is_known = is_known and target.startswith("/")
+            found += [_mount(source, target) for source in words[1:-1]]
+    return found if is_known else []
+
+
+def _joined(folder: str, path: str) -> str:
+    """A path of an image from a folder of it; one with a variable is not known."""
+    if path.startswith("/") or "$" in path:
+        return path
+    return f"{folder.rstrip('/')}/{path}" if folder else path
 
 
 def of_rows(rows: Any) -> list[Mount]:
@@ -126,20 +165,25 @@ def _given(words: Sequence[Word]) -> Iterator[str]:
     for word, following in pairwise([*words, Word("", Location(1, 1), True)]):
         name, equals, value = word.text.partition("=")
         if name in (*_FLAGS, _LONG, _PYXIS):
-            yield value if equals and name.startswith("--") else following.text
+            yield value if equals else following.text
+        elif name.startswith(("-v/", "-v.", "-v$", "-v~")):
+            yield word.text.removeprefix("-v")
 
 
-def _meant(path: str, mount: Mount) -> str | None:
-    """The path that a mount has for what is at a path, outside or by almost the same name."""
-    rest = _below(mount.source, path) if mount.source.startswith("/") else None
+def _meant(path: str, mount: Mount) -> tuple[str, Severity] | None:
+    """The path that a mount has for what is at a path, outside or by almost the same name, and how
+    sure that is: what has another name may be in the image."""
+    is_own = mount.source.startswith("/") and mount.source.rstrip("/") not in _OF_IMAGES
+    rest = _below(mount.source, path) if is_own else None
     if rest is not None:
-        return mount.target + rest
+        return mount.target + rest, "error"
     if found := mount.names.get(path.rpartition("/")[2]):
-        return found
+        return found, "error"
     depth = mount.target.count("/") + 1
     head, tail = path.split("/")[:depth], path.split("/")[depth:]
     if tail and closest("/".join(head), [mount.target]):
-        return "/".join([mount.target, *tail])
+        is_named = mount.source.rstrip("/").rpartition("/")[2] == head[-1]
+        return "/".join([mount.target, *tail]), "error" if is_named else "warning"
     return None
 
 

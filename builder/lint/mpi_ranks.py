@@ -18,6 +18,8 @@ from .surroundings import world_size
 STARTERS = ("mpirun", "mpiexec")
 _HOSTS, _SLOTS = ("-H", "-host", "--host"), re.compile(r"[\w.-]+:(\d{1,4})")
 
+_SPREADING = ("hostfile", "machinefile", "f", "ppn", "npernode", "N")  # over hosts
+
 
 def diagnostics(
     words: Sequence[Word],
@@ -50,12 +52,24 @@ def diagnostics(
 
 def _servers(words: Sequence[Word]) -> Iterator[Diagnostic]:
     """Processes of MPI that are a server of their own each, as nothing makes them ranks of one."""
+    if any(_is_spread(word.text, following.text) for word, following in pairwise(words)):
+        return
     for word, following in pairwise(words):
         count = whole(following.text) if word.text in ("-n", "-np") else None
         if count and count > 1 and following.certain:
             what = f"{count} processes of MPI start a server each, all at one port"
             fix = f"put {LAUNCHER} before the server, so that they are the ranks of one"
             yield located(following.location, word.text, what, fix, "job-launcher")
+
+
+def _is_spread(flag: str, value: str) -> bool:
+    """Whether a flag may put processes on hosts of their own."""
+    several = flag in _HOSTS and ("," in value or "$" in value)
+    return (
+        several
+        or flag.lstrip("-").partition("=")[0] in _SPREADING
+        or (flag == "--map-by" and "node" in value)
+    )
 
 
 def _slots(words: Sequence[Word]) -> Iterator[Diagnostic]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest, located
@@ -25,6 +25,7 @@ from .containers import (
 )
 from .mounts import Mount
 from .section import below
+from .server_commands import command_texts
 from .serving import is_open
 from .workers import Worker
 
@@ -74,7 +75,10 @@ def diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
         if given := server.worker.file_flag:
             path, place = server.worker.file_path, given[1]
             mounted = list(_mounts(server, maps))
-            yield from mounts.lost(path, place, server.worker.path, mounted)
+            made = command_texts(server.data)
+            for row in mounts.lost(path, place, server.worker.path, mounted, made):
+                # A chart may mount more than its values have.
+                yield row if server.around.pod else replace(row, severity="warning")
         yield from _volumes(server)
         yield from _requests(server)
         yield from _probes(server)

@@ -278,6 +278,12 @@ def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
                 yield name, text, f"{key}.{index}"
 
 
+def command_texts(container: Mapping[str, Any]) -> list[str]:
+    """All words that a container runs."""
+    rows = [container.get(key) for key in COMMANDS]
+    return [str(word) for row in rows for word in (row if isinstance(row, list) else [row]) if word]
+
+
 def _last_key(path: str, container: Mapping[str, Any]) -> str:
     return below(path, next(key for key in reversed(COMMANDS) if key in container))
 
