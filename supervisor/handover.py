@@ -96,7 +96,8 @@ class Successor:
     def _submit(self) -> None:
         self._next_poll = time.monotonic() + SUCCESSOR_PERIOD_S
         if not self._record.attempt(LOCK, self._lock.acquire, False):
-            self._tell_blocked()
+            if not self._record.attempt(LOCK, lambda: self._lock.is_empty, False):
+                self._tell_blocked()
             return
         self._is_blocked = False
         script = self._spec.folder / SCRIPT

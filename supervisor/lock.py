@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from .new_file import name_new, name_of_damaged
 from .state import (
     LOCK_FIELDS,
+    NO_FILE,
     Json,
     ServiceFolder,
     create_json,
     log,
     read_record,
-    set_aside,
     timestamp,
     write_json,
 )
 
 UNNAMED_LOCK_S = 120.0  # whoever holds the lock submits at once, and names the successor
+# Without hard links a lock is empty until it is written. Less than a job waits between two tries.
+EMPTY_LOCK_S = 3.0
 
 
 class SuccessorLock:
@@ -36,18 +41,25 @@ class SuccessorLock:
         self._is_alive = is_alive
         self._successor: str | None = None
         self._written: Json = {}  # by this one, which holds nothing when it is to acquire it
-        self._seen: tuple[Json, float] = ({}, 0.0)  # what others hold, and since when it is seen
+        # What others hold, or the file that holds nothing; and since when it is seen.
+        self._seen: tuple[object, float] = (None, 0.0)
 
     @property
     def content(self) -> Json:
         """`owner` and `successor` as they are now; empty where nobody holds the lock."""
         return read_record(self._path, LOCK_FIELDS) or {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Another job is about to write it, or ended as it was: to be tried again."""
+        found = self._look()
+        return found is not None and _is_empty(found)
+
     def acquire(self) -> bool:
         """Whether the lock is now this owner's. That of a job that is gone is broken."""
-        if self._is_stale(self.content):
-            log(f"{self._path} is damaged, or holds nothing any more: set aside")
-            set_aside(self._path, is_damaged=lambda: True)
+        found = self._look()
+        if found is not None and self._is_stale(self.content, found):
+            self._set_aside(found)
         content = self._content(None)
         try:
             create_json(self._path, content)
@@ -56,21 +68,47 @@ class SuccessorLock:
         self._successor, self._written = None, content
         return True
 
-    def _is_stale(self, held: Json) -> bool:
+    def _look(self) -> os.stat_result | None:
+        try:
+            return self._path.lstat()
+        except OSError as fault:
+            if fault.errno in NO_FILE:
+                return None
+            raise
+
+    def _is_stale(self, held: Json, found: os.stat_result) -> bool:
         """Damaged, of a job that is gone, or held for too long by one that has named none.
 
         Also what this owner could not remove: its own, or the one that made it the successor.
         """
         if not held:
-            return os.path.lexists(self._path)
+            return not _is_empty(found) or self._seen_s(_identity(found)) > EMPTY_LOCK_S
         if held == self._written or held["successor"] == self._owner:
             return True
-        if held != self._seen[0]:
-            self._seen = held, time.monotonic()
-        is_late = time.monotonic() - self._seen[1] > UNNAMED_LOCK_S
+        is_late = self._seen_s(held) > UNNAMED_LOCK_S
         if held["successor"] is None and is_late:
             return True
         return self._is_alive(held["successor"] or held["owner"]) is False
+
+    def _seen_s(self, what: object) -> float:
+        """For how long that and nothing else was seen."""
+        if what != self._seen[0]:
+            self._seen = what, time.monotonic()
+        return time.monotonic() - self._seen[1]
+
+    def _set_aside(self, found: os.stat_result) -> None:
+        """That file only: another job may have done so first, and hold the lock by now."""
+        if (now := self._look()) is None or _identity(now) != _identity(found):
+            return
+        aside = name_of_damaged(self._path)
+        with suppress(FileNotFoundError):
+            self._path.rename(aside)
+            if _identity(aside.lstat()) == _identity(found):
+                log(f"{self._path} is damaged, or holds nothing any more: set aside")
+                return
+            with suppress(FileExistsError):
+                name_new(aside, self._path)
+            aside.unlink()
 
     def name_successor(self, job_id: str | None) -> None:
         self._successor, self._written = job_id, self._content(job_id)
@@ -89,3 +127,12 @@ class SuccessorLock:
         """The owner is itself the successor that the lock names, and now serves."""
         if self.content.get("successor") == self._owner:
             self._path.unlink(missing_ok=True)
+
+
+def _is_empty(file: os.stat_result) -> bool:
+    return stat.S_ISREG(file.st_mode) and file.st_size == 0
+
+
+def _identity(file: os.stat_result) -> tuple[int, int, int]:
+    """Numbers of files come again: one that was written anew has another time."""
+    return file.st_ino, file.st_mtime_ns, file.st_size

@@ -40,7 +40,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .new_file import name_new
+from .new_file import name_new, name_of_damaged
 
 FORMAT = 1
 HEARTBEAT_S = 10.0
@@ -121,9 +121,9 @@ def _whole_file(path: Path, value: Any) -> Iterator[Path]:
 
 def set_aside(path: Path, is_damaged: Callable[[], bool]) -> None:
     """Give what is damaged another name, for whoever wants to know what it was."""
-    if is_damaged():
-        with suppress(FileNotFoundError):
-            path.rename(path.with_name(f".{path.name}.damaged-{uuid.uuid4().hex[:8]}"))
+    with suppress(FileNotFoundError):
+        if is_damaged():
+            path.rename(name_of_damaged(path))
 
 
 def is_there(path: Path) -> bool:

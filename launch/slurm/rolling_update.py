@@ -143,7 +143,10 @@ def _refused(
 def _successor_lock(service: ServiceFolder, owner: str) -> Iterator[SuccessorLock]:
     """Held until the successor has taken over or failed. Raises `NotReady` if it is taken."""
     lock = SuccessorLock(service, owner, lambda job: is_running(job, scheduler.jobs()))
-    if not lock.acquire():
+    while not lock.acquire():
+        if lock.is_empty:
+            time.sleep(POLL_S)
+            continue
         what = f"has a successor under way: job {lock.content.get('successor') or 'not named yet'}"
         remedy = "see it with: launch slurm status"
         raise NotReady(Diagnostic(f"service {service.name}", what, remedy))

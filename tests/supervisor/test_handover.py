@@ -551,10 +551,26 @@ def test_a_lock_of_others_is_told_once(
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "7", '{"owner": 7}'])
-def test_a_lock_of_nothing_blocks_no_hand_over(make_job: MakeJob, content: str) -> None:
+def test_a_lock_of_nothing_blocks_no_hand_over(
+    make_job: MakeJob, later: Callable[[float], None], content: str
+) -> None:
     job = make_job(sbatch=TAKES, squeue="echo PENDING")
     job.service.lock_file.write_text(content)
     job.successor.prepare()
+    submitted = (job.record.job.path / "events.jsonl").exists()
+    assert submitted is bool(content)  # an empty one may be about to be written
+    later(6)
+    job.successor.prepare()
+    assert job.events == ["successor_submitted"]
+
+
+def test_a_job_that_fails_is_replaced_past_an_empty_lock(
+    make_job: MakeJob, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(limits=replace(LIMITS, restart=True), sbatch=TAKES, squeue=GONE)
+    job.service.lock_file.touch()
+    monkeypatch.setattr(time, "sleep", later)
+    job.successor.restart()
     assert job.events == ["successor_submitted"]
 
 

@@ -8,13 +8,14 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor import lock, record, state
+from supervisor.new_file import name_new
 
 # Years away, so that it does not matter when these tests begin.
 LATER = state.timestamp(4e9)
@@ -146,16 +147,29 @@ def test_a_record_is_written_over_whatever_is_there(
     assert len(beside) == (damage is folder_instead)
 
 
+def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    now = time.monotonic() + seconds
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+
 def lock_of(service: state.ServiceFolder, owner: str, *alive: str) -> lock.SuccessorLock:
     return lock.SuccessorLock(service, owner, lambda job: job in alive)
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_lock_blocks_nobody(
-    service: state.ServiceFolder, damage: Damage, capsys: pytest.CaptureFixture[str]
+    service: state.ServiceFolder,
+    damage: Damage,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     damage(service.lock_file)
-    assert lock_of(service, "7", "7").acquire()
+    own = lock_of(service, "7", "7")
+    is_empty = own.is_empty  # it may be about to be written
+    assert own.acquire() is not is_empty
+    if is_empty:
+        pass_time(monkeypatch, lock.EMPTY_LOCK_S + 1)
+        assert own.acquire()
     assert "successor.lock is damaged" in capsys.readouterr().err
     assert not lock_of(service, "8", "7", "8").acquire()
 
@@ -212,6 +226,76 @@ def test_a_lock_that_cannot_be_made_whole_is_none(
     assert not service.lock_file.exists()
 
 
+# What one of two jobs that want the lock is about to do when the other one takes a whole turn.
+STEPS = [(os, "lstat"), (os, "rename"), (os, "open"), (Path, "replace"), (os, "link")]
+STEPS += [(Path, one) for one in ("lstat", "stat", "read_bytes", "rename", "open", "unlink")]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+@pytest.mark.parametrize("before", ["nothing", "half", "empty"])
+@pytest.mark.parametrize(("home", "step"), STEPS)
+def test_two_jobs_never_get_one_lock(
+    service: state.ServiceFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    home: Any,
+    step: str,
+    before: str,
+    has_links: bool,
+) -> None:
+    """Wherever the one stands when the other comes, be it at its first such step or a later one."""
+    if not has_links:
+        request.getfixturevalue("without_links")
+    do = getattr(home, step)
+    for turn in range(1, 6):
+        service.lock_file.unlink(missing_ok=True)
+        if before != "nothing":
+            DAMAGES[before](service.lock_file)
+        first, second = (lock_of(service, one, "7", "8") for one in ("7", "8"))
+        if before == "empty":
+            assert not first.acquire() and not second.acquire()
+            pass_time(monkeypatch, lock.EMPTY_LOCK_S + 1)
+        turns = iter([*[0] * (turn - 1), turn])
+        got: list[bool] = []
+
+        def with_the_other(
+            *given: Any,
+            turns: Iterator[int] = turns,
+            got: list[bool] = got,
+            second: lock.SuccessorLock = second,
+            **named: Any,
+        ) -> Any:
+            if "successor.lock" in str(given[:2]) and next(turns, 0):
+                got.append(second.acquire())
+            return do(*given, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(home, step, with_the_other)
+            got.insert(0, first.acquire())
+        assert got.count(True) == 1
+        assert first.content["owner"] == ("7" if got[0] else "8")
+
+
+@pytest.mark.usefixtures("without_links")
+def test_a_name_that_another_file_has_by_now_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is put back, the endpoint of an older job meets that of a newer one."""
+    whole, path = tmp_path / "whole", tmp_path / "endpoint.json"
+    whole.write_text("older")
+    fstat = os.fstat
+
+    def replaced(number: int) -> os.stat_result:
+        (tmp_path / "newer").write_text("newer")
+        (tmp_path / "newer").replace(path)
+        return fstat(number)
+
+    monkeypatch.setattr(os, "fstat", replaced)
+    with pytest.raises(FileExistsError):
+        name_new(whole, path)
+    assert path.read_text() == "newer"
+
+
 @pytest.mark.parametrize(
     ("held", "is_free"),
     [
@@ -237,8 +321,7 @@ def test_a_lock_whose_holder_never_names_a_successor_is_broken(
     assert lock_of(service, "7", "7").acquire()
     waiting = lock_of(service, "8", "7", "8")
     assert not waiting.acquire()
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + lock.UNNAMED_LOCK_S + 1)
+    pass_time(monkeypatch, lock.UNNAMED_LOCK_S + 1)
     assert waiting.acquire()
 
 
@@ -250,8 +333,7 @@ def test_the_lock_of_a_successor_that_waits_is_kept(
     first.name_successor("9")
     waiting = lock_of(service, "8", "7", "8", "9")
     assert not waiting.acquire()
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 10 * lock.UNNAMED_LOCK_S)
+    pass_time(monkeypatch, 10 * lock.UNNAMED_LOCK_S)
     assert not waiting.acquire()
 
 
