@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,9 @@ OUTCOMES = {
     "ports_taken": 80,
     "cancelled": 130,
 }
+PLACEHOLDER = re.compile(
+    r"\{(\w+(?::[\w.-]+){0,2})\}"
+)  # in words of a step, filled in at its start
 END_MARGIN_S = 5.0  # between the planned end of a job and its time limit
 # After these outcomes a new job may do better.
 RESTARTABLE = {

@@ -24,7 +24,7 @@ from .slurm import (
     Output,
     own_argv,
 )
-from .spec import Health, JobExit, Spec, StepSpec
+from .spec import PLACEHOLDER, Health, JobExit, Spec, StepSpec
 from .state import FREE_PORTS, JobFolder, Json, json_lines
 
 MARK = "SERVICE_STEP"  # a variable of all processes of a step
@@ -32,7 +32,6 @@ LOOPBACK = ("127.0.0.1", "::1")
 SRUN_REPORT_S = 3.0  # for srun, to say why a server is silent, and to end after its last task
 POLL_S = 0.05  # of processes that are about to end
 MAX_REASONS = 4
-PLACEHOLDER = re.compile(r"\{(\w+(?::[\w.-]+){0,2})\}")
 
 
 class Step:
