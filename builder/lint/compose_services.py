@@ -13,9 +13,10 @@ from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
 from ..files import is_there
 from . import mounts, worker_rules
-from .containers import VISIBLE, listed, objects, port_of, started
+from .containers import VISIBLE, objects, port_of, started
 from .content import side_of
 from .mounts import Mount
+from .pods import listed
 from .section import below
 from .server_commands import command_texts, environment, read_option_file
 from .workers import Worker

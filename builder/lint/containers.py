@@ -16,6 +16,7 @@ from ..facts.release import ServerRole
 from . import asked_gpus, program_names, script, script_workers
 from .inner_places import inside
 from .mentioned_gpus import of_label
+from .pods import beside, listed, may_open, named_rows, number_of
 from .script import Statement
 from .section import below
 from .server_commands import COMMANDS, containers, environment, words_of
@@ -29,12 +30,14 @@ SIDE = "subComponentType"
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _DEFAULT_PORT, _DEFAULT_HOST = "8000", "localhost"  # of the engine's own server
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+_WAYS = ("httpGet", "tcpSocket", "grpc")  # of a probe that comes from outside
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the objects around a container say of it."""
+    """What the objects around a container say of it: its GPUs and nodes, its role, and its pod with
+    the labels and volumes of that."""
 
     gpu: str | None = None
     gpus: Place | None = None
@@ -144,24 +147,34 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Ports of containers at which their server does not listen."""
     for document in documents:
         for data, path, around in objects(document):
-            opens = _ports(data) or any(key in data for key in PROBES)
+            opens = _ports(data) or _is_asked(data)
             servers = list(started(document, data, path, around)) if opens else []
             if len(servers) != 1 or not port_of(servers[0]):
                 continue
-            yield from unreached_server(document, data, path, port_of(servers[0]))
-            yield from _unreached_host(document, data, path, servers[0])
+            yield from unreached_server(document, data, path, port_of(servers[0]), around)
+            yield from _unreached_host(document, data, path, servers[0], around)
+
+
+def _is_asked(data: Mapping[str, Any]) -> bool:
+    """Whether something outside of a container asks it for its health, and no command in it."""
+    return any(value_at(data, f"{probe}.{way}") for probe in PROBES for way in _WAYS)
 
 
 def _unreached_host(
-    document: Yaml, data: Mapping[str, Any], path: str, server: Worker
+    document: Yaml, data: Mapping[str, Any], path: str, server: Worker, around: Around
 ) -> Iterator[Diagnostic]:
     """A server that listens inside of its container alone, of which ports are opened or asked."""
     words = [word for word, _ in server.words]
     if any(is_open(word) for word in words) or not any(map(script.is_server, words)):
         return
+    shares = str(data.get("network_mode", "")).startswith(("host", "service:", "container:"))
+    if shares or around.pod.get("hostNetwork") is True:
+        return
+    if not _is_asked(data) and next(beside(around.pod, data), None):
+        return  # another container of the pod may hand on what is asked
     given = server.flag(("--host",))
     host = given[0].strip("\"'") if given else _DEFAULT_HOST
-    if host in (_DEFAULT_HOST, "127.0.0.1") and data.get("network_mode") != "host":
+    if host in (_DEFAULT_HOST, "127.0.0.1"):
         place = given[1] if given else server.words[0][1]
         what = f"the server listens at {host} of its container, where nothing outside reaches it"
         yield located(place, path, what, "give --host 0.0.0.0", "port-unreached", "warning")
@@ -175,15 +188,8 @@ def port_of(server: Worker) -> str:
     return given[0].strip("\"'") if given else _DEFAULT_PORT
 
 
-def ends_of(pod: Mapping[str, Any]) -> Iterator[str]:
-    """The ports that containers of a pod open, each by its number and by its name."""
-    for container in listed(pod.get("containers")):
-        for row in listed(value_at(container, "ports")):
-            yield from (str(value_at(row, key)) for key in ("containerPort", "name"))
-
-
 def unreached_server(
-    document: Yaml, data: Mapping[str, Any], path: str, port: str
+    document: Yaml, data: Mapping[str, Any], path: str, port: str, around: Around
 ) -> Iterator[Diagnostic]:
     """What is wrong where the one server of a container listens at a port: the ports that the
     container opens and those that its probes ask."""
@@ -195,13 +201,11 @@ def unreached_server(
         what = f"the server listens at {port}, and {', '.join(ports)} is opened"
         fix = f"open {port}, or give --port {next(iter(ports))}"
         yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
-    named = named_rows(data.get("ports"))
-    numbers = {name: str(row.get("containerPort")) for name, row in named.items()}
     for probe, way in product(PROBES, ("httpGet", "tcpSocket")):
         inner = f"{probe}.{way}.port"
         asked = str(value_at(data, inner) or "")
-        number = numbers.get(asked, asked)
-        if number.isdigit() and number != port:
+        number = number_of(data, asked)
+        if number.isdigit() and number != port and not may_open(around.pod, data, number):
             where = below(path, inner)
             what = f"asks at {asked}, and the server listens at {port}"
             fix = f"give {port}, or --port {number}"
@@ -307,15 +311,6 @@ def _labels(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             is_wanted = value_at(row, "operator") == "In" and isinstance(values, list)
             for label in values if is_wanted and isinstance(values, list) else ():
                 yield str(value_at(row, "key")), str(label)
-
-
-def named_rows(rows: Any) -> dict[str, Mapping[str, Any]]:
-    """The mappings of a list by what each has as its name."""
-    return {str(row.get("name")): row for row in listed(rows) if isinstance(row, Mapping)}
-
-
-def listed(rows: Any) -> Sequence[Any]:
-    return rows if isinstance(rows, list) else ()
 
 
 def _mounted(data: Mapping[str, Any], around: Around) -> dict[str, str]:

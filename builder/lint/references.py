@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..diagnostics import Diagnostic, closest, located
+from ..diagnostics import Diagnostic, Severity, closest, located
 from ..documents import Yaml, value_at
 from ..facts import release
 from . import mounts
@@ -16,14 +16,13 @@ from .containers import (
     GPU,
     PROBES,
     Around,
-    ends_of,
-    named_rows,
     number,
     objects,
     port_of,
     started,
 )
 from .mounts import Mount
+from .pods import listed, may_open, named_rows, number_of, opens
 from .section import below
 from .server_commands import command_texts
 from .serving import is_open
@@ -31,7 +30,6 @@ from .workers import Worker
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")  # what a template does not put in later
 _VOLUME = re.compile(r"(?:^|\.)volumes\.\d+$")
-_MAP = "configMap.name"
 _TEMPLATE = "spec.channel.resourceClaimTemplate.name"  # which a compute domain makes
 _RULE = "unknown-reference"
 _MOST_PAIRS = 30_000  # of names that are compared: each takes microseconds
@@ -103,22 +101,37 @@ def _mounts(server: _Server, maps: Mapping[str, Mapping[str, Any]]) -> Iterator[
     """What a container mounts, with the files of the config maps among it."""
     for name, row in named_rows(server.data.get("volumeMounts")).items():
         target, part = str(row.get("mountPath")).rstrip("/"), row.get("subPath")
-        volume = value_at(server.around.volumes.get(name), "configMap")
-        source = value_at(volume, "name")
-        items = value_at(volume, "items")
-        listed = items if isinstance(items, list) else ()
-        files = [str(value_at(item, "path")) for item in listed] or [*maps.get(str(source), ())]
+        volume = server.around.volumes.get(name)
+        sources = [row for _, row in _map_sources(volume)]
+        files = [file for source in sources for file in _files(source, maps)]
         names = {file.rpartition("/")[2]: f"{target}/{file}" for file in files}
         if part:
             names = {target.rpartition("/")[2]: target}
+        source = value_at(sources[0], "name") if sources else ""
         yield Mount(f"config map {source}" if source else f"volume {name}", target, names)
+
+
+def _map_sources(volume: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The config maps that a volume is of, alone or with others, each with its path in it."""
+    alone = value_at(volume, "configMap")
+    if isinstance(alone, Mapping):
+        yield "configMap", alone
+    for index, source in enumerate(listed(value_at(volume, "projected.sources"))):
+        part = value_at(source, "configMap")
+        if isinstance(part, Mapping):
+            yield f"projected.sources.{index}.configMap", part
+
+
+def _files(source: Mapping[str, Any], maps: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The files that a volume has of a config map."""
+    chosen = [str(value_at(item, "path")) for item in listed(source.get("items"))]
+    return chosen or [str(name) for name in maps.get(str(source.get("name")), ())]
 
 
 def _volumes(server: _Server) -> Iterator[Diagnostic]:
     """Mounts of a volume that the pod has not, beside one of almost the same name."""
-    known = server.around.volumes
-    rows = server.data.get("volumeMounts")
-    for index, row in enumerate(rows if isinstance(rows, list) and known else ()):
+    known = server.around.volumes if server.around.pod else {}  # a chart may add to its values
+    for index, row in enumerate(listed(server.data.get("volumeMounts")) if known else ()):
         name = str(value_at(row, "name"))
         if name not in known and _NAME.fullmatch(name) and (near := closest(name, known)):
             where = below(server.worker.path, f"volumeMounts.{index}.name")
@@ -140,16 +153,15 @@ def _requests(server: _Server) -> Iterator[Diagnostic]:
 
 def _probes(server: _Server) -> Iterator[Diagnostic]:
     """Probes that ask for a path which the server has not."""
-    asked = {
-        below(server.worker.path, f"{probe}.httpGet.path"): value_at(
-            server.data, f"{probe}.httpGet.path"
-        )
-        for probe in PROBES
-        if port_of(server.worker)
-    }
     known = {path for _, path in release.load(release.known()[-1]).endpoints}
-    for where, path in asked.items():
-        if isinstance(path, str) and path.partition("?")[0] not in known and not is_open(path):
+    for probe in PROBES:
+        asked = value_at(server.data, f"{probe}.httpGet")
+        path, port = (value_at(asked, key) for key in ("path", "port"))
+        is_own = number_of(server.data, str(port)) == port_of(server.worker)
+        if not is_own or not isinstance(path, str) or is_open(path):
+            continue
+        if f"/{path.partition('?')[0].strip('/')}" not in known:
+            where = below(server.worker.path, f"{probe}.httpGet.path")
             what = f"the server has no {path[:60]}: it answers 404, and the pod is never ready"
             place = server.document.locate(where)
             yield located(place, where, what, "give /health", "unknown-probe", "warning")
@@ -178,32 +190,45 @@ def _maps(
 ) -> Iterator[Diagnostic]:
     """Config maps that are not here, where one that nobody asks for has what a server reads."""
     asked = [
-        (str(name), document, below(path, _MAP))
+        (str(source.get("name")), document, below(path, f"{within}.name"))
         for document in documents
         for data, path, _ in objects(document)
-        if _VOLUME.search(path) and (name := value_at(data, _MAP))
+        if _VOLUME.search(path)
+        for within, source in _map_sources(data)
     ]
-    names = {name for name, _, _ in asked}
+    names = {name for name, _, _ in asked} | {
+        str(name)
+        for document in documents
+        for data, _, _ in objects(document)
+        for key in ("configMapRef", "configMapKeyRef")
+        if (name := value_at(data, f"{key}.name"))
+    }
     left = [name for name, files in maps.items() if name not in names and read_files & files.keys()]
     for name, document, path in asked:
         if name not in maps and len(left) == 1 and _NAME.fullmatch(name):
             what, fix = f"no config map here is called {name}", f"did you mean {left[0]}?"
-            yield located(document.locate(path), path, what, fix, _RULE)
+            severity: Severity = "error" if closest(name, left) else "warning"
+            yield located(document.locate(path), path, what, fix, _RULE, severity)
 
 
 def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagnostic]:
-    """Ports of a Service at which the servers that it selects do not listen."""
-    selector, ports = (value_at(document.data, f"spec.{key}") for key in ("selector", "ports"))
-    if not isinstance(selector, Mapping) or not isinstance(ports, list):
+    """Ports of a Service at which the servers that it selects do not listen. One without an address
+    of its own hands nothing on."""
+    spec = value_at(document.data, "spec")
+    selector, ports = (value_at(spec, key) for key in ("selector", "ports"))
+    if not isinstance(selector, Mapping) or value_at(spec, "clusterIP") == "None":
         return
     chosen = [row for row in servers if selector.items() <= dict(row.around.labels).items()]
     listening = {port for row in chosen if (port := port_of(row.worker))}
-    opened = {end for row in chosen for end in ends_of(row.around.pod)}
-    for index, row in enumerate(ports):
+    for index, row in enumerate(listed(ports) if len(listening) == 1 else ()):
         key = "targetPort" if value_at(row, "targetPort") is not None else "port"
         target = str(value_at(row, key))
-        known = {*listening, *opened}
-        if len(listening) != 1 or target in known or not _NAME.fullmatch(target):
+        if target in listening or not _NAME.fullmatch(target):
+            continue
+        if any(
+            opens(each.data, target) or may_open(each.around.pod, each.data, target)
+            for each in chosen
+        ):
             continue
         where = f"spec.ports.{index}.{key}"
         what = f"{target} is no port of the pods that this selects: their server listens at "
