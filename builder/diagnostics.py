@@ -112,7 +112,7 @@ def nearest(name: str, known: Iterable[str], most_listed: int = MOST_LISTED) -> 
     >>> nearest("trtlm", ["auto", "flashinfer_trtllm"])
     'did you mean flashinfer_trtllm? Known: auto, flashinfer_trtllm'
     """
-    names = sorted(known, key=lambda text: (int(text) if text.isdecimal() else 0, text))
+    names = sorted(known, key=lambda text: (len(text) if text.isdecimal() else 0, text))
     listing = f"Known: {', '.join(names)}"
     close = closest(name, names)
     alike = [close] if close else _of_words(name, names)

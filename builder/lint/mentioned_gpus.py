@@ -46,7 +46,7 @@ def of_label(key: str, label: str) -> str | None:
     if is_other or label.startswith(tuple(table["other_machines"])):
         return None
     machines = surroundings()["machines"]["names"]
-    kinds = {found["kind"].lower() for found in _pattern().finditer(label)}
+    kinds = {row["kind"].lower() for row in _pattern().finditer(label) if not row["board"]}
     kinds = {kind for kind in kinds if _is_of_size(kind, label, kind in table["whole"])}
     kinds |= {kind for machine, kind in machines.items() if label.startswith(machine)}
     return next(iter(kinds)) if len(kinds) == 1 else None
@@ -68,7 +68,7 @@ def of_text(text: str) -> Mention | None:
     if not any(name in lowered for name in _names()):  # most texts name none: soon known
         return None
     found = [row for row in _pattern().finditer(text) if not _is_denied(text, row.start())]
-    if len({row["kind"].lower() for row in found}) != 1:
+    if len({row["kind"].lower() for row in found}) != 1 or any(row["board"] for row in found):
         return None
     line = text.count("\n", 0, found[0].start()) + 1
     counts = set(_counts(text, found))
@@ -99,10 +99,10 @@ def _names() -> tuple[str, ...]:
 @cache
 def _pattern() -> re.Pattern[str]:
     """Kinds of GPU as words, with a number before them as in `8x H100`; `H100 NVL` and PCIe are
-    boards with other memory."""
+    boards with other memory, a kind of their own."""
     names = "|".join(_names())
     return re.compile(
         rf"(?:(?<![\w.])(?P<count>[1-9]\d?)[ ]?[x*][ ]?(?:NVIDIA[ -])?|(?<![A-Za-z0-9.]))"
-        rf"(?P<kind>{names})(?=s?(?![A-Za-z0-9])|x\d)(?![ _-](?:NVL|PCIe)(?![A-Za-z0-9]))",
+        rf"(?P<kind>{names})(?=s?(?![A-Za-z0-9])|x\d)(?P<board>[ _-](?:NVL|PCIe)(?![A-Za-z0-9]))?",
         re.IGNORECASE,
     )

@@ -54,13 +54,15 @@ class _Given:
 class Dumped:
     """A mapping that a program writes as YAML or JSON, and the file's name where that is known.
 
-    `is_open` if the program may put more into it; `is_text` if it may be a text of another kind.
+    `is_open` if the program may put more into it; `is_text` if it may be a text of another kind,
+    `is_edit` if it is put into what the program has read from a file.
     """
 
     name: str
     data: Yaml
     is_open: bool
     is_text: bool = False
+    is_edit: bool = False
 
 
 def may_hold(text: str) -> bool:
@@ -85,7 +87,7 @@ def documents(text: str, start: Location = START, expands: bool = False) -> Iter
             continue
         name = _source(node.args[0])
         is_open = re.search(rf"\b{re.escape(name)}\.(?:update|setdefault)\(", code) is not None
-        is_read = any(_is_read(row.value) for row in names.get(name, []))
+        is_edit = any(_is_read(row.value) for row in names.get(name, []))
         given = _meant(node.args[0], node, names)
         if isinstance(given, ast.Dict):
             document = Yaml()
@@ -93,7 +95,7 @@ def documents(text: str, start: Location = START, expands: bool = False) -> Iter
             document.data = _value(given, "", document, start, shift)
             is_open |= any(None in row.keys for row in ast.walk(given) if isinstance(row, ast.Dict))
             target = _meant(node.args[1], node, names) if len(node.args) > 1 else None
-            yield Dumped(_opened(target), document, is_open or is_read, is_text=is_read)
+            yield Dumped(_opened(target), document, is_open or is_edit, is_edit=is_edit)
 
     def meant(node: ast.expr, call: ast.Call) -> ast.expr:
         return _meant(node, call, names)
@@ -207,19 +209,34 @@ def _is_read(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and _name_of(value.func) in _LOADS
 
 
-def _put(holder: ast.Dict, keys: Sequence[ast.Constant], value: ast.expr) -> None:
-    """Set a value in a mapping, in mappings of its own inside: others may hold the old ones."""
-    first, *rest = keys
-    if rest:
-        inside = ast.copy_location(ast.Dict([], []), first)
-        for key, row in zip(holder.keys, holder.values, strict=True):
-            if isinstance(key, ast.Constant) and key.value == first.value:
-                known = row if isinstance(row, ast.Dict) else ast.Dict([], [])
-                inside = ast.copy_location(ast.Dict([*known.keys], [*known.values]), row)
-        _put(inside, rest, value)
-        value = inside
-    holder.keys.append(first)
-    holder.values.append(value)
+class _Keys(dict[Any, "ast.expr | _Keys"]):
+    """The values of a mapping by their keys while more of them are set, each with its own place."""
+
+    def __init__(self, node: ast.Dict) -> None:
+        super().__init__()
+        self._node, self._nodes = node, dict[Any, ast.expr | None]()
+        for n, (key, value) in enumerate(zip(node.keys, node.values, strict=True)):
+            self._set(key.value if isinstance(key, ast.Constant) else (n, key), key, value)
+
+    def put(self, keys: Sequence[ast.Constant], value: ast.expr) -> None:
+        """Set a value, in mappings of its own inside: others may hold the old ones."""
+        inside = self
+        for key in keys[:-1]:
+            known = inside.get(key.value)
+            if not isinstance(known, _Keys):
+                empty = ast.copy_location(ast.Dict([], []), key)
+                known = _Keys(known if isinstance(known, ast.Dict) else empty)
+                inside._set(key.value, key, known)
+            inside = known
+        inside._set(keys[-1].value, keys[-1], value)
+
+    def _set(self, name: Any, key: ast.expr | None, value: ast.expr | _Keys) -> None:
+        self.pop(name, None)  # what is set last stands last
+        self[name], self._nodes[name] = value, key
+
+    def node(self) -> ast.Dict:
+        values = [row.node() if isinstance(row, _Keys) else row for row in self.values()]
+        return ast.copy_location(ast.Dict([self._nodes[name] for name in self], values), self._node)
 
 
 def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) -> ast.expr:
@@ -234,13 +251,13 @@ def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) ->
         value = rows[first].value
         if _is_read(value) and end > first + 1:
             value = ast.copy_location(ast.Dict([], []), value)
-        if not isinstance(value, ast.Dict):
+        if not isinstance(value, ast.Dict) or end == first + 1:
             return value
         # A copy: the program's own mapping may be written before and after a key is set.
-        value = ast.copy_location(ast.Dict([*value.keys], [*value.values]), value)
+        whole = _Keys(value)
         for row in rows[first + 1 : end]:
-            _put(value, row.keys, row.value)
-        return value
+            whole.put(row.keys, row.value)
+        return whole.node()
     return node
 
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic, either, located
+from ..diagnostics import Diagnostic, either, is_misspelling, located
 from ..documents import Yaml, value_at
+from ..facts.release import Release
 from ..rules.context import RuleContext
+from ..rules.options import by_name
 from . import (
     kinds,
     launchers,
@@ -89,10 +91,12 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
     if not python_writing.may_hold(text):
         return Verdict(None, [])
     found = python_writing.started(text)
+    named = {Path(word.text).name for words in found.commands for word in words} - {""}
     files = [
-        (row.name, _written(written.WrittenFile(row.name, [row.data], row.is_open), rule_context))
+        (row.name, _written(file, rule_context, Path(row.name).name in named))
         for row in python_writing.documents(text)
-        if not row.is_text or _holds_options(row.data, rule_context)
+        if not (row.is_text or row.is_edit) or _holds_options(row.data, rule_context)
+        for file in (written.WrittenFile(row.name, [row.data], row.is_open, is_edit=row.is_edit),)
     ]
     rows = [(name, content) for name, content in files if content.sections]
     if not rows and not found.commands:
@@ -249,6 +253,18 @@ def _unreached(data: Any, commands: Sequence[Command]) -> Iterator[tuple[str, st
                 yield f"{side}.urls.{index}", port, ports
 
 
+def _likely_options(data: Any, release: Release) -> Any:
+    """What of some data are options of a release, or such with slips of the fingers."""
+    if not isinstance(data, Mapping):
+        return data
+    known = by_name(release.top_level)
+    return {
+        key: value
+        for key, value in data.items()
+        if key in known or any(is_misspelling(str(key), name) for name in known)
+    }
+
+
 def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
     """What files for the two sides of one service disagree about, where a script writes both."""
     sections = [
@@ -286,7 +302,10 @@ def _written(
     file: written.WrittenFile, rule_context: RuleContext, is_given: bool = False
 ) -> Content:
     """A file that a script writes; one that `is_given` to a server has its options, whatever they
-    are called."""
+    are called. What is put into one that may be another's is judged by what it has in common."""
+    if file.is_edit and not is_given:
+        for document in file.documents:
+            document.data = _likely_options(document.data, rule_context.release)
     content = kinds.read(file.documents, rule_context.release)
     if content is None and is_given and isinstance(file.documents[0].data, Mapping):
         document = file.documents[0]

@@ -34,7 +34,7 @@ class Fragment:
     of the lines before it.
 
     `expands` if the shell puts values into the lines, `optional` if only some runs write them,
-    `is_open` if `data` is not all that is set.
+    `is_open` if `data` is not all that is set, `is_edit` if it is put into what a file held.
     """
 
     name: str
@@ -46,11 +46,13 @@ class Fragment:
     optional: bool = False
     edit: stream_editing.Edit | None = None
     is_open: bool = False
+    is_edit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that a script writes; `is_open` if a variable may put more into it.
+    """A file that a script writes; `is_open` if a variable may put more into it, `is_edit` if this
+    is only what is put into a file that held something before.
 
     `alternatives` hold one option each, with one of the values that branches give to its variable.
     `is_cut` if edits that would take long, or make a very long text of it, were left out.
@@ -61,6 +63,7 @@ class WrittenFile:
     is_open: bool = False
     alternatives: Sequence[Yaml] = ()
     is_cut: bool = False
+    is_edit: bool = False
 
 
 def files(
@@ -147,7 +150,9 @@ def _assembled(fragments: Sequence[Fragment], most: int) -> Iterator[WrittenFile
     texts = [row for row in fragments if row.lines]
     added = [row for row in fragments if row.data]
     if not texts:
-        yield from (WrittenFile(name, [row.data], row.is_open) for row in added if row.data)
+        for row in added:
+            if row.data:
+                yield WrittenFile(name, [row.data], row.is_open, is_edit=row.is_edit)
         return
     whole = _read(name, [row for row in fragments if row.lines or row.edit], most)
     if len(texts) > 1 and any(not document.readable for document in whole.documents):
@@ -170,7 +175,7 @@ def _assembled(fragments: Sequence[Fragment], most: int) -> Iterator[WrittenFile
         if row.data and row.optional:
             whole = replace(whole, is_open=True)
         if row.data and (row.optional or not _set_in(documents, row.data)):
-            yield WrittenFile(name, [row.data], True)
+            yield WrittenFile(name, [row.data], True, is_edit=row.is_edit)
     yield whole
 
 
@@ -391,4 +396,5 @@ def _of_python(text: str, start: Location, expands: bool) -> Iterator[Fragment]:
 
     for document in python_writing.documents(text, start, expands):
         is_open = document.is_open or not document.name
-        yield Fragment(document.name or "python", start, data=document.data, is_open=is_open)
+        name = document.name or "python"
+        yield Fragment(name, start, data=document.data, is_open=is_open, is_edit=document.is_edit)

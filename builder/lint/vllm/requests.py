@@ -18,8 +18,8 @@ def diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
     for section in sections or ():
         for name in section.options:
             # The first argument without a name is not a model's here.
-            if name in known.request_names or name == "model":
-                continue
+            if name in known.request_names or name == "model" or name.startswith("_"):
+                continue  # what begins so is the engine's own, which no list here has
             what = f"is no argument of {known.request_class}"
             fix = known.request_words.get(name) or nearest(name, known.request_names)
             yield located(section.document.locate(name), name, what, fix, "unknown-key")

@@ -108,6 +108,14 @@ LONG: Mapping[str, tuple[str, str]] = {
             for n in range(1_000)
         ),
     ),
+    "here documents": ("serve.sh", "cat > o.txt <<EOF\na: 1\nEOF\n" * 30_000 + "trtllm-serve m\n"),
+    "keys that a program sets one by one": (
+        "write.py",
+        "# tensorrt_llm==1.2.1\nimport yaml\nfrom tensorrt_llm import LLM\n"
+        + "cfg = {'kv_cache_config': {}}\n"
+        + "".join(f"cfg['kv_cache_config']['a{n}'] = {n}\n" for n in range(3_000))
+        + "yaml.dump(cfg, open('extra_llm_api_options.yaml', 'w'))\n",
+    ),
     "lists that double": (
         "serve.py",
         "from tensorrt_llm import LLM\nx0 = 1\n"

@@ -56,6 +56,18 @@ SOUND = {
         "srun --container-name trtllm-llmapi-launcher ./start.sh trtllm-server --tp_size 8\n"
         "trtllm-serve m\n",
     ),
+    "another file that a program edits": (
+        "py",
+        "import yaml  # for tensorrt_llm\nrun = yaml.safe_load(open('sweep.yaml'))\n"
+        "run['model'] = 'a/b'\nrun['max_batch_size'] = 8\nrun['sweep_name'] = 'x'\n"
+        "yaml.dump(run, open('run.yaml', 'w'))\n",
+    ),
+    "another file that a script's program edits": (
+        "sh",
+        "python3 - <<'EOF'\nimport yaml\nrun = yaml.safe_load(open('sweep.yaml'))\n"
+        "run['max_batch_size'] = 8\nrun['sweep_name'] = 'x'\n"
+        "yaml.dump(run, open('run.yaml', 'w'))\nEOF\ntrtllm-serve m --config other.yaml\n",
+    ),
     "ports of a file": (
         "yaml",
         f"{SERVICE}    command: trtllm-serve disaggregated -c d.yaml\n    ports: ['9000:9000']\n",
