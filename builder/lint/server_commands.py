@@ -83,6 +83,10 @@ def parse(words: Sequence[Word], release: Release) -> Command:
         takes_one = name in known and known[name].type != "flag" and not equals
         if takes_one and rest and not rest[0].text.startswith("--"):
             value = rest.pop(0)
+        meant, space, its_value = name.partition(" ")
+        if space and meant in known:  # refused, and known all the same
+            both = Word(its_value.strip(), word.location, word.certain)
+            command.given.append(GivenFlag(known[meant], word, both))
         if name in known:
             command.given.append(GivenFlag(known[name], word, value))
         text = value.text if value else None

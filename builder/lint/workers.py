@@ -4,6 +4,7 @@ and what they say of its model, option file, sizes and side."""
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ TOOLS = ("trtllm-bench", "trtllm-eval")  # which hold the engine themselves
 SPAWNERS = ("mpirun", "srun", script.LAUNCHER)  # they start a server on other nodes as well
 MODE_FLAG = "--disaggregation-mode"
 MODEL_FLAGS = ("--model-path", "--model")
+_NAME_ENDS = re.compile(r"=|\s+")
 FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
 _SERVER_LISTS = ("-c", "--config_file")  # of a server in front of others
 # Those of the server that have no model behind them.
@@ -80,9 +82,10 @@ class Worker:
     def flag(self, names: Iterable[str]) -> tuple[str, Location] | None:
         """The value of the first of these flags that is given."""
         for index, (word, place) in enumerate(self.words):
-            name, equals, value = word.partition("=")
+            # Two words in one item are refused; what they mean is known all the same.
+            name, *value = _NAME_ENDS.split(word, maxsplit=1)
             if name in names:
-                return (value, place) if equals else next(iter(self.words[index + 1 :]), None)
+                return (value[0], place) if value else next(iter(self.words[index + 1 :]), None)
         return None
 
     @property

@@ -203,3 +203,11 @@ def test_nothing_is_wrong_with(name: str, tmp_path: Path) -> None:
 def test_the_fault_is_found_in(name: str, tmp_path: Path) -> None:
     suffix, text, found = FAULTY[name]
     assert found in rules(tmp_path, suffix, text)
+
+
+def test_two_words_in_one_are_refused_and_count_for_what_they_mean(tmp_path: Path) -> None:
+    path = tmp_path / "serve.sh"
+    path.write_text('trtllm-serve Qwen/Qwen3-235B-A22B-FP8 "--tp_size 8" --ep_size 8\n')
+    found = check([path], CheckOptions(gpu="h200"), lambda path, overrides: []).findings
+    [error] = [row for row in found if row.severity == "error"]
+    assert "two words in one" in error.fix

@@ -107,7 +107,7 @@ MAKERS = (
     "python3 make.py /tmp/base.yaml",
     "python3 - <<EOF\nimport make\nmake.options('/tmp/base.yaml')\nEOF",
     "curl -o /tmp/final.yaml http://localhost/options",
-    "for name in final; do\ncat > /tmp/${name}.yaml <<EOF\nmax_batch_size: 8\nEOF\ndone",
+    "for name in final other; do\ncat > /tmp/${name}.yaml <<EOF\nmax_batch_size: 8\nEOF\ndone",
 )
 WRITTEN = "cat > /tmp/base.yaml <<EOF\nmax_batch_size: 64\nEOF\n"
 STARTED = "trtllm-serve model --tp_size 1 --config /tmp/final.yaml"
