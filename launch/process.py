@@ -48,7 +48,7 @@ class ServerProcess:
         self._cwd = cwd
         self._mark = uuid.uuid4().hex
         self._environment = {**environment, MARK: self._mark}
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self.interrupts = interrupts
         self.killed = False
         self.left = 0
@@ -77,7 +77,7 @@ class ServerProcess:
         return subprocess.Popen(
             [
                 *(sys.executable, "-I", "-S", guardian.__file__),
-                *(self._mark, str(self._grace_s), str(self.log.absolute())),
+                *(self._mark, str(self.grace_s), str(self.log.absolute())),
             ],
             cwd="/",
             stdin=subprocess.PIPE,
@@ -135,7 +135,7 @@ class ServerProcess:
         """
         with self.interrupts.held():
             killed, left = guardian.end(
-                self.pid, self._mark, self._grace_s, self._has_ended, self._wait
+                self.pid, self._mark, self.grace_s, self._has_ended, self._wait
             )
             self.killed, self.left = self.killed or killed, self.left or left
             deadline = time.monotonic() + KILL_GRACE_S

@@ -25,6 +25,9 @@ from .process import ServerProcess
 from .run import Run, now
 from .target import Target
 
+# To end when asked before it was ready: there is nothing yet that it could answer, and vLLM may not
+# end at all when it is asked while its engine starts.
+UNREADY_GRACE_S = 10.0
 # Of a log line in an error: Triton writes a whole traceback as one.
 LINE_LENGTH = 300
 
@@ -65,6 +68,7 @@ def serve(
         stack.callback(_ended, target, run, server)
         with interrupts.held():
             stack.enter_context(server)
+        server.grace_s = min(stop_grace_s, UNREADY_GRACE_S)
         stack.push(partial(_say_stopping, target))
         progress = ready.Progress(target.name)
         state, elapsed_s = ready.wait(
@@ -78,6 +82,7 @@ def serve(
             run.record(outcome=state, exit_status=status)
             what = "was not ready" if status is None else f"died with exit status {status}"
             raise not_ready(target, f"{what} after {elapsed_s:.1f} s", run, server)
+        server.grace_s = stop_grace_s
         run.record(outcome="ready", ready=now(), ready_after_s=round(elapsed_s, 2))
         yield target, server
 
@@ -99,7 +104,7 @@ def _say_stopping(target: Target, _: object, cause: object, __: object) -> None:
 def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> NotReady:
     """The error of a server that is not there, with the end of its log."""
     lines = tuple(line[:LINE_LENGTH] for line in server.last_lines())
-    what = f"{what}; its log {run.log} ends:"
+    what = f"{what}; its log {run.log} {'ends:' if lines else 'is empty'}"
     return NotReady(Diagnostic(f"target {target.name}", what, log=lines))
 
 

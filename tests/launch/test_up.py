@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from builder.bundle import Bundle
+from launch import serving
+from launch.cli.main import main
 from tests.launch.conftest import NAME, Launch, checked, marked_processes, with_script
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -123,3 +125,17 @@ def test_a_server_that_takes_too_long_is_stopped(
     assert launcher.end() == 5
     assert "was not ready after" in launcher.errors.read_text()
     assert json.loads((tmp_path / "run" / "run.json").read_text())["outcome"] == "timed_out"
+
+
+def test_a_server_that_is_not_ready_is_not_waited_for_as_one_that_answers(
+    local_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(serving, "UNREADY_GRACE_S", 0.3)
+    script = "trap '' TERM\nwhile true; do sleep 0.1; done\n"
+    bundle = with_script(local_bundle, "triton", script, tmp_path / "bundle")
+    begun_s = time.monotonic()
+    folder = str(bundle.folder)
+    assert main(["up", folder, "--target", "triton", "--timeout", "0.3", "--run-dir", "run"]) == 5
+    assert time.monotonic() - begun_s < 60
+    assert json.loads(Path("run/run.json").read_text())["killed"] is True
