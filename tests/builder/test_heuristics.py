@@ -381,6 +381,14 @@ SCORES: tuple[tuple[str, Applies, Explains, float], ...] = (
         1.0,
     ),
     (
+        "tokens per step, aggregated, of prompts that fill the engine's own step",  # 1 with 128
+        lambda s, w: (
+            aggregated(*DEEPSEEK)(s, w) and (at(s["config"], "max_num_tokens") or 0) > 8192
+        ),
+        same("limits.tokens", "max_num_tokens"),
+        9 / 15,
+    ),
+    (
         "memory fraction, H200 with attention DP",
         lambda s, w: aggregated(*DEEPSEEK)(s, w) and w["gpu"] == "h200" and w["attention_dp"],
         same("kv_cache.pool", "kv_cache_config.free_gpu_memory_fraction"),

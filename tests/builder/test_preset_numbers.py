@@ -20,7 +20,7 @@ deepseek-r1-0528-nvfp4-gb200x16       16  16   True       256    8192   0.8     
 deepseek-v3.2-fp8-gb200                4   -      -        64       -   0.8       3        163.1
 deepseek-v3.2-fp8-h200                 8   -      -        64       -   0.8       3         83.6
 deepseek-v3.2-gb200x32-prefill         8   8   True        32    8192   0.9       -         63.0
-deepseek-v3.2-nvfp4-b300               8   8  False        16   10240   0.8       3         53.1
+deepseek-v3.2-nvfp4-b300               8   8  False        16   10176   0.8       3         53.1
 deepseek-v3.2-nvfp4-gb200              4   -      -        64       -   0.8       3        100.4
 deepseek-v3.2-nvfp4-gb200x32           8   8   True         8    8192   0.9       -         63.0
 deepseek-v3.2-nvfp4-gb300              2   2  False        64    8192   0.8       3        195.1
