@@ -32,6 +32,9 @@ MOST_EVIDENCE = 4_000  # letters
 
 # One generation of a large model takes seconds; a check has a few of them.
 CHECK_TIMEOUT_S = 120.0
+# The few words that tell a slow server from one that hangs, after a check that got no answer.
+PROBE_TIMEOUT_S = 60.0
+SILENT = "not tried, as the server answered nothing any more before"
 
 # The last check, after which the server is gone.
 STOP_ID, STOP_TITLE = "P25", "Graceful stop"
@@ -65,18 +68,24 @@ async def _run(
     endpoint: Endpoint, on_result: OnResult, checks: Sequence[Check]
 ) -> list[CheckResult]:
     results: list[CheckResult] = []
+    silent: set[str] = set()
     async with AsyncExitStack() as stack:
         transports = await clients(endpoint, stack)
         for check in checks:
-            rows = [await _run_check(check, client, endpoint) for client in transports]
+            rows = [await _run_check(check, client, endpoint, silent) for client in transports]
             on_result(rows)
             results += rows
     return results
 
 
-async def _run_check(check: Check, client: SmokeClient, endpoint: Endpoint) -> CheckResult:
+async def _run_check(
+    check: Check, client: SmokeClient, endpoint: Endpoint, silent: set[str]
+) -> CheckResult:
+    """`silent` are the transports on which nothing answers: there a check is not tried."""
     start = time.monotonic()
-    outcome, said = await _outcome(check, client, endpoint)
+    outcome, said = await _outcome(check, client, endpoint, client.transport in silent)
+    if time.monotonic() - start >= CHECK_TIMEOUT_S and not await _answers(client):
+        silent.add(client.transport)
     evidence = mask(said[:MOST_EVIDENCE])  # servers repeat the key that they refuse
     seconds = round(time.monotonic() - start, 3)
     return CheckResult(
@@ -84,10 +93,25 @@ async def _run_check(check: Check, client: SmokeClient, endpoint: Endpoint) -> C
     )
 
 
-async def _outcome(check: Check, client: SmokeClient, endpoint: Endpoint) -> tuple[Outcome, str]:
+async def _answers(client: SmokeClient) -> bool:
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await healthy(client)
+    except TimeoutError:
+        return False
+    except (CheckFailure, RequestRejected):
+        return True  # with something else, and at once
+    return True
+
+
+async def _outcome(
+    check: Check, client: SmokeClient, endpoint: Endpoint, is_silent: bool
+) -> tuple[Outcome, str]:
     if skip_reason := check.skip_reason(client, endpoint):
         return "skipped", skip_reason
     wrong: Outcome = "failed" if check.level == "error" else "warned"
+    if is_silent:
+        return wrong, SILENT
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             evidence = await check.function(client, endpoint)

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
@@ -617,3 +618,18 @@ def test_an_address_with_tls_that_answers_none_is_said(
         with nullcontext() if said is None else pytest.raises(NotReady, match=said):
             one.check_listens()
         server.join()
+
+
+def test_a_server_that_hangs_is_waited_for_once(
+    local_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, limit_s in {"CHECK_TIMEOUT_S": 0.5, "PROBE_TIMEOUT_S": 0.3}.items():
+        monkeypatch.setattr(suite, name, limit_s)
+    served = endpoint.from_target(target.read(local_bundle, "trtllm_serve"))
+    address = urlsplit(served.url or "")
+    with socket.create_server((address.hostname or "", address.port or 0)):
+        found = [one for one in suite.run(served, lambda _: None) if one.outcome != "skipped"]
+    tried = [one.id for one in found if one.evidence != suite.SILENT]
+    assert tried == [found[0].id]
+    assert len(found) > 10
+    assert {one.outcome for one in found} <= {"failed", "warned"}
