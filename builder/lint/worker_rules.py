@@ -3,6 +3,7 @@ GPUs against ranks, a side that is not that of its service, an option file that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -285,9 +286,13 @@ def _other_side(worker: Worker) -> Iterator[Diagnostic]:
         yield located(given[1], worker.path, what, fix, "disagg-mode")
 
 
+_SIDE_ALONE = re.compile(r"(?<![a-z])(?:prefill|decode|ctx|gen)(?![a-z])", re.IGNORECASE)
+
+
 def other_side(worker: Worker) -> Iterator[Diagnostic]:
-    """An option file that is by its name one of the other side."""
-    side = side_of(worker.file)
+    """An option file that is by its name one of the other side; words that other things have too,
+    as in `context_2k` and `text-generation`, tell none."""
+    side = side_of(worker.file) if _SIDE_ALONE.search(worker.file) else None
     if (given := worker.file_flag) and {side, worker.role} == {"prefill", "decode"}:
         what = f"{given[0]} is that of {side} workers by its name, and this is a {worker.role} one"
         fix = f"name the file of the {worker.role} workers"

@@ -84,8 +84,7 @@ def wrong_type(path: str, value: Any, field: Field, what: str = "is") -> Diagnos
     ):
         remedy = f"{remedy}: {meant}"
     elif isinstance(value, str) and _FILLED_IN.fullmatch(value):
-        remedy = f"{remedy}: nothing fills in {value} here; a here document with a quoted end stays"
-        remedy = f"{remedy} as it is, so write its end without quotes"
+        remedy = f"{remedy}: nothing fills in {value} here, so write the value itself"
     elif shape := _of_shape(value, kinds or [field["type"]]):
         remedy = f"{remedy}: {shape}"
     return Diagnostic(path, f"{what} {shown(value)}", remedy, rule="value-type")

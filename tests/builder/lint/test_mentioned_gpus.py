@@ -57,6 +57,7 @@ def test_a_label_names_a_known_board(key: str, label: str, kind: str | None) -> 
         ("# twice as fast as 8x A100 and 8x H100\n", None),
         ("# 8x H100 NVL\n", None),
         ("# 2x A100-PCIe\n", None),
+        ("# 8x H100 NVL here, H200 is for the other cluster\n", None),
         ("# GB200 NVL72\n", "gb200"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import yaml
 from builder import lint as check
 from builder import pipeline
 from builder.diagnostics import Diagnostic
+from builder.facts import engines, release
+from builder.lint.vllm.formats import formats
 
 NEWEST = "0.32.0"
 
@@ -669,3 +672,13 @@ def test_a_deployment_on_it_without_a_release_is_judged_by_its_newest(tmp_path: 
     text += "targets: {vllm_serve: {}}\n"
     (row,) = checked(tmp_path, "deployment.yaml", text).files
     assert row.releases == (NEWEST,)
+
+
+def test_remedies_name_only_options_that_every_release_has() -> None:
+    told = formats().former | formats().foreign
+    tables = [json.dumps(table.table) for table in release.of_engine(engines.load("vllm"))]
+    for option, words in told.items():
+        for word in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", words):
+            is_of_a_request = word in formats().request_names
+            known = is_of_a_request or all(f'"{word}"' in table for table in tables)
+            assert known, (option, word)
