@@ -37,8 +37,8 @@ def parallelism(builder: PlanBuilder) -> bool:
         return False
     copies = _copies(builder, gpus // stages)
     size = gpus // stages // copies
-    reason, source = _parallel_reason(builder, size, stages), _parallel_source(builder, stages)
-    builder.decide(_SIZE, size, reason, "derived", source)
+    reason = _parallel_reason(builder, size, stages, copies)
+    builder.decide(_SIZE, size, reason, "derived", _parallel_source(builder, stages))
     given = builder.value(_SIZE)
     if (used := given * stages * copies) != gpus:
         parts = [
@@ -71,14 +71,17 @@ def _copies(builder: PlanBuilder, gpus: int) -> int:
     return copies
 
 
-def _parallel_reason(builder: PlanBuilder, size: int, stages: int) -> str:
+def _parallel_reason(builder: PlanBuilder, size: int, stages: int, copies: int) -> str:
     """Why the layers are split over so many GPUs, in words that hold for one GPU as well."""
+    if copies > 1 and size == 1:
+        return "One GPU holds each copy of the attention: there is nothing to split."
     group = "a stage" if stages > 1 else "an instance" if builder.deployment.instances > 1 else ""
     if size == 1:
         return f"One GPU holds every layer of {group or 'the model'}: there is nothing to split."
+    group = "a copy of the attention" if copies > 1 else group
     whole = f"all GPUs of {group}" if group else "all GPUs"
     if (limit := builder.facts.gpu.gpus_per_node.value) < size:
-        return f"Every layer is split over {whole}, on {size // limit} nodes."
+        return f"Every layer is split over {whole}, on {-(-size // limit)} nodes."
     return f"Every layer is split over {whole}, which gives the lowest latency within one node."
 
 

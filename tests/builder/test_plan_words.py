@@ -246,6 +246,24 @@ def test_the_layers_are_split_for_a_reason_that_holds(
     assert size == Decision("tensor_parallel_size", value, reason, "derived", source)
 
 
+@pytest.mark.parametrize(
+    ("copies", "reason"),
+    [
+        (4, "One GPU holds each copy of the attention: there is nothing to split."),
+        (
+            2,
+            "Every layer is split over all GPUs of a copy of the attention, which gives the lowest "
+            "latency within one node.",
+        ),
+    ],
+)
+def test_copies_of_the_attention_are_not_called_whole_models(copies: int, reason: str) -> None:
+    settings = ["hardware.num_gpus=4", "instances=1", f"engine_config.data_parallel_size={copies}"]
+    rows = pipeline.plan("llama-3.3-70b-fp8-h100-vllm", settings).plan.decisions
+    [size] = [row for row in rows if row.path == "tensor_parallel_size"]
+    assert (size.value, size.reason) == (4 // copies, reason)
+
+
 def test_what_the_deployment_sets_is_its_own_and_says_what_the_rule_would_give() -> None:
     file = "engine_config.env_overrides={TRTLLM_ENABLE_PDL: '0', WORDS: file}"
     found = pipeline.plan(
