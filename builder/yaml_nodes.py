@@ -13,6 +13,9 @@ from .diagnostics import NOWHERE, Location, closest, located
 MAX_NODES = 100_000
 MAX_DEPTH = 100
 TAG = "tag:yaml.org,2002:"
+# Of Compose, where files are merged: nothing in place of what stands there, or this alone.
+_RESET, _OVERRIDE = "!reset", "!override"
+_SERVICES = "services"
 
 
 class Refused(Exception):
@@ -34,12 +37,14 @@ class Composer:
     def __init__(self, loader: Any) -> None:
         self._loader, self._count = loader, 0
         self._anchors: dict[str, yaml.Node] = {}
+        self._is_marked = False
 
     def documents(self) -> Iterator[yaml.Node]:
         while not isinstance(event := self._loader.get_event(), yaml.StreamEndEvent):
             if isinstance(event, yaml.DocumentStartEvent):
                 self._anchors = {}
-                yield self._node(self._loader.get_event(), 0)
+                node = self._node(self._loader.get_event(), 0)
+                yield self._unmarked(node, {}) if self._is_marked and _is_compose(node) else node
 
     def _node(self, event: Any, depth: int) -> yaml.Node:
         self._count += 1
@@ -79,10 +84,31 @@ class Composer:
             kind = yaml.MappingNode
         return kind(self._tag(event, kind, None), items, event.start_mark, event.end_mark)
 
+    def _unmarked(self, node: yaml.Node, done: dict[int, yaml.Node]) -> yaml.Node:
+        """A node as Compose reads it by itself. Nodes that aliases share are `done` once."""
+        if id(node) in done:
+            return done[id(node)]
+        if node.tag == _RESET:
+            node = yaml.ScalarNode(f"{TAG}null", "", node.start_mark, node.end_mark)
+        elif node.tag == _OVERRIDE:
+            node.tag = str(self._loader.resolve(type(node), node.value, (True, False)))
+        done[id(node)] = node
+        if isinstance(node, yaml.MappingNode):
+            node.value = [(key, self._unmarked(value, done)) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            node.value = [self._unmarked(item, done) for item in node.value]
+        return node
+
     def _tag(self, event: Any, kind: type[yaml.Node], value: str | None) -> str:
+        self._is_marked = self._is_marked or event.tag in (_RESET, _OVERRIDE)
         if event.tag is not None and event.tag != "!":
             return str(event.tag)
         return str(self._loader.resolve(kind, value, event.implicit))
+
+
+def _is_compose(node: yaml.Node) -> bool:
+    rows = node.value if isinstance(node, yaml.MappingNode) else ()
+    return any(key.value == _SERVICES for key, _ in rows)
 
 
 def too_many() -> Refused:

@@ -21,6 +21,8 @@ _NAME = re.compile(r"(?<!\\)\$\{?(\w+)\}?")
 _FUNCTION = re.compile(r"^\s*(?:function\s+\w+|[\w-]+\s*\(\s*\)\s*\{?)", re.M)
 _PUBLISHED = re.compile(r"(?:[\d.]+:)?(?:\d+:)?(\d+)(?:/tcp)?")
 _SPAN = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")  # of ports that an image opens
+# Instructions of a Dockerfile that write no file by what runs.
+_NO_RUN = mounts.COPIES | {"FROM", "WORKDIR", "ENV", "ARG", "EXPOSE", "LABEL", "USER"}
 _WRITERS = ("echo", "printf", "cat")
 # What ends a server before the next one starts.
 _ENDS = frozenset(("kill", "pkill", "killall", "wait", "stop", "trap", "fuser"))
@@ -131,7 +133,7 @@ def diagnostics(
 def _of_image(rows: Sequence[Statement], commands: Sequence[Command]) -> Iterator[Diagnostic]:
     """An option file and a port of a Dockerfile's server against what it copies and opens."""
     copied = mounts.of_copies(rows)
-    made = [_text(row) for row in rows if row.words[0].text not in mounts.COPIES]
+    made = [_text(row) for row in rows if row.words[0].text not in _NO_RUN]
     lines = [row.words for row in rows if row.words[0].text == "EXPOSE"]
     opened = {word.text.partition("/")[0]: word.location for row in lines for word in row[1:]}
     spans = [_SPAN.fullmatch(port) for port in opened]

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, Location, Severity, closest, located
 from ..documents import value_at
+from .pods import listed
 from .script import Statement, Word
 from .serving import is_open
 
@@ -128,7 +129,7 @@ def _joined(folder: str, path: str) -> str:
 def of_rows(rows: Any) -> list[Mount]:
     """The mounts that a service of a Compose file lists."""
     found: list[Mount] = []
-    for row in rows if isinstance(rows, list) else ():
+    for row in listed(rows):
         if isinstance(row, str):
             found += of_text(row)
         elif target := value_at(row, "target"):

@@ -33,14 +33,16 @@ def diagnostics(
     given = options.get(file.text.rpartition("/")[2]) if file else {}
     if not set(STARTERS) & set(names):
         return
+    # A file may give parallel sizes as well.
+    flags = {row.spelling: row.value.text for row in command.given if row.value}
+    is_known = given is not None
+    world = world_size(server_flags.with_flags(flags, given or {}, release)) if is_known else None
     if LAUNCHER not in names:
         if "srun" not in names:  # or the rules of jobs say what is wrong
-            yield from _servers(words)
+            yield from _servers(words, world)
         return
-    if given is None:
-        return  # a file may give parallel sizes as well
-    flags = {row.spelling: row.value.text for row in command.given if row.value}
-    world = world_size(server_flags.with_flags(flags, given, release))
+    if not is_known:
+        return
     yield from _slots(words)
     for word, following in pairwise(words):
         count = whole(following.text) if word.text in ("-n", "-np") else None
@@ -50,13 +52,13 @@ def diagnostics(
             yield located(following.location, word.text, what, fix, "job-ranks")
 
 
-def _servers(words: Sequence[Word]) -> Iterator[Diagnostic]:
-    """Processes of MPI that are a server of their own each, as nothing makes them ranks of one."""
-    if any(_is_spread(word.text, following.text) for word, following in pairwise(words)):
-        return
+def _servers(words: Sequence[Word], world: int | None) -> Iterator[Diagnostic]:
+    """Processes of MPI that are a server of their own each, as nothing makes them ranks of one: on
+    hosts of their own they may be meant so, if they are not as many as the `world` of one."""
+    spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
     for word, following in pairwise(words):
         count = whole(following.text) if word.text in ("-n", "-np") else None
-        if count and count > 1 and following.certain:
+        if count and count > 1 and following.certain and not (spread and count != world):
             what = f"{count} processes of MPI start a server each, all at one port"
             fix = f"put {LAUNCHER} before the server, so that they are the ranks of one"
             yield located(following.location, word.text, what, fix, "job-launcher")

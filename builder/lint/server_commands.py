@@ -19,6 +19,7 @@ from ..rules.context import RuleContext
 from ..rules.options import FALSE, TRUE
 from . import script
 from .inner_places import inside
+from .pods import listed
 from .script import Script, Word
 from .section import Section, below
 from .variables import as_shell
@@ -274,7 +275,7 @@ def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         given = container.get(key)
         if isinstance(given, Mapping):
             yield from ((str(name), str(text), f"{key}.{name}") for name, text in given.items())
-        for index, row in enumerate(given if isinstance(given, list) else ()):
+        for index, row in enumerate(listed(given)):
             if isinstance(row, Mapping) and "value" in row:
                 yield str(row.get("name")), str(row["value"]), f"{key}.{index}.value"
             elif isinstance(row, str) and "=" in row:
@@ -285,7 +286,7 @@ def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 def command_texts(container: Mapping[str, Any]) -> list[str]:
     """All words that a container runs."""
     rows = [container.get(key) for key in COMMANDS]
-    return [str(word) for row in rows for word in (row if isinstance(row, list) else [row]) if word]
+    return [str(word) for row in rows for word in (listed(row) or [row]) if word]
 
 
 def _last_key(path: str, container: Mapping[str, Any]) -> str:
@@ -323,6 +324,6 @@ def words_of(
             for word in statement.words:
                 place = inside(document, where, values, word.location)
                 yield where, replace(word, location=place)
-    for index, value in enumerate(values if isinstance(values, list) else ()):
+    for index, value in enumerate(listed(values)):
         where, text = below(path, f"{key}.{index}"), as_shell(str(value))
         yield where, Word(text, document.locate(where), "$" not in text, quoted=True)

@@ -31,6 +31,12 @@ _SETTING = re.compile(
 _OF_LIBRARY = re.compile(
     r"(?<![\w$.{/-])(NCCL|UCX|HF_HUB)_[A-Z0-9_]+(?=[\"']?(?:[=:,\]]|\s+[\w\"']|\s*$))"
 )
+# A variable that a script sets for itself, reads, or gives to programs.
+_SET = re.compile(r"""^[ \t]*([A-Z]\w*)=(?:"[^"\n]*"|'[^'\n]*'|[^\s"';&|])*[ \t]*(?:;|#|$)""", re.M)
+_READ = re.compile(r"\$\{?([A-Z]\w*)")
+_GIVING = re.compile(r"(?:\bexport|\s-x|\s-e|--env|--export)[\s=].*")
+_ALL_GIVEN = re.compile(r"set -\w*a|allexport")
+_NAMES = re.compile(r"[A-Z]\w*")
 _OF_NODE = ("resources.gpus_per_node", "hardware.gpus_per_node")
 _NODE_GPUS, _NODES = ("gpus_per_node", "num_gpus_per_node"), ("num_nodes", "nnodes", "nodes")
 _ALL_GPUS = ("num_gpus", "gpus", "gpu_count", "n_gpus")
@@ -99,7 +105,9 @@ def _is_count(value: Any) -> bool:
 
 def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
     """Variables of the engine that are misspelt, or have a value that it does not know."""
-    yield from _misspelt_variables(text)
+    misspelt = list(_misspelt_variables(text))
+    own = _own_variables(text) if misspelt else set()
+    yield from (row for row in misspelt if row.path not in own)
     switches, choices = table()["switches"]["names"], table()["choices"]["names"]
     for found in _SETTING.finditer(text):
         name, value = found["name"], found["value"]
@@ -157,6 +165,14 @@ def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
                 what = f"{library} reads no variable {name}"
                 fix = f"did you mean {near}?"
                 yield located(place, name, what, fix, "misspelt-variable", "warning")
+
+
+def _own_variables(text: str) -> set[str]:
+    """Variables that a script sets and reads itself, and that no program gets."""
+    if _ALL_GIVEN.search(text):
+        return set()
+    given = {name for line in _GIVING.findall(text) for name in _NAMES.findall(line)}
+    return set(_SET.findall(text)) & set(_READ.findall(text)) - given
 
 
 def _of_prefix(name: str, known: Iterable[str]) -> str | None:
