@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def has_ended(pid: int) -> bool:
     """Whether or not anybody has heard of it."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return state in "ZX"
 
@@ -58,7 +59,8 @@ class Killable:
     def programs(self) -> set[str]:
         names = set()
         for pid in watcher.processes(self.run):
-            names.update(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:3])
+            with suppress(FileNotFoundError, ProcessLookupError):  # it ended
+                names.update(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:3])
         return {name.rpartition("/")[2] for name in names}
 
     def left(self) -> list[str]:

@@ -34,7 +34,7 @@ async def process(_: SmokeClient, endpoint: Endpoint) -> str:
         raise NotSupported("this program did not start the server")
     try:
         state = Path(f"/proc/{endpoint.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         state = "gone"
     if state in ("gone", "Z", "X"):
         raise CheckFailure(f"process {endpoint.pid} is {state}, a running one is expected")

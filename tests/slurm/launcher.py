@@ -33,7 +33,7 @@ def is_alive(pid: int) -> bool:
     """Not a zombie, which nobody has waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
