@@ -1,4 +1,4 @@
-"""Client credentials: the key of restricted APIs, and TLS certificates for gRPC."""
+"""Client credentials: the key of a server or of restricted APIs, and TLS certificates for gRPC."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Access:
 
     @property
     def http_headers(self) -> dict[str, str]:
-        return {HEADER: self.key} if self.key else {}
+        """For Triton, and as servers of OpenAI's API and proxies want it."""
+        return {HEADER: self.key, "Authorization": f"Bearer {self.key}"} if self.key else {}
 
     @property
     def grpc_metadata(self) -> tuple[tuple[str, str], ...]:

@@ -202,7 +202,8 @@ def from_url(text: str, access: Access | None = None) -> Endpoint:
             raise wrong_url
         # The base URL that clients of OpenAI are given ends with the version of its API.
         url = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/").removesuffix("/v1")
-        return Endpoint(record.name, url, model=query.get("model"))
+        shown = access or Access()
+        return Endpoint(record.name, url, model=query.get("model"), access=shown)
     model = query.pop("model", record.default_model)
     first = port or record.ports["http"]
     ports = {name: str(first + i) for i, name in enumerate(record.ports)} | query
@@ -210,8 +211,8 @@ def from_url(text: str, access: Access | None = None) -> Endpoint:
     wrong |= {name for name, value in ports.items() if value != "off" and not value.isdecimal()}
     if wrong or ports["http"] == ports["grpc"] == "off":
         raise wrong_url
-    shown = f"[{host}]" if ":" in host else host
-    at = {name: f"{shown}:{value}" for name, value in ports.items() if value != "off"}
+    place = f"[{host}]" if ":" in host else host
+    at = {name: f"{place}:{value}" for name, value in ports.items() if value != "off"}
     return Endpoint(
         record.name,
         f"http://{at['http']}" if "http" in at else None,
@@ -277,7 +278,7 @@ def _by_its_models(endpoint: Endpoint) -> Endpoint:
             trust_env=False,
             # Without TLS all certificates would be read for nothing.
             verify=str(endpoint.url).startswith("https:"),
-            headers=UNPACKED,
+            headers={**UNPACKED, **endpoint.access.http_headers},
             event_hooks={"response": [bound]},
         ) as client:
             listed = client.get(f"{endpoint.url}/v1/models")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -141,9 +142,10 @@ def reported(endpoint: Endpoint) -> tuple[str, str | None]:
     except (CheckFailure, RequestRejected, NotSupported) as error:
         where = endpoint.url or f"grpc://{endpoint.grpc}"
         what = f"does not say what it serves: {error}"
-        raise NotReady(
-            Diagnostic(where, what, "give the address of a server's HTTP port")
-        ) from None
+        remedy = "give the address of a server's HTTP port"
+        if re.search(r"\b40[13]\b", str(error)):
+            remedy = "give the server's key in a file with --key-file"
+        raise NotReady(Diagnostic(where, what, remedy)) from None
 
 
 async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
@@ -160,7 +162,8 @@ async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
             return f"{version}{ENGINE_WORD}{release}" if release else version, None
     model = endpoint.model
     if model is None:
-        async with session(endpoint.url or "", TIMEOUT_S) as http:
+        headers = endpoint.access.http_headers
+        async with session(endpoint.url or "", TIMEOUT_S, headers) as http:
             models = (await get_json(http, "/v1/models")).get("data")
             first = models[0] if isinstance(models, list) and models else {}
             model = first.get("id") if isinstance(first, dict) else None

@@ -112,7 +112,7 @@ def add_run(parser: argparse.ArgumentParser, text: str) -> None:
 def add_access(parser: argparse.ArgumentParser) -> None:
     """Files only: a secret in an argument would be there for everyone on the machine to read."""
     for name, text in (
-        ("--key-file", "the key of restricted APIs, in its first line"),
+        ("--key-file", "the key of the server or of restricted APIs, in its first line"),
         ("--tls-ca", "who signed the certificate of the gRPC server"),
         ("--tls-certificate", "the client's certificate, where the server wants one"),
         ("--tls-key", "its key"),

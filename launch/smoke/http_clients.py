@@ -51,7 +51,7 @@ class OpenAIClient:
     streams = True
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
-        self._http = session(endpoint.url or "", timeout_s)
+        self._http = session(endpoint.url or "", timeout_s, endpoint.access.http_headers)
         self._server = endpoint.record
         self._model = endpoint.model
 

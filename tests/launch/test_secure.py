@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import grpc  # type: ignore[import-untyped]
 import pytest
@@ -20,8 +22,10 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from builder import pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
-from launch import access, dummy_credentials, ready, target
+from launch import access, dummy_credentials, endpoint, ready, target
 from launch.access import ClientFiles
+from launch.bench import system_under_test
+from launch.cli.main import main
 from launch.target import Target
 from tests.launch.conftest import NAME, Launch, Rehearse, checked, free_settings
 
@@ -155,7 +159,7 @@ def test_files_are_named_by_variables_of_the_script(bundle: Bundle, key_file: Pa
     one = target.read(bundle, "triton").as_set_in(
         {"SERVE_KEY_FILE": str(key_file), "SERVE_TLS_KEY": "/not/of/this/target"}
     )
-    assert one.access().http_headers == {"api-key": KEY}
+    assert one.access().http_headers == {"api-key": KEY, "Authorization": f"Bearer {KEY}"}
     assert "SERVE_TLS_KEY" not in one.environment
 
 
@@ -187,3 +191,36 @@ def test_a_rehearsal_without_openssl_says_so(
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
     with pytest.raises(NotReady, match="openssl: is not installed"):
         with_certificates(bundle, tmp_path / "tls")
+
+
+class WantsBearer(BaseHTTPRequestHandler):
+    """What `vllm serve --api-key` answers to who asks what it serves."""
+
+    def do_GET(self) -> None:
+        is_open = self.path in ("/health", "/version")
+        allowed = is_open or self.headers["Authorization"] == f"Bearer {KEY}"
+        models = [{"id": "served", "owned_by": "vllm", "max_model_len": 512}]
+        body = json.dumps({"version": "0.32.0", "data": models} if allowed else {}).encode()
+        self.send_response(200 if allowed else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+def test_a_key_is_shown_as_servers_of_openai_want_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), WantsBearer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["bench", url, "--run-dir", str(tmp_path / "run")]) == 5
+        assert "give the server's key in a file with --key-file" in capsys.readouterr().err
+        shown = access.read({}, ClientFiles(key_file=tmp_path / "key"), None)
+        given = endpoint.identified(endpoint.from_url(url, shown), url)
+        assert (given.server, given.positions) == ("vllm_serve", 512)
+        assert system_under_test.reported(given) == ("0.32.0", "served")
+        server.shutdown()
