@@ -180,7 +180,8 @@ def _verdict(
     if verdict.kind is None:
         return EngineVerdict("", (), NOTHING, ())
     if is_assumed := not tables and not named:
-        by_release[newest], fits = by_others(newest, verdict.diagnostics, judge)
+        found_here, fits = by_others(newest, verdict.diagnostics, judge)
+        by_release[newest] = [reader.of_assumed(row) for row in found_here]
         notes += [f"{name}: {fits}"] if fits else []
     told_lines = frozenset(reader.told_lines(source))
     return EngineVerdict(

@@ -68,6 +68,12 @@ SOUND = {
         "run['max_batch_size'] = 8\nrun['sweep_name'] = 'x'\n"
         "yaml.dump(run, open('run.yaml', 'w'))\nEOF\ntrtllm-serve m --config other.yaml\n",
     ),
+    "a name with a word that one side has too": (
+        "sh",
+        "echo 'max_batch_size: 8' > context_2k.yaml\n"
+        "python3 -m dynamo.trtllm --model-path m --disaggregation-mode decode "
+        "--extra-engine-args context_2k.yaml\n",
+    ),
     "ports of a file": (
         "yaml",
         f"{SERVICE}    command: trtllm-serve disaggregated -c d.yaml\n    ports: ['9000:9000']\n",

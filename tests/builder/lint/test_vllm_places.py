@@ -262,7 +262,8 @@ RIGHT = {
     "args: ['--model_name=one', '--backend=vllm', --dtype=auto]}}}\n",
     "tasks_yaml": "resources: {accelerators: 'H100:8'}\nnum_nodes: 2\n"
     "run: vllm serve some/model --tensor-parallel-size 16\n",
-    "requests_py": "from vllm import LLM, SamplingParams\nLLM('m')\nSamplingParams(2, top_p=1)\n",
+    "requests_py": "from vllm import LLM, SamplingParams\nLLM('m')\n"
+    "SamplingParams(2, top_p=1, _real_n=3)\n",
     "number_py": "from vllm import LLM\nLLM('m', compilation_config=3)\n",
     "other_py": "from vllm import SamplingParams\nfrom mine import LLM\nLLM(max_num_seq=4)\n",
 }
@@ -270,6 +271,18 @@ RIGHT = {
 
 def test_nothing_is_found_in_what_looks_alike(tmp_path: Path) -> None:
     assert not findings(tmp_path, **RIGHT)
+
+
+@pytest.mark.parametrize(("pin", "severity"), [("", "warning"), ("# vllm==0.32.0\n", "error")])
+def test_what_ray_hands_to_a_release_that_nobody_names_may_be_right(
+    pin: str, severity: str, tmp_path: Path
+) -> None:
+    text = (
+        f"{pin}from ray.serve.llm import LLMConfig\nLLMConfig(engine_kwargs=dict(task='embed'))\n"
+    )
+    (tmp_path / "serve.py").write_text(text)
+    report = check.check([tmp_path], check.CheckOptions(), pipeline.deployment_diagnostics)
+    assert [(row.rule, row.severity) for row in report.findings] == [("unknown-key", severity)]
 
 
 SERVE = "#!/bin/sh\n# vllm==0.20.0\nvllm serve meta-llama/Llama-3.3-70B-Instruct --config"
