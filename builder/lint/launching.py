@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, closest, located
+from ..documents import value_at
 from ..facts.release import Release
 from ..rules import flags as server_flags
 from . import mounts, mpi_ranks
@@ -49,18 +50,20 @@ _SAME_HOST = {
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A server of a script: its statement, and where it listens and stands."""
+    """A server of a script: its statement, where it listens and stands, and the share of the free
+    memory that its option file gives to its KV cache."""
 
     statement: Statement
     port: str
     host: str
     place: Location | None
+    share: float | None = None
 
     @property
     def gpus(self) -> frozenset[str]:
         """The GPUs that it has for itself, as far as its line says it."""
         texts = [word.text for word in self.statement.words]
-        if any(part in text for text in texts for part in _SHARING):
+        if self.share is None and any(part in text for text in texts for part in _SHARING):
             return frozenset()
         found = next((row for text in texts if (row := _VISIBLE.fullmatch(text))), None)
         return frozenset(found[1].split(",")) if found else frozenset()
@@ -123,6 +126,7 @@ def diagnostics(
                 direct[row].value("port") or _default("port", release),
                 direct[row].value("host") or _default("host", release),
                 direct[row].start,
+                _share(direct[row], options),
             )
             for row, _ in starts
             if row in direct
@@ -343,9 +347,18 @@ def same_port(rows: Sequence[Statement], servers: Sequence[Listener]) -> Iterato
             running.append(server)
 
 
+def _share(command: Command, options: Mapping[str, Mapping[str, Any]]) -> float | None:
+    file = command.option_file
+    given = options.get(file.text.rpartition("/")[2]) if file else None
+    share = value_at(given, "kv_cache_config.free_gpu_memory_fraction")
+    return share if isinstance(share, float) else None
+
+
 def _same_gpu(server: Listener, running: Sequence[Listener]) -> Iterator[Diagnostic]:
     """A server on a GPU of another one, where nothing says that they share it."""
     for other in running:
+        if (server.share or 1) + (other.share or 1) <= 1:
+            continue
         if (both := server.gpus & other.gpus) and server.place and other.place:
             what = f"GPU {min(both)} is that of the server of line {other.place.line} too"
             what, fix = f"{what}, and each takes most of one", "give each GPUs of its own"
