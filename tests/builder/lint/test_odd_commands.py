@@ -70,9 +70,10 @@ SOUND = {
     ),
     "a name with a word that one side has too": (
         "sh",
-        "echo 'max_batch_size: 8' > context_2k.yaml\n"
-        "python3 -m dynamo.trtllm --model-path m --disaggregation-mode decode "
-        "--extra-engine-args context_2k.yaml\n",
+        "echo '{cache_transceiver_config: {backend: UCX}, disable_overlap_scheduler: true}'"
+        " > text-generation.yaml\n"
+        "python3 -m dynamo.trtllm --model-path m --disaggregation-mode prefill "
+        "--extra-engine-args text-generation.yaml\n",
     ),
     "ports of a file": (
         "yaml",
