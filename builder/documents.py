@@ -211,7 +211,8 @@ def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
         line, key = odd
         fix = f"indent {key} and the line below it alike: {key} has a value"
         return located(Location(line, 1), "", f"is not YAML: {reason}", fix)
-    if run_on := _run_on(text, place):
+    # Where a bracket or a quote is open the parser says something else.
+    if "could not find expected ':'" in reason and (run_on := _run_on(text, place)):
         number, key = run_on
         what = f"is not YAML: {key} has no colon with a space behind it, so that it is no key"
         return located(Location(number, 1), "", what, f"write {key}: and a space")
@@ -228,7 +229,8 @@ def _odd_indent(text: str, place: Location) -> tuple[int, str] | None:
     (number, above), (refused, line) = rows[-2:]
     key = re.match(r"( *)(?:- +)?([\w.-]{1,60}): +[^|>\s]", above)
     depth = len(line) - len(line.lstrip())
-    if key is None or depth <= len(key[1]):
+    is_key = re.match(r"\s*(?:- +)?[\w.-]{1,60}:(?:\s|$)", line)  # and no text that has a colon
+    if key is None or not is_key or depth <= len(key[1]):
         return None
     before = rows[-3][1] if len(rows) > 2 else ""
     is_above = before.endswith(":") or len(before) - len(before.lstrip()) == depth

@@ -172,7 +172,7 @@ class Cluster:
         if done.returncode:
             return False if "Invalid job id" in done.stderr else None
         rows = [row.split() for row in done.stdout.splitlines() if row.strip()]
-        states = [row[0] for row in rows if JOB_STATE.match(row[0]) and row[1:] in ([], [job_id])]
+        states = [row[0] for row in rows if JOB_STATE.match(row[0]) and row[1:] == [job_id]]
         if rows and not states:
             return None
         return any(state not in ENDED | {"COMPLETING"} for state in states)
@@ -184,8 +184,10 @@ class Cluster:
         """
         other, own = self.job_info(job_id), self.job_info(self.job_id)
         scripts = {SCRIPT, Path(own.get("Command", "")).name}
+        if not own or "Command" not in other:
+            return False
         is_named_so = other.get("JobName") == own.get("JobName")
-        return "Command" in other and not is_named_so and Path(other["Command"]).name not in scripts
+        return not is_named_so and Path(other["Command"]).name not in scripts
 
     def newer_job(self, script: Path) -> str | None:
         """The last job of that script that was submitted after this one and has not ended.

@@ -119,6 +119,28 @@ def test_what_cannot_be_read_is_one_fault_at_its_place(
     assert found == place
 
 
+RUN_ON = "b has no colon with a space behind it, so that it is no key; write b: and a space"
+UNEVEN = "indent a and the line below it alike: a has a value"
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        *(("a: 1\nb:2\nc: 3\n", RUN_ON), ("a: 1\nb=2\n", RUN_ON)),
+        *(("a: 1\n  b: 2\nc: 3\n", UNEVEN), ("- a: 1\n   b: 2\n", UNEVEN)),
+        # An open bracket or quote, or a text: only its author knows.
+        *((f"args: [a,\n  b{sign}c\n", "correct this line") for sign in ":="),
+        *(('name: "x\nFOO=bar\n', "correct this line"), ("a: [\nC:\\foo\n", "correct this line")),
+        ("image: {\n  nvcr:1.3\n", "correct this line"),
+        ("note: this is\n  a text: oops\n", "correct this line"),
+    ],
+)
+def test_a_remedy_is_given_where_the_fault_is_certain(text: str, remedy: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_yaml(text, "f")
+    assert str(caught.value).endswith(remedy)
+
+
 @pytest.mark.parametrize(
     "text",
     [

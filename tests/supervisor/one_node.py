@@ -50,7 +50,7 @@ case "$*" in
     done
     exit 0 ;;
   *--me*) exit 0 ;;
-  *) while read -r state; do echo "$state"; done <"$FOLDER/says/state" ;;
+  *) while read -r state; do echo "$state ${3#--jobs=}"; done <"$FOLDER/says/state" ;;
 esac
 """
 SCANCEL = """

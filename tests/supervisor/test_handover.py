@@ -27,7 +27,8 @@ from tests.supervisor.conftest import Commands
 HOUR_AGO = state.timestamp(time.time() - 3600)
 IN_AN_HOUR = state.timestamp(time.time() + 3600)
 LIMITS = Limits(limit_s=3600, successor_lead_s=600, drain_s=5, attempts=2, retry_s=0)
-RUNNING, GONE, SILENT = "echo RUNNING", "true", "exit 1"
+RUNNING, PENDING = (f"echo {word} ${{3#--jobs=}}" for word in ("RUNNING", "PENDING"))
+GONE, SILENT = "true", "exit 1"
 
 
 class Job:
@@ -100,7 +101,7 @@ def make_job(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (RUNNING, {"heartbeat": HOUR_AGO}, False),  # by the clock of this node
         (RUNNING, {"state": "ended"}, True),
         (GONE, {}, True),
-        ("echo COMPLETING", {}, True),
+        ("echo COMPLETING ${3#--jobs=}", {}, True),
         (SILENT, {}, False),
         (SILENT, {"heartbeat": HOUR_AGO}, True),
         (SILENT, {"state": "ended"}, True),
@@ -166,6 +167,15 @@ def test_a_number_may_be_that_of_a_job_of_something_else(
     job.successor.prepare()
     assert owner == ("7" if is_orphaned else "9")
     assert ("successor_blocked" in job.events) is not is_orphaned
+
+
+def test_a_job_is_of_something_else_only_beside_what_this_one_is(make_job: MakeJob) -> None:
+    """Where Slurm does not show this job there is nothing to compare another one with."""
+    shown = "[ $4 = 7 ] || echo JobId=9 JobState=RUNNING JobName=svc Command=/home/a/own.sh"
+    job = make_job(squeue=RUNNING, scontrol=shown)
+    job.publish_as("9")
+    job.leave("9", heartbeat=HOUR_AGO)
+    assert not job.publication.is_orphaned()
 
 
 @pytest.mark.parametrize(
@@ -476,7 +486,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_a_successor_is_submitted_once(
     make_job: MakeJob, later: Callable[[float], None], tmp_path: Path
 ) -> None:
-    job = make_job(sbatch=f"env >{tmp_path}/seen; {TAKES}", squeue="echo PENDING")
+    job = make_job(sbatch=f"env >{tmp_path}/seen; {TAKES}", squeue=PENDING)
     for _ in range(5):
         job.successor.prepare()
         later(60)
@@ -533,7 +543,7 @@ def test_a_lock_of_others_is_told_once(
     make_job: MakeJob, later: Callable[[float], None], tmp_path: Path
 ) -> None:
     job = make_job(sbatch=TAKES, squeue=f"cat {tmp_path}/state_of_8")
-    (tmp_path / "state_of_8").write_text("PENDING")
+    (tmp_path / "state_of_8").write_text("PENDING 8")
     row = {"owner": "6", "successor": "8"}
     state.write_json(job.service.lock_file, row)
     for _ in range(200):
@@ -554,7 +564,7 @@ def test_a_lock_of_others_is_told_once(
 def test_a_lock_of_nothing_blocks_no_hand_over(
     make_job: MakeJob, later: Callable[[float], None], content: str
 ) -> None:
-    job = make_job(sbatch=TAKES, squeue="echo PENDING")
+    job = make_job(sbatch=TAKES, squeue=PENDING)
     job.service.lock_file.write_text(content)
     job.successor.prepare()
     submitted = (job.record.job.path / "events.jsonl").exists()
@@ -577,7 +587,7 @@ def test_a_job_that_fails_is_replaced_past_an_empty_lock(
 def test_a_successor_that_fails_is_replaced_so_often(
     make_job: MakeJob, later: Callable[[float], None]
 ) -> None:
-    job = make_job(sbatch=TAKES, squeue="echo PENDING")
+    job = make_job(sbatch=TAKES, squeue=PENDING)
     for _ in range(20):
         job.successor.prepare()
         job.leave("9", state="ended", why="broken")
@@ -605,7 +615,7 @@ def test_a_successor_that_left_the_queue_has_failed(
 def test_a_state_folder_that_takes_no_lock_is_no_end(
     make_job: MakeJob, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = make_job(sbatch=TAKES, squeue="echo PENDING")
+    job = make_job(sbatch=TAKES, squeue=PENDING)
     with monkeypatch.context() as patch:
 
         def refuse(*_: object) -> None:
