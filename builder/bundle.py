@@ -28,7 +28,7 @@ from .files import parse_json, without_links
 
 LAUNCH = "launch.json"
 FORMAT = 1
-LOCK_S = 4.0  # that others may write beside a bundle before nobody is waited for any longer
+LOCK_S = 30.0  # that others may write beside a bundle before nobody is waited for any longer
 REQUIRED = ("tool", "engine", "inputs", "decisions", "memory", "files")
 
 
@@ -127,7 +127,8 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
     except OSError as error:
         reason = error.strerror or str(error)
         what = f"cannot be written: {reason.lower()}"
-        raise BadInput(Diagnostic(str(folder), what, "give another folder")) from None
+        remedy = "try again" if error.errno == EBUSY else "give another folder"
+        raise BadInput(Diagnostic(str(folder), what, remedy)) from None
     return Bundle(folder, json_document(manifest), hashlib.sha256(manifest).hexdigest())
 
 
@@ -234,7 +235,8 @@ def attach(bundle: Bundle, evidence: Mapping[str, bytes]) -> bool:
             return stale
     except OSError as error:
         what = f"cannot be written: {(error.strerror or str(error)).lower()}"
-        raise BadInput(Diagnostic(str(folder), what, "check its owner and the disk")) from None
+        remedy = "try again" if error.errno == EBUSY else "check its owner and the disk"
+        raise BadInput(Diagnostic(str(folder), what, remedy)) from None
 
 
 def subject_digest(document: Any) -> str | None:

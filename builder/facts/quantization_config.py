@@ -356,8 +356,11 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
     if (block := fields["weight_block_size"]) != [FP8_BLOCK, FP8_BLOCK]:
         return Quantization(f"quant_method fp8 in blocks of {block}", None, plain, source)
     algorithm = "FP8_BLOCK_SCALES"
-    if (stored := fields.get("store_dtype")) not in (None, "fp8"):
-        name = str(stored).upper()
+    stored = str(fields.get("store_dtype") or "fp8").upper()
+    if stored not in ("FP8", "MXFP4"):
+        return Quantization(f"quant_method fp8 stored as {stored[:40]}", None, plain, source)
+    if stored != "FP8":
+        name = stored
         parts, writer = {"model.layers.*.mlp.experts": name}, PUBLISHED_MXFP4
         return Quantization(name, None, plain, source, parts, algorithm, writer)
     if config.get("expert_dtype") != "fp4":

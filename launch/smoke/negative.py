@@ -221,16 +221,21 @@ async def overload(client: SmokeClient, endpoint: Endpoint) -> str:
     limit = endpoint.options.get("triton_config", {}).get("max_requests")
     if limit is None or limit > MOST_AT_ONCE:
         raise NotSupported("no limit of requests is known that a smoke test could reach")
+    sent, were_taken = f"{limit + ABOVE_LIMIT} requests at once", False
     for tokens in _longer_tokens(endpoint):
-        if refusals := await _refusals(client, limit, tokens):
+        refusals, has_begun = await _refusals(client, limit, tokens)
+        if refusals and has_begun:
             return f"{len(refusals)} of {limit + ABOVE_LIMIT} refused: {refusals[0]}"
-    raise CheckFailure(
-        f"{limit + ABOVE_LIMIT} requests at once are all taken, the limit is {limit}"
-    )
+        if refusals and not were_taken:
+            raise CheckFailure(f"of {sent} none was taken, the limit is {limit}: {refusals[0]}")
+        if refusals:
+            break  # longer than this server takes
+        were_taken = True
+    raise CheckFailure(f"{sent} are all taken, the limit is {limit}")
 
 
-async def _refusals(client: SmokeClient, limit: int, tokens: int) -> list[str]:
-    """Of streams of so many tokens, above the limit; none where the server takes none so long."""
+async def _refusals(client: SmokeClient, limit: int, tokens: int) -> tuple[list[str], bool]:
+    """Of streams of so many tokens, above the limit, and whether any of them has begun."""
     refusals: list[str] = []
     begun: set[int] = set()
 
@@ -248,7 +253,7 @@ async def _refusals(client: SmokeClient, limit: int, tokens: int) -> list[str]:
 
     await concurrently(map(one, range(limit + ABOVE_LIMIT)))
     await _until_taken(client)
-    return refusals if begun else []
+    return refusals, bool(begun)
 
 
 async def _until_taken(client: SmokeClient) -> None:

@@ -86,7 +86,7 @@ async def _run_check(
     outcome, said = await _outcome(check, client, endpoint, client.transport in silent)
     if time.monotonic() - start >= CHECK_TIMEOUT_S and not await _answers(client):
         silent.add(client.transport)
-    evidence = mask(said[:MOST_EVIDENCE])  # servers repeat the key that they refuse
+    evidence = mask(said)[:MOST_EVIDENCE]  # servers repeat the key that they refuse
     seconds = round(time.monotonic() - start, 3)
     return CheckResult(
         check.id, check.title, check.reason, client.transport, outcome, evidence, seconds

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder import bundle as bundles
+from builder.errors import BadInput
 from tests.conftest import Run
 
 PRESET = "deepseek-v3.2-nvfp4-gb200"
@@ -203,3 +204,12 @@ def test_many_writers_of_one_folder_leave_one_whole_bundle(tmp_path: Path, build
     assert [writer.wait() for writer in writers] == [0] * 8
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
     assert builder("verify", "bundle").returncode == 0
+
+
+def test_a_folder_that_another_writes_below_is_to_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundles, "_locks", lambda _: False)
+    monkeypatch.setattr(bundles, "LOCK_S", 0.0)
+    with pytest.raises(BadInput, match="another process holds its lock; try again"):
+        bundles.write(tmp_path / "b", {}, {}, force=False)

@@ -130,6 +130,16 @@ def test_layers_have_the_sizes_that_their_blocks_tell(tmp_path: Path) -> None:
     assert widths == {1280: 20 * 512, 1920: 20 * 512, 5376: 20}
 
 
+def test_layers_are_dense_as_they_are_listed(tmp_path: Path) -> None:
+    kinds = ["dense", "sparse"] * 40
+    facts = changed("hy3-295b", tmp_path, mlp_layer_types=kinds)
+    rows = facts.architecture.tensors(facts.text_config)
+    names = {
+        name for row in rows if row.pattern.endswith(".mlp.up_proj.weight") for name in row.names()
+    }
+    assert len(names) == 40 and "model.layers.2.mlp.up_proj.weight" in names
+
+
 def test_what_shards_are_quantized_by_themselves_has_blocks_of_its_own(tmp_path: Path) -> None:
     """MiMo-V2.6: four shards of 3,392 rows, each padded to 27 blocks; experts are MXFP4."""
     written = {"quant_method": "fp8", "weight_block_size": [128, 128], "store_dtype": "mxfp4"}
@@ -144,6 +154,22 @@ def test_what_shards_are_quantized_by_themselves_has_blocks_of_its_own(tmp_path:
     assert found["model.layers.1.mlp.experts.0.up_proj.weight"] == ("U8", (2048, 2048))
     assert found["model.layers.1.mlp.experts.0.up_proj.weight_scale"] == ("U8", (2048, 128))
     assert found["model.layers.0.mlp.up_proj.weight"][0] == "F8_E4M3"
+
+
+@pytest.mark.parametrize(
+    ("stored", "algorithm"),
+    [("MXFP4", "MXFP4"), ("FP8", "FP8_BLOCK_SCALES"), (None, "FP8_BLOCK_SCALES"), ("bf16", None)],
+)
+def test_how_experts_are_stored_is_known_or_refused(
+    tmp_path: Path, stored: str | None, algorithm: str | None
+) -> None:
+    written = {"quant_method": "fp8", "weight_block_size": [128, 128], "store_dtype": stored}
+    if algorithm is None:
+        with pytest.raises(BadFacts, match="quant_method fp8 stored as BF16 is not supported"):
+            changed("mimo-v2.5", tmp_path, quantization_config=written)
+        return
+    facts = changed("mimo-v2.5", tmp_path, quantization_config=written)
+    assert facts.quantization.quant_algo == algorithm
 
 
 def changed(name: str, folder: Path, **fields: Any) -> checkpoint.Checkpoint:

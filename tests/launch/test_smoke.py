@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -14,6 +15,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -26,7 +28,7 @@ from launch import endpoint, target
 from launch.cli import text_tables
 from launch.endpoint import Endpoint
 from launch.process import ServerProcess
-from launch.smoke import checks, concurrency, generation, health, metrics, suite
+from launch.smoke import checks, concurrency, generation, health, metrics, negative, suite
 from launch.smoke.client import CheckFailure
 from launch.smoke.results import CheckResult, junit, summary
 from tests.conftest import ROOT
@@ -633,3 +635,17 @@ def test_a_server_that_hangs_is_waited_for_once(
     assert tried == [found[0].id]
     assert len(found) > 10
     assert {one.outcome for one in found} <= {"failed", "warned"}
+
+
+def test_a_server_that_refuses_all_at_once_is_not_said_to_take_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refused(*_: object) -> tuple[list[str], bool]:
+        return ["503 busy"], False
+
+    monkeypatch.setattr(negative, "_refusals", refused)
+    monkeypatch.setattr(negative, "_longer_tokens", lambda _: [256, 2048])
+    served: Any = SimpleNamespace(options={"triton_config": {"max_requests": 24}})
+    client: Any = None
+    with pytest.raises(CheckFailure, match="none was taken, the limit is 24: 503 busy"):
+        asyncio.run(negative.overload(client, served))

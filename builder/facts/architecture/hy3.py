@@ -13,6 +13,9 @@ from .tensors import COMMON, GQA, Architecture
 
 
 def _is_dense(config: Config, layer: int) -> bool:
+    """Layers are listed by kind, or the first ones are dense."""
+    if isinstance(kinds := config.get("mlp_layer_types"), list):
+        return kinds[layer : layer + 1] == ["dense"]
     return layer < int(config.get("first_k_dense_replace", 1))
 
 
