@@ -111,6 +111,8 @@ def nearest(name: str, known: Iterable[str], most_listed: int = MOST_LISTED) -> 
     'Known: gb200, h200'
     >>> nearest("trtlm", ["auto", "flashinfer_trtllm"])
     'did you mean flashinfer_trtllm? Known: auto, flashinfer_trtllm'
+    >>> nearest("x", ["10", "9", "9" * 5000])[:14]  # more digits than Python makes a number of
+    'Known: 9, 10, '
     """
     names = sorted(known, key=lambda text: (len(text) if text.isdecimal() else 0, text))
     listing = f"Known: {', '.join(names)}"
