@@ -184,7 +184,8 @@ async def _read(endpoint: Endpoint, requests: float) -> MetricsReading:
         absent.append(str(error))
     rows: dict[str, Sequence[Mapping[str, Any]]] = {ITERATIONS: (), PERF_METRICS: ()}
     if endpoint.api == "openai":
-        async with session(endpoint.url or "", metrics.TIMEOUT_S, max_bytes=LIST_BYTES) as http:
+        headers = endpoint.access.http_headers
+        async with session(endpoint.url or "", metrics.TIMEOUT_S, headers, LIST_BYTES) as http:
             for path in rows:
                 try:
                     rows[path] = await _rows(http, path)

@@ -147,7 +147,8 @@ def _success_counters(found: metrics.Metrics, endpoint: Endpoint) -> dict[str, d
 
 async def served_name(_: SmokeClient, endpoint: Endpoint) -> str:
     """`/v1/models` and the metrics of an engine's server; some releases name none in these."""
-    async with session(endpoint.url or "", metrics.TIMEOUT_S) as http:
+    headers = endpoint.access.http_headers
+    async with session(endpoint.url or "", metrics.TIMEOUT_S, headers) as http:
         response = await receive(http.get("/v1/models"))
     if response.status_code == httpx.codes.NOT_FOUND:
         raise NotSupported("the server lists no models, as a router of several does not")

@@ -39,7 +39,8 @@ async def read(endpoint: Endpoint) -> Metrics:
     if endpoint.api == "kserve" and endpoint.metrics is None:
         raise NotSupported("the server has no metrics port")
     base = endpoint.metrics or f"{endpoint.url}{endpoint.record.paths['metrics']}"
-    async with session(base.rpartition("/")[0], TIMEOUT_S) as http:
+    headers = {} if endpoint.metrics else endpoint.access.http_headers  # the server's own address
+    async with session(base.rpartition("/")[0], TIMEOUT_S, headers) as http:
         response = await receive(http.get(base))
     if response.status_code in (404, 501):
         raise NotSupported(f"GET {base} gives {response.status_code}")
@@ -128,7 +129,7 @@ async def engine_version(endpoint: Endpoint) -> str | None:
     try:
         if endpoint.api == "kserve":
             return label(await read(endpoint), *ENGINE_METRIC)
-        async with session(endpoint.url or "", TIMEOUT_S) as http:
+        async with session(endpoint.url or "", TIMEOUT_S, endpoint.access.http_headers) as http:
             found = (await get_json(http, "/version")).get("version")
             return None if found is None else str(found)
     except (CheckFailure, RequestRejected, NotSupported):

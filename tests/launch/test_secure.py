@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -24,8 +25,9 @@ from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
 from launch import access, dummy_credentials, endpoint, ready, target
 from launch.access import ClientFiles
-from launch.bench import system_under_test
+from launch.bench import server_metrics, system_under_test
 from launch.cli.main import main
+from launch.smoke import concurrency, http_clients, metrics
 from launch.target import Target
 from tests.launch.conftest import NAME, Launch, Rehearse, checked, free_settings
 
@@ -197,10 +199,11 @@ class WantsBearer(BaseHTTPRequestHandler):
     """What `vllm serve --api-key` answers to who asks what it serves."""
 
     def do_GET(self) -> None:
-        is_open = self.path in ("/health", "/version")
-        allowed = is_open or self.headers["Authorization"] == f"Bearer {KEY}"
+        allowed = self.path == "/health" or self.headers["Authorization"] == f"Bearer {KEY}"
         models = [{"id": "served", "owned_by": "vllm", "max_model_len": 512}]
         body = json.dumps({"version": "0.32.0", "data": models} if allowed else {}).encode()
+        if allowed and self.path == "/metrics":
+            body = b'vllm:num_requests_running{model_name="served"} 0\n'
         self.send_response(200 if allowed else 401)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -223,4 +226,8 @@ def test_a_key_is_shown_as_servers_of_openai_want_it(
         given = endpoint.identified(endpoint.from_url(url, shown), url)
         assert (given.server, given.positions) == ("vllm_serve", 512)
         assert system_under_test.reported(given) == ("0.32.0", "served")
+        assert asyncio.run(metrics.engine_version(given)) == "0.32.0"
+        assert server_metrics.read(given).samples
+        named = asyncio.run(concurrency.served_name(http_clients.OpenAIClient(given, 9.0), given))
+        assert "served" in named
         server.shutdown()
