@@ -142,24 +142,24 @@ def test_a_job_of_another_user_may_be_hidden(
 
 
 @pytest.mark.parametrize(
-    ("beat", "theirs", "is_orphaned"),
+    ("silent_s", "theirs", "is_orphaned"),
     [
-        (HOUR_AGO, "JobName=theirs Command=/home/a/train.sh", True),
-        (state.timestamp(), "JobName=theirs Command=/home/a/train.sh", False),  # it says it lives
-        (HOUR_AGO, "JobName=svc Command=/home/a/wrapper.sh", False),
-        (HOUR_AGO, "JobName=renamed Command=/b/slurm/serve.sbatch", False),
-        (HOUR_AGO, "JobName=theirs Command=/home/a/own.sh", False),
-        (HOUR_AGO, "", False),
+        (3600, "JobName=theirs Command=/home/a/train.sh", True),
+        (0, "JobName=theirs Command=/home/a/train.sh", False),  # it says it lives
+        (3600, "JobName=svc Command=/home/a/wrapper.sh", False),
+        (3600, "JobName=renamed Command=/b/slurm/serve.sbatch", False),
+        (3600, "JobName=theirs Command=/home/a/own.sh", False),
+        (3600, "", False),
     ],
 )
 def test_a_number_may_be_that_of_a_job_of_something_else(
-    make_job: MakeJob, beat: str, theirs: str, is_orphaned: bool
+    make_job: MakeJob, silent_s: float, theirs: str, is_orphaned: bool
 ) -> None:
     """In a state folder that was copied from another cluster."""
     shown = "[ $4 = 7 ] && echo JobId=7 JobState=RUNNING JobName=svc Command=/home/a/own.sh || "
     job = make_job(squeue=RUNNING, scontrol=f"{shown} echo JobId=9 JobState=RUNNING {theirs}")
     job.publish_as("9")
-    job.leave("9", heartbeat=beat)
+    job.leave("9", heartbeat=state.timestamp(time.time() - silent_s))
     assert job.publication.is_orphaned() is is_orphaned
     job.service.endpoint_file.unlink()
     state.write_json(job.service.lock_file, {"owner": "5", "successor": "9"})
