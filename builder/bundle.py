@@ -28,7 +28,7 @@ from .files import parse_json, without_links
 
 LAUNCH = "launch.json"
 FORMAT = 1
-LOCK_S = 30.0  # that others may write beside a bundle before nobody is waited for any longer
+LOCK_S = 4.0  # that others may write beside a bundle; whoever can read its folder can lock it
 REQUIRED = ("tool", "engine", "inputs", "decisions", "memory", "files")
 
 

@@ -28,7 +28,7 @@ _FRACTION = "kv_cache_config.free_gpu_memory_fraction"
 
 
 @dataclass(frozen=True, slots=True)
-class _Service:
+class Service:
     """A service that starts one server, where it stands, and which files it reads."""
 
     name: str
@@ -44,30 +44,36 @@ class _Service:
         return next((path for path in found if path and path.startswith(("./", "../"))), "")
 
 
-def option_files(document: Yaml, folder: Path) -> dict[str, Mapping[str, Any]]:
+def option_files(services: Sequence[Service], folder: Path) -> dict[str, Mapping[str, Any]]:
     """What servers read of files beside a Compose file in a folder, by the last part of the name in
     the container."""
-    rows = [(row.worker.file, row.outside) for row in _services(document)]
+    rows = [(row.worker.file, row.outside) for row in services]
     found = {name: read_option_file(path, folder) for name, path in rows if path}
     return {name: options for name, options in found.items() if options}
 
 
-def _services(document: Yaml) -> Iterator[_Service]:
+def services(document: Yaml) -> Sequence[Service]:
+    """Those of a Compose file that start one server each."""
+    found = []
     for data, path, around in objects(document):
         if path.startswith("services.") and path.count(".") == 1:
             servers = list(started(document, data, path, around))
             if len(servers) == 1:
                 rows = [data.get(key) for key in ("volumes", "configs")]
                 mounted = [each for row in rows for each in mounts.of_rows(row)]
-                yield _Service(path.removeprefix("services."), path, data, servers[0], mounted)
+                name = path.removeprefix("services.")
+                found.append(Service(name, path, data, servers[0], mounted))
+    return found
 
 
 def diagnostics(
-    document: Yaml, files: Mapping[str, Mapping[str, Any]], folder: Path
+    document: Yaml,
+    rows: Sequence[Service],
+    files: Mapping[str, Mapping[str, Any]],
+    folder: Path,
 ) -> Iterator[Diagnostic]:
     """All of that, of a file in a folder. `files` are the options of each file that servers read,
     by the last part of its name."""
-    rows = list(_services(document))
     for row in rows:
         if given := row.worker.file_flag:
             made = command_texts(row.data)
@@ -80,12 +86,12 @@ def diagnostics(
     yield from _gpus(document, together, files)
 
 
-def _is_placed(row: _Service) -> bool:
+def _is_placed(row: Service) -> bool:
     """Whether a swarm puts a service on a host of its own choice."""
     return value_at(row.data, "deploy.placement") is not None
 
 
-def _sides(rows: Sequence[_Service]) -> Iterator[Diagnostic]:
+def _sides(rows: Sequence[Service]) -> Iterator[Diagnostic]:
     """Services of the two sides of one service by their names: their models and option files."""
     known = [replace(row.worker, role=side) for row in rows if (side := side_of(row.name))]
     if {row.role for row in known} == {"prefill", "decode"}:
@@ -94,7 +100,7 @@ def _sides(rows: Sequence[_Service]) -> Iterator[Diagnostic]:
             yield from worker_rules.other_side(worker)
 
 
-def _urls(rows: Sequence[_Service], files: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
+def _urls(rows: Sequence[Service], files: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
     """Services that a router asks at another port than that of their server."""
     known = {row.name: row for row in rows if port_of(row.worker)}
     routers = [row.worker for row in rows if row.worker.is_disaggregated]
@@ -114,7 +120,7 @@ def _servers(router: Worker, side: str, files: Mapping[str, Mapping[str, Any]]) 
     return value_at(router.given(files) or {}, f"{side}.urls")
 
 
-def _missing(row: _Service, folder: Path) -> Iterator[Diagnostic]:
+def _missing(row: Service, folder: Path) -> Iterator[Diagnostic]:
     """An option file that is not in the folder beside the file that is mounted, where one of almost
     the same name is."""
     given = row.worker.file_flag
@@ -130,7 +136,7 @@ def _missing(row: _Service, folder: Path) -> Iterator[Diagnostic]:
         yield located(given[1], row.path, what, fix, "missing-option-file")
 
 
-def _ports(document: Yaml, rows: Collection[_Service]) -> Iterator[Diagnostic]:
+def _ports(document: Yaml, rows: Collection[Service]) -> Iterator[Diagnostic]:
     """Ports of the host that two services publish, or at which two of its servers listen."""
     owners: dict[str, str] = {}
     for row in rows:
@@ -141,7 +147,7 @@ def _ports(document: Yaml, rows: Collection[_Service]) -> Iterator[Diagnostic]:
                 yield located(document.locate(path), path, what, fix, "port-taken")
 
 
-def _published(row: _Service) -> Iterator[tuple[str, str]]:
+def _published(row: Service) -> Iterator[tuple[str, str]]:
     """The ports that a service takes of its host, each with its path."""
     if row.data.get("network_mode") == "host":
         given, port = row.worker.flag(("--port",)), port_of(row.worker)
@@ -157,11 +163,11 @@ def _published(row: _Service) -> Iterator[tuple[str, str]]:
 
 
 def _gpus(
-    document: Yaml, rows: Collection[_Service], files: Mapping[str, Mapping[str, Any]]
+    document: Yaml, rows: Collection[Service], files: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Diagnostic]:
     """GPUs that two servers have. A number of GPUs is the first ones of the host: docker keeps no
     account of who has them (moby, daemon/nvidia_linux.go)."""
-    owners: dict[str, _Service] = {}
+    owners: dict[str, Service] = {}
     for row in rows:
         devices, path = _devices(row)
         for device in devices:
@@ -176,7 +182,7 @@ def _gpus(
             break
 
 
-def _devices(row: _Service) -> tuple[list[str], str]:
+def _devices(row: Service) -> tuple[list[str], str]:
     """The numbers of the GPUs of a service, with their path: those that its variables choose."""
     chosen = {name: (text, path) for name, text, path in environment(row.data) if name in VISIBLE}
     if any(VISIBLE[0] in text for text in command_texts(row.data)):
@@ -191,7 +197,7 @@ def _devices(row: _Service) -> tuple[list[str], str]:
     return found, where
 
 
-def _reserved(row: _Service) -> tuple[list[str], str]:
+def _reserved(row: Service) -> tuple[list[str], str]:
     """The numbers of the GPUs that a service reserves, with their path."""
     for index, device in enumerate(listed(value_at(row.data, _DEVICES))):
         where = below(row.path, f"{_DEVICES}.{index}")
@@ -203,7 +209,7 @@ def _reserved(row: _Service) -> tuple[list[str], str]:
     return [], ""
 
 
-def _fraction(row: _Service, files: Mapping[str, Mapping[str, Any]]) -> float:
+def _fraction(row: Service, files: Mapping[str, Mapping[str, Any]]) -> float:
     """The part of a GPU's free memory that a server takes for its KV cache."""
     flag = row.worker.flag(("--kv_cache_free_gpu_memory_fraction", "--free_gpu_memory_fraction"))
     given = flag[0] if flag else value_at(row.worker.given(files) or {}, _FRACTION)

@@ -32,9 +32,14 @@ class HandedFiles:
         self.folders[name] = folder
 
 
-def of_scripts(scripts: Iterable[Script], around: str = "") -> HandedFiles:
-    """The files of scripts, and those that the file `around` them names in other places."""
+def of_scripts(
+    scripts: Iterable[Script], around: str = "", places: Iterable[str] = ()
+) -> HandedFiles:
+    """The files of scripts, those that the file `around` them names in other places, and the paths
+    at which it puts its own texts."""
     found = HandedFiles(set(_names(_READ_BY_SERVER.sub(" ", around))))
+    for path in places:
+        found.place(path)
     for script in scripts:
         values = Values(script.statements, script.environment)
         for document in script.here:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from ..diagnostics import Diagnostic, Location
 from ..documents import Yaml, above, scan_yaml
@@ -44,7 +43,7 @@ from .content import Content, of_named_side
 from .coverage import ITSELF, Judged, Verdict
 from .script_judging import SCRIPT
 from .section import MAX_DIAGNOSTICS, Section
-from .server_commands import ContainerCommand, container_commands, read_option_file
+from .server_commands import ContainerCommand, container_commands
 from .variables import TEMPLATE, MaskedText, as_shell
 from .workers import Worker
 
@@ -307,14 +306,16 @@ def _around(
         yield from references.diagnostics(source.documents)
     else:
         yield from _gpus_beside(content)
-    options = _on_disk(source, servers) | workers.by_file(content.sections)
+    options = workers.on_disk(servers, source.path.parent) | workers.by_file(content.sections)
     scripts = [x.script for row in source.documents if servers for x in container_commands(row)]
     for each in scripts:
         options |= script_judging.written_options(each, rule_context)
     if content.kind == embedded.COMPOSE:
-        options = compose_services.option_files(content.document, source.path.parent) | options
-        yield from compose_services.diagnostics(content.document, options, source.path.parent)
-    handed = handed_files.of_scripts(scripts, source.text)
+        services, folder = compose_services.services(content.document), source.path.parent
+        options = compose_services.option_files(services, folder) | options
+        yield from compose_services.diagnostics(content.document, services, options, folder)
+    places = [section.file for section in content.sections if "/" in section.file]
+    handed = handed_files.of_scripts(scripts, source.text, places)
     yield from worker_rules.diagnostics(servers, options, rule_context, handed=handed)
 
 
@@ -330,13 +331,6 @@ def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
             found = surroundings.gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
             if found:  # they may be those of one node of several
                 yield replace(found, severity="warning")
-
-
-def _on_disk(source: Text, servers: Sequence[Worker]) -> dict[str, Mapping[str, Any]]:
-    """The options of each file beside this one that its servers read, by its name."""
-    folder = source.path.parent
-    read_files = {row.file: read_option_file(row.file_path, folder) for row in servers if row.file}
-    return {name: options for name, options in read_files.items() if options}
 
 
 def _uses_images(source: Text) -> bool:
@@ -376,7 +370,9 @@ def _around_script(
     yield from surroundings.variable_diagnostics(source.text)
     if not rule_context.checkpoint:
         yield from workers.unknown_models(servers)
-    options = _on_disk(source, servers) | script_judging.written_options(found, rule_context)
+    options = workers.on_disk(servers, source.path.parent) | script_judging.written_options(
+        found, rule_context
+    )
     in_job, handed = job_script.is_job(source.text), handed_files.of_scripts([found])
     yield from worker_rules.diagnostics(servers, options, rule_context, in_job, handed)
 

@@ -18,6 +18,7 @@ from ..rules.context import RuleContext
 from . import script, serving
 from .embedded_formats import worker_flags
 from .section import Section
+from .server_commands import read_option_file
 from .serving import Named
 
 WORKER = "dynamo.trtllm"
@@ -176,6 +177,12 @@ def option_files(worker: Worker, folder: Path) -> Iterator[Path]:
         yield Path(os.path.normpath(folder / worker.file_path))
     if worker.file and not serving.is_open(worker.file):
         yield folder / worker.file
+
+
+def on_disk(servers: Iterable[Worker], folder: Path) -> dict[str, Mapping[str, Any]]:
+    """The options of each file in or below a folder that servers read, by its name."""
+    read_files = {row.file: read_option_file(row.file_path, folder) for row in servers if row.file}
+    return {name: options for name, options in read_files.items() if options}
 
 
 def by_file(sections: Iterable[Section]) -> dict[str, Mapping[str, Any]]:
