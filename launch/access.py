@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,13 @@ from builder.files import read_bytes
 # The name that a bundle gives its key. Triton expects it with a prefix over gRPC.
 HEADER = "api-key"
 GRPC_HEADER = f"triton-grpc-protocol-{HEADER}"
+# How an error of HTTP begins that tells of a key which is not there, or is another one.
+_WANTS_KEY = re.compile(r"(?:^|: )40[13]:|gives 40[13]\b")
+
+
+def remedy(error: str) -> str:
+    """What to do about an answer of a server that asks for a key; empty for any other."""
+    return "give the server's key in a file with --key-file" if _WANTS_KEY.search(error) else ""
 
 
 @dataclass(frozen=True, slots=True)

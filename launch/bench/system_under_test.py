@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from builder.errors import BadFacts, NotReady
 from builder.facts import engines
 from builder.files import load_json_mapping
 
+from .. import access
 from ..endpoint import Endpoint
 from ..run import SUMMARY
 from ..smoke import metrics
@@ -142,9 +142,7 @@ def reported(endpoint: Endpoint) -> tuple[str, str | None]:
     except (CheckFailure, RequestRejected, NotSupported) as error:
         where = endpoint.url or f"grpc://{endpoint.grpc}"
         what = f"does not say what it serves: {error}"
-        remedy = "give the address of a server's HTTP port"
-        if re.search(r"\b40[13]\b", str(error)):
-            remedy = "give the server's key in a file with --key-file"
+        remedy = access.remedy(str(error)) or "give the address of a server's HTTP port"
         raise NotReady(Diagnostic(where, what, remedy)) from None
 
 

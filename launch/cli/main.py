@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -333,11 +334,16 @@ def _attach(options: argparse.Namespace) -> None:
 
 
 def _failures(results: Sequence[CheckResult]) -> list[Diagnostic]:
-    return [
+    """Those of failed checks; the first says what to do where the server asked for a key."""
+    from .. import access
+
+    rows = [
         Diagnostic(f"check {one.id} over {one.transport}", one.evidence)
         for one in results
         if one.outcome == "failed"
     ]
+    fix = next(filter(None, (access.remedy(row.message) for row in rows)), "")
+    return [replace(rows[0], fix=fix), *rows[1:]] if fix else rows
 
 
 def _say(text: str) -> None:

@@ -209,6 +209,10 @@ class WantsBearer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""
 
@@ -222,6 +226,8 @@ def test_a_key_is_shown_as_servers_of_openai_want_it(
         url = f"http://127.0.0.1:{server.server_port}"
         assert main(["bench", url, "--run-dir", str(tmp_path / "run")]) == 5
         assert "give the server's key in a file with --key-file" in capsys.readouterr().err
+        assert main(["smoke", url]) == 6
+        assert capsys.readouterr().err.count("give the server's key in a file with --key-file") == 1
         shown = access.read({}, ClientFiles(key_file=tmp_path / "key"), None)
         given = endpoint.identified(endpoint.from_url(url, shown), url)
         assert (given.server, given.positions) == ("vllm_serve", 512)
