@@ -34,7 +34,7 @@ from .metrics import MODEL, REQUESTS
 
 TOPICS = ("rivers", "bread", "winter", "music", "horses", "ships", "stars", "letters")
 AT_ONCE = 8
-TRIES = 6
+TRIES = 12
 COUNTED = 4
 SOAK = 64
 SOAK_AT_ONCE = 16
