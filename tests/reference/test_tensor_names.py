@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from builder.facts.architecture import ARCHITECTURES
+from builder.facts.architecture.tensors import Tensors
 
 # Sizes that make the shapes of all parts differ, as far as a family lets them be chosen.
 GLOBAL = {"attention_k_eq_v": True, "num_global_key_value_heads": 2, "num_hidden_layers": 12}
@@ -78,14 +79,21 @@ def of_the_class(name: str, config_name: str, sizes: dict[str, Any]) -> tuple[An
     return written, shapes
 
 
+def of_both(
+    name: str, config_name: str, sizes: dict[str, Any]
+) -> tuple[list[Tensors], dict[str, Any]]:
+    """The tensors of a configuration by our row of its architecture; the shapes of the class."""
+    config, theirs = of_the_class(name, config_name, sizes)
+    row = ARCHITECTURES[name].of(config)
+    assert not row.missing_fields(config)
+    return list(row.tensors(row.text(config))), theirs
+
+
 @pytest.mark.parametrize(("name", "config_name", "sizes"), FAMILIES, ids=str)
 def test_names_and_shapes_are_those_of_the_class(
     name: str, config_name: str, sizes: dict[str, Any]
 ) -> None:
-    config, theirs = of_the_class(name, config_name, sizes)
-    row = ARCHITECTURES[name].of(config)
-    assert not row.missing_fields(config)
-    rows = row.tensors(row.text(config))
+    rows, theirs = of_both(name, config_name, sizes)
     ours = {tensor: tensors.shape for tensors in rows for tensor in tensors.names()}
     assert ours == theirs
 
@@ -107,8 +115,6 @@ RENAMED: list[tuple[str, str, dict[str, Any]]] = [
 def test_all_values_are_those_of_the_class(
     name: str, config_name: str, sizes: dict[str, Any]
 ) -> None:
-    config, theirs = of_the_class(name, config_name, sizes)
-    row = ARCHITECTURES[name].of(config)
-    assert not row.missing_fields(config)
-    ours = sum(tensors.parameters for tensors in row.tensors(row.text(config)))
+    rows, theirs = of_both(name, config_name, sizes)
+    ours = sum(tensors.parameters for tensors in rows)
     assert ours == sum(prod(shape) for shape in theirs.values())
