@@ -43,7 +43,12 @@ def _findings(text: str, row: Mapping[str, Any], folder: Path) -> list[Diagnosti
     return lint.check([path], options, pipeline.deployment_diagnostics).findings
 
 
-def _base_findings(name: str, folder: Path) -> list[Diagnostic]:
+def fault_findings(row: Mapping[str, Any], folder: Path) -> list[Diagnostic]:
+    """What check finds in a row's text."""
+    return _findings(_text(row), row, folder)
+
+
+def base_findings(name: str, folder: Path) -> list[Diagnostic]:
     return _findings(BASES[name]["text"], {"base": name}, folder)
 
 
@@ -53,10 +58,10 @@ def _said(row: Diagnostic) -> tuple[str, str, str]:
 
 def _is_found(row: Mapping[str, Any], folder: Path) -> bool:
     """Whether a finding that the base has not stands at the right line and names the remedy."""
-    text, lines = _text(row), _text(row).splitlines()
-    before = {_said(found) for found in _base_findings(row["base"], folder)}
+    lines = _text(row).splitlines()
+    before = {_said(found) for found in base_findings(row["base"], folder)}
     places = row.get("at") or [row["new"].strip().splitlines()[0]]
-    for found in _findings(text, row, folder):
+    for found in fault_findings(row, folder):
         line = lines[found.location.line - 1] if found.location.line else ""
         said = f"{found.message}; {found.fix}"
         if (
@@ -82,5 +87,5 @@ def test_most_faults_need_more_than_one_option_to_be_seen() -> None:
 
 @pytest.mark.parametrize("name", BASES)
 def test_a_base_has_no_error(name: str, tmp_path: Path) -> None:
-    found = _base_findings(name, tmp_path)
+    found = base_findings(name, tmp_path)
     assert [row for row in found if row.rule != "vulnerable-version"] == []
