@@ -3,9 +3,9 @@
     python -m tests.builder.lint.snapshot record OUT.json [FOLDER...]
     python -m tests.builder.lint.snapshot compare BEFORE.json AFTER.json
 
-A change of `check` that is meant to change no finding is run through both. `record` without a folder
-takes the public faults alone: each row of `semantic_faults.yaml` with its base. `compare` prints the
-findings that one side has and the other has not, and exits with 1 if there are any.
+A change of `check` that is meant to change no finding is run through both. `record` without a
+folder takes the public faults alone: each row of `semantic_faults.yaml` with its base. `compare`
+prints the findings that only one side has, and exits with 1 if there are any.
 """
 
 from __future__ import annotations
