@@ -10,30 +10,14 @@ them; EAGLE3 draft heads as SpecForge and NVIDIA Model Optimizer write them.
 from __future__ import annotations
 
 from . import (
-    deepseek,
-    deepseek_v4,
-    exaone,
-    falcon_h1,
-    gemma3n,
-    gemma4,
-    granite,
+    dense,
     grouped_query,
-    hy3,
-    hybrid,
     inkling,
-    jamba,
-    laguna,
-    lfm2,
-    ling,
-    longcat,
-    mimo,
+    latent,
+    linear_attention,
     mixtures,
-    mllama,
-    nemotron_h,
-    nemotron_nas,
-    phi4mm,
-    step,
-    step_flash,
+    state_space,
+    windowed,
 )
 from .fields import NESTED, Config
 from .tensors import Architecture, Attention, Recurrent, Role, Tensors
@@ -50,9 +34,8 @@ __all__ = [
 ]
 
 _PARTS = (
-    *(deepseek, grouped_query, mixtures, hybrid, deepseek_v4),
-    *(exaone, granite, nemotron_nas, gemma4, ling, mllama, gemma3n, phi4mm),
-    *(falcon_h1, hy3, inkling, jamba, laguna, lfm2, longcat, mimo, nemotron_h, step, step_flash),
+    *(latent, grouped_query, mixtures, linear_attention),
+    *(dense, windowed, state_space, inkling),
 )
 
 ARCHITECTURES: dict[str, Architecture] = {row.name: row for part in _PARTS for row in part.ROWS}

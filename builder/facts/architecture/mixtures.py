@@ -19,6 +19,7 @@ from .tensors import (
     Tensors,
     as_mtp,
     gated_mlp,
+    head_dim,
     linear,
 )
 
@@ -27,6 +28,31 @@ _GATED, _W = ("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")
 
 def _none(config: Config) -> int:
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLayers:
+    """Tells the layers that have an MLP instead of experts, by whichever field a config has.
+
+    `flags` names a list with a flag for each layer, set for one with experts; `numbers` a list of
+    the dense layers; `field` the count of dense layers at the start, `first` where it is missing.
+    """
+
+    first: int = 0
+    field: str = "first_k_dense_replace"
+    flags: str = ""
+    numbers: str = ""
+
+    def __call__(self, config: Config, layer: int) -> bool:
+        kinds, flags = config.get("mlp_layer_types"), config.get(self.flags)
+        numbers = config.get(self.numbers)
+        if isinstance(kinds, list):
+            return bool(kinds[layer] == "dense")
+        if isinstance(flags, list):
+            return not flags[layer]
+        if isinstance(numbers, list):
+            return layer in numbers
+        return layer < int(config.get(self.field, self.first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +116,6 @@ class Experts:
         if self.shared_gate:
             tensors.append(linear(f"{moe}.{self.shared_gate}", 1, hidden, "router", layers))
         return tensors
-
-
-def _first_dense(config: Config, layer: int) -> bool:
-    return layer < int(config.get("first_k_dense_replace", 0))
 
 
 def shared_width(config: Config) -> int:
@@ -167,14 +189,14 @@ _GLM4_EXPERTS = Experts(
     "n_routed_experts",
     score="gate.e_score_correction_bias",
     shared_width=shared_width,
-    is_dense=_first_dense,
+    is_dense=DenseLayers(),
 )
 _ERNIE_EXPERTS = Experts(
     "num_experts",
     score="moe_statics.e_score_correction_bias",
     score_rank=2,
     shared_width=shared_width,
-    is_dense=lambda config, layer: layer < int(config.get("moe_layer_start_index", 1)),
+    is_dense=DenseLayers(1, "moe_layer_start_index"),
 )
 _HUNYUAN_MOE = replace(
     HUNYUAN,
@@ -313,7 +335,7 @@ def _row(
 _WIDTH, _WIDE = "moe_intermediate_size", "intermediate_size"
 _SHARED_WIDTH = "shared_expert_intermediate_size"
 
-ROWS = (
+_OWN_ROWS = (
     _row("Qwen3MoeForCausalLM", _QWEN3_MOE, "num_experts", "head_dim", _WIDTH),
     # Its config counts three MTP modules, but no repository of the family holds their weights:
     # MiniMax-AI/MiniMax-M2.5 issue 8 (2026-03-02).
@@ -384,3 +406,159 @@ ROWS = (
         nested="text_config",
     ),
 )
+
+
+# LG K-EXAONE.
+#
+# Names and shapes: exaone_moe of Hugging Face transformers 5.23 with its table of published names.
+
+
+def _shared(config: Config) -> int:
+    return int(config["moe_intermediate_size"] * config.get("num_shared_experts", 1))
+
+
+_K_EXAONE = Decoder(
+    qk_norm="head",
+    bias="none",
+    mlps=Experts(
+        "num_experts",
+        score="e_score_correction_bias",
+        shared_width=_shared,
+        is_dense=DenseLayers(1, flags="is_moe_layer"),
+    ),
+)
+
+
+_K_EXAONE_ROWS = tuple(
+    Architecture(
+        name,
+        "gqa_window",
+        (*COMMON, *GQA, "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+        _K_EXAONE,
+        experts_field="num_experts",
+    )
+    for name in ("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM")
+)
+
+
+# Tencent Hy3: every layer but the first has routed experts and a shared one.
+#
+# Names and shapes: hy_v3 of Hugging Face transformers 5.23 with its table of published names. Its
+# layer for multi-token prediction is left out.
+
+
+_HY3 = Decoder(
+    qk_norm="head",
+    bias="none",
+    mlps=Experts(
+        "num_experts",
+        gate="router.gate",
+        score="expert_bias",
+        shared="shared_mlp",
+        shared_width=shared_width,
+        is_dense=DenseLayers(1),
+    ),
+)
+
+_HY3_ROWS = (
+    Architecture(
+        "HYV3ForCausalLM",
+        "gqa",
+        (
+            *(*COMMON, *GQA, "intermediate_size", "moe_intermediate_size"),
+            *("num_experts", "num_experts_per_tok"),
+        ),
+        _HY3,
+        experts_field="num_experts",
+    ),
+)
+
+
+# Mixtures of experts whose attention has parts or names of its own: Ling of inclusionAI, and
+# Trinity of Arcee.
+#
+# Names and shapes: models/modeling_bailing_moe.py of github.com/inclusionAI/Ling and
+# models/modeling_bailing_moe_v2.py of github.com/inclusionAI/Ling-V2, the width of the shared
+# expert and the router's bias as SGLang reads them (python/sglang/srt/models/bailing_moe.py), and
+# afmoe of Hugging Face transformers 5.23. Layers for multi-token prediction, which no published
+# file of either was seen to have, are left out.
+
+
+_LING_EXPERTS = Experts("num_experts", shared_width=shared_width, is_dense=DenseLayers())
+
+
+def _ling(config: Config) -> list[Tensors]:
+    """Query, key and value in one tensor, under names of GLM's."""
+    scored = config.get("moe_router_enable_expert_bias")
+    decoder = Decoder(ends=("word_embeddings", "norm"), mlps=_LING_EXPERTS)
+    if scored:
+        decoder = replace(decoder, mlps=replace(_LING_EXPERTS, score="gate.expert_bias"))
+    layer, every = "model.layers.{layer}", tuple(range(config["num_hidden_layers"]))
+    attention = _ling_attention(f"{layer}.attention", config, every)
+    return [*decoder.without_attention(config), *attention]
+
+
+def _ling_attention(module: str, config: Config, layers: Layers) -> list[Tensors]:
+    hidden, width = config["hidden_size"], head_dim(config)
+    query, key = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
+    joint = query + 2 * key
+    tensors = [
+        linear(f"{module}.query_key_value", joint, hidden, "attention", layers),
+        linear(f"{module}.dense", hidden, query, "attention", layers),
+    ]
+    if config.get("use_qkv_bias"):
+        tensors.append(Tensors(f"{module}.query_key_value.bias", (joint,), "attention", layers))
+    if config.get("use_bias"):
+        tensors.append(Tensors(f"{module}.dense.bias", (hidden,), "attention", layers))
+    if config.get("use_qk_norm"):
+        tensors += [
+            Tensors(f"{module}.{name}_layernorm.weight", (width,), "norm", layers)
+            for name in ("query", "key")
+        ]
+    return tensors
+
+
+_TRINITY = Decoder(
+    norms=(
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_mlp_layernorm",
+        "post_mlp_layernorm",
+    ),
+    qk_norm="head",
+    mlps=Experts(
+        "num_experts",
+        gate="router.gate",
+        score="expert_bias",
+        shared_width=shared_width,
+        is_dense=DenseLayers(field="num_dense_layers"),
+    ),
+)
+
+
+def _trinity(config: Config) -> list[Tensors]:
+    """The attention's output goes through a gate of its width."""
+    every = tuple(range(config["num_hidden_layers"]))
+    query, hidden = config["num_attention_heads"] * head_dim(config), config["hidden_size"]
+    gate = linear("model.layers.{layer}.self_attn.gate_proj", query, hidden, "attention", every)
+    return [*_TRINITY(config), gate]
+
+
+_REQUIRED = (*COMMON, *GQA, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
+
+_LING_ROWS = (
+    *(
+        Architecture(name, "gqa", _REQUIRED, _ling, experts_field="num_experts")
+        for name in ("BailingMoeForCausalLM", "BailingMoeV2ForCausalLM")
+    ),
+    Architecture(
+        "AfmoeForCausalLM",
+        "gqa_window",
+        (*_REQUIRED, "intermediate_size"),
+        _trinity,
+        experts_field="num_experts",
+    ),
+)
+
+
+ROWS = (*_OWN_ROWS, *_K_EXAONE_ROWS, *_HY3_ROWS, *_LING_ROWS)
