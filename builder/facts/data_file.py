@@ -1,18 +1,18 @@
-"""Data files: YAML and JSON of the toolkit, read as typed facts with the line of every error.
+"""Reads data files, YAML or JSON, as typed facts with the line of every error.
 
-A shipped file whose digest stands in `builder/data/index.txt` was validated when the index was
-written, and its data is taken from there: validating it again and parsing YAML would take most of a
-short command's time. Any other one, edited or added, is parsed and validated whenever it is read.
-`python -m maintenance.index_data` validates all files and writes the index: a line for each file
-with its path, the digest of its text, and its data as JSON, but for a file that is JSON itself or
-has keys that are no texts, which JSON would make of them.
+Validating the shipped files and parsing their YAML would take most of a short command's time. So
+the data of a valid one is kept as JSON in the user's cache folder, under a name that changes with
+the file's text and with the toolkit's code, and is read from there the next time. An invalid file
+is never kept; without a cache folder each file is validated whenever it is read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import shutil
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -26,8 +26,8 @@ from ..files import read_text
 from .schema import build
 from .validated import build_validated
 
-INDEX = DATA / "index.txt"
 MAX_BYTES = 20_000_000
+MOST_STATES = 8  # of the code, of which the cache keeps data: half a megabyte each
 
 T = TypeVar("T")
 
@@ -64,16 +64,19 @@ def shipped(name: str, kind: Any) -> Any:
 def read(path: Path, kind: Any) -> Any:
     """That of a file that may change while this process runs."""
     text = read_text(path, BadFacts, MAX_BYTES)
-    if (listed := _listed(path, text)) is not None:
-        return build_validated(kind, json.loads(listed) if listed else _plain_data(path, text))
+    kept = _kept_path(path, text)
+    if kept and (data := _read_kept(kept)) is not None:
+        return build_validated(kind, json.loads(data) if data else _plain_data(path, text))
     value, diagnostics = _read(path, text, kind)
     if diagnostics:
         raise BadFacts(diagnostics)
+    if kept:
+        _keep(kept, path, text)
     return value
 
 
 def validate(path: Path, kind: Any) -> list[Diagnostic]:
-    """Every error of a data file, whether or not the index lists it."""
+    """Every error of a data file, whether or not its data is kept."""
     try:
         text = read_text(path, BadFacts, MAX_BYTES)
     except BadFacts as error:
@@ -81,41 +84,73 @@ def validate(path: Path, kind: Any) -> list[Diagnostic]:
     return _read(path, text, kind)[1]
 
 
-def _listed(path: Path, text: str) -> str | None:
-    """What the index has of a shipped file that was validated with this text; `None` of another."""
-    if not path.is_relative_to(DATA):
+def _kept_path(path: Path, text: str) -> Path | None:
+    """Where the data of a shipped file is kept; `None` for other files and without a cache."""
+    folder = _cache_folder()
+    if folder is None or not path.is_relative_to(DATA):
         return None
-    digest, data = _index().get(path.relative_to(DATA).as_posix(), ("", ""))
-    if digest != _digest(text):
-        return None
-    return data
+    name = f"{path.relative_to(DATA).as_posix()} {text}"
+    return folder / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
 
 
 @cache
-def _index() -> Mapping[str, tuple[str, str]]:
-    """Digest and data by path."""
-    if not INDEX.is_file():
-        return {}
-    rows = (line.split(" ", 2) for line in INDEX.read_text(encoding="utf-8").splitlines())
-    return {path: (digest, data) for path, digest, data in rows}
+def _cache_folder() -> Path | None:
+    """The folder of this code in the user's cache folder; `None` where the user has none."""
+    # `Path.expanduser` raises an error for a user without a home folder.
+    base = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
+    return base / "trtllm-deployment-toolkit" / _code_stamp() if base.is_absolute() else None
 
 
-def index_line(path: Path) -> str:
-    """What the index says of a valid file."""
-    text = path.read_text(encoding="utf-8")
+def _code_stamp() -> str:
+    """Changes with each module of `builder`, as any of them may hold a schema."""
+    size = newest_ns = 0
+    folders = [str(DATA.parent)]
+    while folders:
+        for entry in os.scandir(folders.pop()):
+            if entry.name.endswith(".py"):
+                stat = entry.stat()
+                size += stat.st_size
+                newest_ns = max(newest_ns, stat.st_mtime_ns)
+            elif "." not in entry.name and entry.name != DATA.name and entry.is_dir():
+                folders.append(entry.path)
+    return f"{size}-{newest_ns}"
+
+
+def _read_kept(path: Path) -> str | None:
+    """The JSON that is kept, empty for data that JSON cannot hold; `None` if there is nothing."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return None
+
+
+def _keep(kept: Path, path: Path, text: str) -> None:
+    """Keep the data of a valid file: as JSON, or as an empty text where JSON cannot hold it."""
     plain = _plain_data(path, text)
     data = json.dumps(plain, separators=(",", ":"))
     if path.suffix == ".json" or json.loads(data) != plain:
         data = ""
-    return f"{path.relative_to(DATA).as_posix()} {_digest(text)} {data}\n"
+    with suppress(OSError):  # a cache that cannot be written costs time and changes no result
+        if not kept.parent.is_dir():
+            kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _remove_oldest(kept.parent.parent)
+        new = kept.with_name(f".{kept.name}.{os.getpid()}")
+        try:
+            new.write_text(data, encoding="utf-8")
+            new.replace(kept)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Remove what was kept for all but the newest states of the code."""
+    kept = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    for path in kept[:-MOST_STATES]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _plain_data(path: Path, text: str) -> Any:
     return json.loads(text) if path.suffix == ".json" else load_yaml(text)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read(path: Path, text: str, kind: Any) -> tuple[Any, list[Diagnostic]]:

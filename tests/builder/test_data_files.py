@@ -26,10 +26,9 @@ from builder.errors import BadFacts, ToolkitError
 from builder.facts import data_file
 from builder.facts.schema import Consistent
 from builder.lint import data_files
-from maintenance import index_data
 from tests.conftest import Run
 
-FILES = index_data.files()
+FILES = [path for path in sorted(DATA.rglob("*")) if data_files.schema_of(path)]
 PRESETS = sorted((DATA / "presets").glob("*.yaml"))
 PER_FILE = 5
 
@@ -52,7 +51,7 @@ def test_every_data_file_has_a_schema() -> None:
     others = {path for path in DATA.rglob("*") if path.is_file()} - {*FILES, *PRESETS}
     # Columns, not keys.
     rows = {f"measurements/{name}.csv" for name in ("aggregated", "others", "disaggregated")}
-    assert {name_of(path) for path in others} == {"index.txt", "miniature/words.txt", *rows}
+    assert {name_of(path) for path in others} == {"miniature/words.txt", *rows}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -60,24 +59,75 @@ def test_a_shipped_file_is_valid(path: Path) -> None:
     assert data_files.validate(path) == []
 
 
-def test_the_index_lists_the_files_as_they_are() -> None:
-    """`python -m maintenance.index_data` writes it: a listed file is not read again."""
-    assert data_file.INDEX.read_text() == index_data.index()
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder of a user."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data_file._cache_folder.cache_clear()
+    monkeypatch.setattr(data_file, "_loaded", {})
+    return tmp_path / "cache"
 
 
-def test_a_listed_file_is_read_without_being_validated(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise AssertionError("validated")
+@pytest.fixture(autouse=True)
+def own_cache_folder() -> Iterator[None]:
+    yield
+    data_file._cache_folder.cache_clear()
 
+
+def fail(*_: object) -> None:
+    raise AssertionError("validated")
+
+
+def test_a_valid_file_is_validated_once(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [data_file.read(path, data_files.schema_of(path)) for path in FILES]
+    kept = [path for path in cache_folder.rglob("*") if path.is_file()]
+    assert len(kept) == len(FILES)
     monkeypatch.setattr(data_file, "build", fail)
-    for path in FILES:
+    assert [data_file.read(path, data_files.schema_of(path)) for path in FILES] == first
+
+
+def test_what_is_kept_depends_on_the_text_and_on_the_code(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = DATA / "hardware" / "gb200.yaml"
+    kind, text = data_files.schema_of(path), path.read_text()
+    data_file.read(path, kind)
+    monkeypatch.setattr(data_file, "build", fail)
+    monkeypatch.setattr(data_file, "read_text", lambda *_: f"{text}# edited\n")
+    with pytest.raises(AssertionError, match="validated"):
+        data_file.read(path, kind)
+    monkeypatch.setattr(data_file, "read_text", lambda *_: text)
+    data_file.read(path, kind)
+    monkeypatch.setattr(data_file, "_code_stamp", lambda: "after an edit")
+    data_file._cache_folder.cache_clear()
+    with pytest.raises(AssertionError, match="validated"):
+        data_file.read(path, kind)
+
+
+def test_data_is_kept_for_a_few_states_of_the_code(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = DATA / "hardware" / "gb200.yaml"
+    for stamp in map(str, range(data_file.MOST_STATES + 3)):
+        monkeypatch.setattr(data_file, "_code_stamp", lambda stamp=stamp: stamp)
+        data_file._cache_folder.cache_clear()
         data_file.read(path, data_files.schema_of(path))
+    (folder,) = cache_folder.iterdir()
+    assert {each.name for each in folder.iterdir()} == set(map(str, range(3, 11)))
 
 
-def test_both_ways_of_reading_give_the_same_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    trusted = [data_file.read(path, data_files.schema_of(path)) for path in FILES]
-    monkeypatch.setattr(data_file, "_index", dict)
-    assert [data_file.read(path, data_files.schema_of(path)) for path in FILES] == trusted
+@pytest.mark.parametrize("base", ["/dev/null/cache", "a/relative/one"])
+def test_a_user_without_a_cache_folder_reads_the_same(
+    base: str, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = DATA / "hardware" / "gb200.yaml"
+    found = data_file.read(path, data_files.schema_of(path))
+    monkeypatch.setenv("XDG_CACHE_HOME", base)
+    data_file._cache_folder.cache_clear()
+    assert data_file.read(path, data_files.schema_of(path)) == found
+    assert not Path(base).exists()
 
 
 # Mutations, found by walking the schema and the data side by side.
