@@ -12,7 +12,7 @@ from ..errors import BadFacts
 from ..files import read_text
 from . import roofline
 from .kriging import Scales
-from .measurements import MEASUREMENT_INDEX, MEASUREMENTS
+from .measurements import MEASUREMENT_INDEX, MEASUREMENTS, DisaggregatedRow, Row
 from .models import MeasuredModels
 
 FACTORS = MEASUREMENTS / "factors.json"
@@ -39,6 +39,8 @@ SCHEMAS: Mapping[str, Any] = {
     },
     "measurements/index.yaml": MEASUREMENT_INDEX,
     "measurements/models.yaml": MeasuredModels,
+    "measurements/disaggregated.csv": DisaggregatedRow,
+    "measurements/*.csv": Row,
 }
 
 

@@ -10,13 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal
+from typing import Annotated, Literal
 
 from ..documents import DATA
 from .data_file import load as load_file
-from .schema import Positive, Text
+from .schema import Check, Positive, Text
 
 ENGINES = DATA / "engines"
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Every engine, sorted."""
+    return tuple(sorted(path.stem for path in ENGINES.glob("*.yaml")))
+
+
+EngineName = Annotated[
+    str, Check(lambda text: text in names(), "must be the name of a file in builder/data/engines")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +124,6 @@ class Engine:
     sides_remedy: Text | None = None
     cpu_build: CpuBuild | None = None
     other_meanings: Mapping[str, Text] = field(default_factory=dict, hash=False)
-
-
-@cache
-def names() -> tuple[str, ...]:
-    """Every engine, sorted."""
-    return tuple(sorted(path.stem for path in ENGINES.glob("*.yaml")))
 
 
 def load(name: str) -> Engine:

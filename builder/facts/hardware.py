@@ -10,9 +10,16 @@ from ..documents import DATA
 from ..errors import BadInput
 from .data_file import load as load_file
 from .data_file import names
-from .schema import Positive, Sourced, Text, at_least
+from .schema import Positive, Sourced, Text, at_least, one_of
+from .weight_layouts import PRECISIONS
 
 HARDWARE = DATA / "hardware"
+
+# Those of GPUs with matrix units for 16 bits, times ten (NVIDIA, CUDA GPU Compute Capability).
+COMPUTE_CAPABILITIES = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
+
+ComputeCapability = Annotated[int, one_of(COMPUTE_CAPABILITIES)]
+Precision = Annotated[str, one_of(PRECISIONS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +36,8 @@ class Gpu:
 
     name: str
     product: Text
-    sm: Sourced[Annotated[int, at_least(50)]]
-    precisions: Sourced[tuple[Text, ...]]
+    sm: Sourced[ComputeCapability]
+    precisions: Sourced[tuple[Precision, ...]]
     memory_cuda_mib: Sourced[Annotated[int, at_least(1024)]]
     memory_nvidia_smi_mib: Sourced[Annotated[int, at_least(1024)] | None]
     memory_nominal_gb: Sourced[Positive]

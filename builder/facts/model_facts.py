@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from .architecture import ARCHITECTURES, Config
-from .schema import Consistent, Positive, Sourced, Text
+from .quantization_fields import MIXED
+from .schema import Consistent, Positive, Sourced, Text, one_of
+from .weight_layouts import FORMATS
 
 V = TypeVar("V")
 
@@ -88,12 +90,12 @@ _MODEL_CONFIG: Any = {
 }
 # The fields of a `hf_quant_config.json`.
 _QUANTIZATION: Any = {
-    "quant_algo?": Text,
+    "quant_algo?": Annotated[str, one_of((*FORMATS, MIXED))],
     "kv_cache_quant_algo?": Literal["FP8", "NVFP4"] | None,
     "group_size?": int,
     "exclude_modules?": [Text],
     # Of a mixed checkpoint; `*` stands for a number, a name for the modules below it as well.
-    "quantized_layers?": {"*": {"quant_algo": Text, "group_size?": int}},
+    "quantized_layers?": {"*": {"quant_algo": Annotated[str, one_of(FORMATS)], "group_size?": int}},
 }
 
 

@@ -64,6 +64,11 @@ def at_least(minimum: float) -> Check:
     return Check(lambda value: value >= minimum, f"must be >= {minimum}")
 
 
+def one_of(names: Collection[object]) -> Check:
+    """A condition for values that name something, such as a row of another table."""
+    return Check(lambda value: value in names, f"must be one of {', '.join(map(str, names))}")
+
+
 Positive = typing.Annotated[int, at_least(1)]
 Text = typing.Annotated[str, Check(lambda text: bool(text.strip()), "must not be empty")]
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from ..documents import DATA
 from .data_file import load as load_file
+from .engines import EngineName
 from .schema import Positive, Text
 
 SERVERS = DATA / "servers"
@@ -96,7 +97,7 @@ class Server:
 
     name: Text
     title: Text
-    engines: tuple[Text, ...]
+    engines: tuple[EngineName, ...]
     roles: tuple[ServerRole, ...]
     program: Text
     router: tuple[Text, ...] | None

@@ -67,6 +67,9 @@ FORMATS: Mapping[str, Format] = {
     "W8A8_INT8": Format(8, 1.0),
 }
 
+# What a GPU can compute in: what the formats need, and BF16.
+PRECISIONS = ("BF16", *(row.arithmetic for row in FORMATS.values() if row.arithmetic))
+
 
 @dataclass(frozen=True, slots=True)
 class Weight:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic
 from ..documents import DATA
+from ..errors import BadFacts
 from ..facts import data_file
 
 
@@ -110,9 +111,23 @@ def _is_copy(folder: Path) -> bool:
 
 def validate(path: Path) -> list[Diagnostic]:
     """Every error of a data file, each with file, line, key and remedy."""
+    if path.suffix == ".csv":
+        return _row_faults(path)
     found = data_file.validate(path, schema_of(path))
     name = path.stem if path.parent.name in ("hardware", "engines", "servers") else ""
     if name and not found and (given := data_file.read(path, schema_of(path)).name) != name:
         where = f"{path}:1: name"
         found = [Diagnostic(where, f"{given} is not the name of the file", f"write {name}")]
     return found
+
+
+def _row_faults(path: Path) -> list[Diagnostic]:
+    """Every error of a file of measurements."""
+    from ..estimates import measurements
+
+    of_pools = schema_of(path) is measurements.DisaggregatedRow
+    try:
+        (measurements.read_disaggregated if of_pools else measurements.read)(path)
+    except BadFacts as error:
+        return error.diagnostics
+    return []

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from .. import engines
-from ..engines import Engine
-from ..schema import Check, Consistent, Text
+from ..engines import Engine, EngineName
+from ..schema import Check, Consistent, Text, one_of
 
 Fault = tuple[str, str]
 """A dotted path in the table, and what is wrong there."""
@@ -20,16 +20,19 @@ MAX_DEPTH = 20  # of options within options
 
 Scalar = bool | int | float | str | None
 ReleaseName = Annotated[str, Check(lambda text: not set(text) & set(" \t\n"), "must be one word")]
-EngineName = Annotated[
-    str, Check(lambda text: text in engines.names(), "must be the name of an engine")
-]
 Evidence = Literal["documented", "assumed"]
 
+
+OPTION_TYPES = (
+    *("int", "float", "bool", "str", "any", "object"),
+    *("enum", "list", "mapping", "either", "record", "union"),
+)
+FLAG_TYPES = (*OPTION_TYPES, "flag", "json", "path", "path_or_str")
 
 # One option. `values`, `items` and `of` are needed by type, see `faults`. A `human_readable` number
 # is also given as 8k or 1M.
 OPTION_ROW: Any = {
-    "type?": str,
+    "type?": Annotated[str, one_of(OPTION_TYPES)],
     "values?": [bool | int | float | str],
     "items?": {"*": Any},
     "of?": Any,
@@ -77,7 +80,7 @@ UNION_TYPE: Any = {
 FLAG_ROW: Any = {
     "name": Text,
     "flags": [Text],
-    "type": Text,
+    "type": Annotated[str, one_of(FLAG_TYPES)],
     "values?": [str],
     "default?": Scalar,
     "default_known?": bool,
@@ -230,7 +233,6 @@ _REQUIRED: Mapping[str, tuple[str, Any]] = {
     "record": ("of", str),
     "union": ("of", str),
 }
-_PLAIN = ("int", "float", "bool", "str", "any", "object")
 _NUMBER = (int, float)
 
 
@@ -280,7 +282,7 @@ def _option(row: Any, table: Mapping[str, Any], path: str, depth: int) -> Iterat
     if depth > MAX_DEPTH:
         yield path, "is nested too deeply"
         return
-    if not isinstance(kind, str) or kind not in (*_PLAIN, *_REQUIRED):
+    if kind not in OPTION_TYPES:
         yield f"{path}.type", "is not a type of an option"
         return
     for name in ("default", "effective_default"):

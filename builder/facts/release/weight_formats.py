@@ -12,15 +12,16 @@ from typing import Annotated, Literal
 
 from ...documents import DATA
 from .. import data_file
+from ..hardware import ComputeCapability
 from ..quantization import Quantization
-from ..schema import Check, Text
+from ..schema import Check, Text, one_of
 from ..weight_layouts import FORMATS
 from . import Release, of_all_engines
 from .support import SupportState, compute_capability
 from .version import order
 
 Layers = Literal["linear", "experts"]
-_Format = Annotated[str, Check(lambda name: name in FORMATS, "must be the name of a format")]
+_Format = Annotated[str, one_of(FORMATS)]
 _Version = Annotated[str, Check(lambda text: order(text) is not None, "must be a version")]
 
 _WORST: tuple[SupportState, ...] = ("unsupported", "unknown", "supported")
@@ -38,7 +39,7 @@ class FormatRow:
     layers: Layers | None = None
     since: _Version | None = None
     until: _Version | None = None
-    sm: tuple[int, ...] | None = None
+    sm: tuple[ComputeCapability, ...] | None = None
 
     def fits(self, position: str, sm: int | None) -> bool:
         """Whether it is of a release and a GPU; where none is named, kernels of some GPU count."""
