@@ -130,7 +130,7 @@ def _gather_draft(request: Deployment, folder: Path, known: Known) -> Checkpoint
     try:
         name = request.draft.checkpoint
         return known.get(name) or checkpoint.gather(name, folder)
-    except BadFacts:
+    except (BadFacts, BadInput):
         return None
 
 
@@ -166,7 +166,7 @@ def _gather_checkpoint(reference: str, folder: Path) -> Checkpoint:
     """The facts of a checkpoint; errors inside its folder keep their own place."""
     try:
         return checkpoint.gather(reference, folder)
-    except BadFacts as error:
-        raise BadFacts(
+    except (BadFacts, BadInput) as error:
+        raise type(error)(
             Diagnostic("checkpoint", f"{p.where}: {p.message}", p.fix) for p in error.diagnostics
         ) from None

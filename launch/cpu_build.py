@@ -14,7 +14,7 @@ from typing import Any
 
 from builder import miniature
 from builder.documents import load_yaml_mapping
-from builder.errors import BadFacts
+from builder.errors import BadFacts, BadInput
 from builder.facts import checkpoint as checkpoints
 from builder.facts import release as releases
 from builder.facts.checkpoint import Checkpoint
@@ -134,6 +134,6 @@ def _with_draft(file: Path, engine: Engine, place: Path) -> dict[str, Any]:
     for key in above:
         group = group.get(key) or {}
     if name := group.get(last):
-        with suppress(BadFacts):
+        with suppress(BadFacts, BadInput):
             group[last] = str(_write_configuration(checkpoints.gather(name), place / "draft"))
     return options

@@ -109,20 +109,26 @@ def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> Not
 
 
 def with_checkpoint(target: Target, engine: str, run: Run) -> Target:
-    """The target on the checkpoints that variables name, or else on the bundle's own.
+    """The target on its checkpoints.
 
-    Engines without a GPU take a miniature where that is no folder of this machine, or one of a
-    model without its weights.
+    Engines without a GPU take a miniature where that of the model is no folder of this machine, or
+    one without weights, and say so. Raises `BadInput` for other engines where a path is no folder.
     """
-    named = {name: os.environ.get(name) or value for name, value in target.checkpoints.items()}
-    folders = {name: Path(value).expanduser() for name, value in named.items()}
-    named |= {name: str(path.resolve()) for name, path in folders.items() if path.is_dir()}
+    if not (engine == engines.REFERENCE or engines.uses_cpu_build(engine)):
+        return target.on_checkpoints_of(target.checkpoints)
+    folders = {name: Path(value) for name, value in target.checkpoints.items()}
     folder = folders["CHECKPOINT"]
     is_bare = (folder / "config.json").is_file() and not any(folder.glob("*.safetensors"))
-    on_cpu = engine == engines.REFERENCE or engines.uses_cpu_build(engine)
-    if on_cpu and (is_bare or not folder.is_dir()):
-        return with_miniature(target, engine, run)
-    return target.with_environment(**named)
+    if folder.is_dir() and not is_bare:
+        here = {name: str(path.resolve()) for name, path in folders.items() if path.is_dir()}
+        return target.with_environment(**here)
+    why = "has no weights" if is_bare else "is no folder of this machine"
+    print(
+        f"{target.name}: {folder} {why}; a miniature with random weights stands in for it",
+        file=sys.stderr,
+        flush=True,
+    )
+    return with_miniature(target, engine, run)
 
 
 def with_miniature(target: Target, engine: str, run: Run) -> Target:

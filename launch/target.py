@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,14 +13,17 @@ from builder.bundle import Bundle
 from builder.contents import STARTERS
 from builder.diagnostics import Diagnostic, nearest
 from builder.errors import BadInput, DamagedBundle, NotReady
+from builder.facts import model_names, servers
 from builder.facts import release as releases
-from builder.facts import servers
+from builder.files import is_folder
 from supervisor.ports import free_ports, listen
 
 from . import access
 from .access import Access, ClientFiles
 
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+# Variables that name checkpoints: that of the model, and of a draft if it has one.
+CHECKPOINTS = ("CHECKPOINT", "DRAFT_CHECKPOINT")
 # Variables that name files of this machine.
 FILES = ("SERVE_KEY_FILE", "SERVE_TLS_CERTIFICATE", "SERVE_TLS_KEY", "SERVE_TLS_CLIENT_CA")
 # What a server without a word on it may take to stop: running requests, and a little more.
@@ -64,9 +68,8 @@ class Target:
 
     @property
     def checkpoints(self) -> dict[str, str]:
-        """The variables that name checkpoints: that of the model, and of a draft if it has one."""
-        names = ("CHECKPOINT", "DRAFT_CHECKPOINT")
-        return {name: self.environment[name] for name in names if name in self.environment}
+        """The variables that name checkpoints."""
+        return {name: self.environment[name] for name in CHECKPOINTS if name in self.environment}
 
     @property
     def urls(self) -> dict[str, str]:
@@ -104,6 +107,16 @@ class Target:
         }
         return replace(self, ports={**self.ports, **numbers}).with_environment(**named)
 
+    def on_checkpoints_of(self, environment: Mapping[str, str]) -> Target:
+        """The target on the checkpoints that variables of an environment name, where it has them.
+
+        Raises `BadInput` for every path that is no folder.
+        """
+        named = named_checkpoints(environment)
+        return self.with_environment(
+            **{name: value for name, value in named.items() if name in self.environment}
+        )
+
     def with_environment(self, **changes: str) -> Target:
         return replace(self, environment={**self.environment, **changes})
 
@@ -138,6 +151,24 @@ class Target:
                 )
         if diagnostics:
             raise NotReady(diagnostics)
+
+
+def named_checkpoints(environment: Mapping[str, str]) -> dict[str, str]:
+    """The checkpoints that variables of an environment name, folders by their whole paths.
+
+    Raises `BadInput` for every path that is no folder.
+    """
+    named = {name: environment[name] for name in CHECKPOINTS if environment.get(name)}
+    missing = []
+    for name, value in named.items():
+        if is_folder(folder := Path(os.path.expanduser(value))):  # noqa: PTH111, as of no user
+            named[name] = str(folder.resolve())
+        elif model_names.is_path(value):
+            row = model_names.no_folder(value)
+            missing.append(Diagnostic(name, f"{row.where}: {row.message}", row.fix))
+    if missing:
+        raise BadInput(missing)
+    return named
 
 
 def _port(variable: str, text: str) -> int:

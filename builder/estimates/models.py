@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from ..errors import BadFacts
+from ..errors import BadFacts, BadInput
 from ..facts import checkpoint, data_file, engines, hardware, model_names
 from ..facts.checkpoint import Checkpoint
 from ..facts.schema import Text
@@ -113,7 +113,7 @@ def facts_of(reference: str) -> Checkpoint | None:
         if reference in models:
             return checkpoint.gather(models[reference].shape)
         return checkpoint.gather(_shipped(reference) or reference)
-    except BadFacts:
+    except (BadFacts, BadInput):
         return None
 
 

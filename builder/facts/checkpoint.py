@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, either, is_misspelling
-from ..errors import BadFacts
+from ..errors import BadFacts, BadInput
 from ..files import is_folder, is_there, load_json_mapping
 from . import checkpoint_files, checkpoint_tensors, data_file, model_names, schema
 from .architecture import ARCHITECTURES, NESTED, Architecture, Config
@@ -131,7 +131,8 @@ def gather(reference: str, base: Path = Path()) -> Checkpoint:
     """The facts of `reference`: a hub name that ships, or a folder, relative to `base`.
 
     A name that ships means the same in every working folder; write `./name` for a folder of that
-    name. In another spelling, it gives way to a folder. Raises `BadFacts` with every error found.
+    name. In another spelling, it gives way to a folder. Raises `BadInput` for a path that is no
+    folder, else `BadFacts` with every error found.
     """
     if shipped := shipped_file(reference, exact=True):
         return read_shipped(shipped)
@@ -141,6 +142,8 @@ def gather(reference: str, base: Path = Path()) -> Checkpoint:
         return read_folder(folder)
     if shipped := shipped_file(reference):
         return read_shipped(shipped)
+    if model_names.is_path(reference):
+        raise BadInput(model_names.no_folder(reference, base))
     raise BadFacts(model_names.unknown(reference))
 
 

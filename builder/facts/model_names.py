@@ -5,8 +5,10 @@ about a name or a folder that is of none.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 
@@ -75,11 +77,41 @@ def _spelling(name: str, reference: str) -> str:
     return re.sub(r"-fp4\b", "-nvfp4", whole.casefold())
 
 
+def is_path(reference: str) -> bool:
+    """Whether a reference is a path by its form: a name on the hub has one slash at most, inside.
+
+    >>> is_path("~/llama"), is_path("models/llama/8b"), is_path("llama/")
+    (True, True, True)
+    >>> is_path("openai/gpt-oss-120b"), is_path("https://huggingface.co/openai/gpt-oss-120b")
+    (False, False)
+    """
+    if reference.startswith((".", "/", "~")):
+        return True
+    if _PREFIX.match(reference.strip()):
+        return False
+    return hub_name(reference).count("/") > 1 or reference.endswith("/")
+
+
+def no_folder(path: str, base: Path = Path()) -> Diagnostic:
+    """That a path is no folder, and the nearest of its parents that is one."""
+    whole = (base / os.path.expanduser(path)).absolute()  # noqa: PTH111, which knows no unknown user
+    if is_there(whole):
+        return Diagnostic(path, "is a file", f"give its folder: {whole.parent}")
+    missing, nearest = whole, whole.parent
+    while not is_folder(nearest) and nearest != nearest.parent:
+        missing, nearest = nearest, nearest.parent
+    found = f"the nearest parent that exists is {nearest}"
+    with suppress(OSError):  # a folder that others may not list
+        inside = [entry.name for entry in os.scandir(nearest) if entry.is_dir()]
+        if near := closest(missing.name, inside):
+            meant = nearest / near / whole.relative_to(missing)
+            found += f"; did you mean {meant if is_folder(meant) else nearest / near}?"
+    return Diagnostic(path, "there is no such folder", found)
+
+
 def unknown(reference: str) -> Diagnostic:
     """That a reference is neither a known name nor a folder, and what to do."""
     what = "is neither a name whose facts ship with the toolkit nor a folder"
-    if reference.startswith((".", "/", "~")):
-        return Diagnostic(reference, what, _UNKNOWN)
     names, given = known_names(), hub_name(reference)
     close = _other_signs(given, names) or closest(given, (*names, *known_aliases()))
     alike = sorted(name for name in names if _series(name) == _series(given) != "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, Location, Severity, closest, located, nearest
 from ..documents import Variable, Yaml, value_at
-from ..errors import BadFacts
+from ..errors import BadFacts, BadInput
 from ..facts import hardware, model_names
 from ..rules.context import RuleContext
 from .embedded_formats import surroundings
@@ -72,7 +72,7 @@ def find(name: str) -> Checkpoint | None:
     shipped = model_names.shipped_file(_on_the_hub(name))
     try:
         return checkpoint.read_shipped(shipped) if shipped else checkpoint.gather(name)
-    except BadFacts:
+    except (BadFacts, BadInput):
         return None
 
 

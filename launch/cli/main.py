@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -200,6 +201,7 @@ def _up(options: argparse.Namespace) -> None:
     requirements = requirements_from(options)
     found = trust.read(options.bundle, requirements)
     served = with_access(target.read_one(found, options.target), options)
+    served = served.on_checkpoints_of(os.environ)
     served.check_ports()
     used = engine.choose(options.engine, found.launch["engine"]["name"])
     with (
@@ -209,6 +211,7 @@ def _up(options: argparse.Namespace) -> None:
         _say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
         copy = trust.private_copy(found, its_run.folder / trust.COPY, requirements)
         served = with_access(target.read(copy, served.name), options)
+        served = served.on_checkpoints_of(os.environ)
         served = serving.with_checkpoint(served, used, its_run)
         with serving.serve(
             served,
@@ -265,16 +268,18 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _rehearse(options: argparse.Namespace) -> None:
-    from .. import trust
+    from .. import target, trust
     from ..interrupts import Interrupts
 
     requirements = requirements_from(options)
     found = trust.read(options.bundle, requirements)
+    for name, value in target.named_checkpoints(os.environ).items():
+        _say(f"{name}={value} of this environment: not used; up serves a checkpoint")
     timeout_s = options.timeout or REHEARSAL_START_TIMEOUT_S
     rows = []
     with Interrupts() as interrupts:
         with interrupts.held():  # numpy takes an interrupt while it loads for a fault of its own
-            from .. import engine, rehearsal, target
+            from .. import engine, rehearsal
             from .. import run as runs
             from . import text_tables
         wanted = engine.choose_without_gpu(options.engine, found.launch["engine"]["name"])

@@ -15,6 +15,7 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
 from supervisor.state import ServiceFolder
 
+from .. import engine as engines
 from ..interrupts import Interrupts
 from ..slurm import jobs, rolling_update, scheduler, services, submission
 from ..slurm.submission import Submission
@@ -307,6 +308,8 @@ def _order(options: argparse.Namespace) -> Submission:
     if ignored := scheduler.ignored_options():
         remedy = "give them with --sbatch, or in the profile of the site"
         say(f"{', '.join(ignored)} of this environment: not used; {remedy}")
+    if options.engine == engines.REFERENCE:
+        say("a miniature with random weights stands in for the checkpoint")
     return submission.read_bundle(options.bundle, options.state, options.sbatch, options.engine)
 
 

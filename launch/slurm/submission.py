@@ -19,6 +19,7 @@ from supervisor.state import JobFolder, ServiceFolder
 
 from .. import engine as engines
 from .. import trust
+from ..target import named_checkpoints
 from . import description, jobs, scheduler, services
 from .jobs import LAST_LINES, Say
 
@@ -159,7 +160,10 @@ class Submission:
 def read_bundle(
     folder: Path, root: Path | None, options: Sequence[str] = (), engine: str | None = None
 ) -> Submission:
-    """A bundle that is whole and has a job. Raises `BadInput` or `DamagedBundle`."""
+    """A bundle that is whole and has a job. Raises `BadInput` or `DamagedBundle`.
+
+    The reference engine serves a miniature, whatever checkpoint the environment names.
+    """
     _check_options(options)
     bundle = bundles.read(folder)
     document = state.read_json(bundle.folder / "slurm" / "service.json")
@@ -169,7 +173,7 @@ def read_bundle(
     description.check(document, bundle.folder / "slurm" / "service.json")
     service = ServiceFolder(services.root(root, document), document["name"])
     _check_writable(service.root)
-    variables: dict[str, str] = {}
+    variables = named_checkpoints(os.environ)
     if engine == engines.REFERENCE:
         prepared = service.root / ".reference" / bundle.digest[:16]
         variables = _reference_engine(bundle, prepared)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from builder.errors import BadFacts
+from builder.errors import BadFacts, BadInput
 from builder.facts import checkpoint, checkpoint_files, model_names
 from builder.facts.architecture import ARCHITECTURES
 from tests.builder.conftest import Say
@@ -235,6 +235,38 @@ def test_an_unknown_model_lists_the_known_ones_and_the_next_step() -> None:
     assert "did you mean" not in text
     assert "download config.json" in text
     assert all(name in text for name in model_names.known_names())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{0}/modles/llama", "; the nearest parent that exists is {0}; did you mean {0}/models/ll"),
+        ("{0}/models/nothing/x", "no such folder; the nearest parent that exists is {0}/models"),
+        ("./nothing", "no such folder; the nearest parent that exists is {0}"),
+        ("~/nothing", "no such folder; the nearest parent that exists is {0}/home"),
+        ("~nobody-here/x", "no such folder; the nearest parent that exists is {0}"),
+        ("one/two/three", "no such folder; the nearest parent that exists is {0}"),
+        ("nothing/", "no such folder; the nearest parent that exists is {0}"),
+        ("{0}/models/llama/weights.gguf", "is a file; give its folder: {0}/models/llama"),
+        ("/" + "a" * 300, "nearest parent that exists is /"),
+    ],
+)
+def test_a_path_that_is_no_folder_is_bad_input_and_names_its_nearest_parent(
+    given: str, said: str, builder: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a model without facts: for those there are other words, and exit status 3."""
+    (tmp_path / "models/llama").mkdir(parents=True)
+    (tmp_path / "models/llama/weights.gguf").touch()
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    given, said = given.format(tmp_path), said.format(tmp_path)
+    with pytest.raises(BadInput, match=re.escape(said)):
+        checkpoint.gather(given)
+    for words in (["inspect", given], ["plan", "llama-tiny", "--set", f"checkpoint={given}"]):
+        done = builder(*words)
+        assert done.returncode == 2, words
+        assert said in done.stderr
 
 
 def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:

@@ -90,8 +90,8 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "missing checkpoint": (
         edited("nvidia/DeepSeek-V3.2-NVFP4", "/models/absent"),
-        3,
-        [":2: checkpoint: /models/absent: is neither a name whose facts ship"],
+        2,
+        [":2: checkpoint: /models/absent: there is no such folder; the nearest parent that exists"],
     ),
     "unknown release": (
         edited("1.2.1", "0.21.0"),

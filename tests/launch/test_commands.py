@@ -60,6 +60,27 @@ def test_wrong_arguments_are_bad_input(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["up", "rehearse"])
+@pytest.mark.parametrize("path", ["/no/such/folder", "./nosuch", "~/nosuch", "README"])
+def test_a_checkpoint_that_is_no_folder_is_refused_before_anything_is_made(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, path: str
+) -> None:
+    (tmp_path / "README").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CHECKPOINT", path if path != "README" else str(tmp_path / path))
+    monkeypatch.setenv("DRAFT_CHECKPOINT", "/absent")
+    done = run(verb, bundle.folder, "--target", "triton", cwd=tmp_path)
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    near = {"/no/such/folder": "exists is /", "README": f"is a file; give its folder: {tmp_path}"}
+    assert first.startswith("error: CHECKPOINT: ")
+    assert first.endswith(
+        near.get(path, f"no such folder; the nearest parent that exists is {tmp_path}")
+    )
+    assert second.startswith("error: DRAFT_CHECKPOINT: /absent: there is no such folder")
+    assert [one.name for one in tmp_path.iterdir()] == ["README"]
+
+
 def test_a_target_with_a_url_is_bad_input() -> None:
     done = run("smoke", "http://127.0.0.1:9", "--target", "triton")
     assert done.returncode == 2

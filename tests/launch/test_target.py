@@ -102,29 +102,57 @@ def test_checkpoint_of_the_environment_wins(
     weights = tmp_path / "weights"
     weights.mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CHECKPOINT", "weights")
+    (weights / "config.json").touch()
+    (weights / "model.safetensors").touch()
+    found = target.read(bundle, "triton").on_checkpoints_of({"CHECKPOINT": "weights"})
     run = create(bundle, "triton", "reference", tmp_path / "run")
-    one = serving.with_checkpoint(target.read(bundle, "triton"), "reference", run)
+    one = serving.with_checkpoint(found, "reference", run)
     assert one.environment["CHECKPOINT"] == str(weights)
 
 
-def test_a_draft_of_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_of_the_environment_wins(tmp_path: Path) -> None:
     drafting = pipeline.render("minimax-m2.5-nvfp4-b300", tmp_path / "bundle")
     (tmp_path / "draft").mkdir()
-    monkeypatch.setenv("DRAFT_CHECKPOINT", str(tmp_path / "draft"))
+    environment = {"DRAFT_CHECKPOINT": str(tmp_path / "draft")}
+    found = target.read(drafting, "triton").on_checkpoints_of(environment)
     run = create(drafting, "triton", "tensorrt_llm", tmp_path / "run")
-    one = serving.with_checkpoint(target.read(drafting, "triton"), "tensorrt_llm", run)
+    one = serving.with_checkpoint(found, "tensorrt_llm", run)
     assert one.environment["DRAFT_CHECKPOINT"] == str(tmp_path / "draft")
     assert one.environment["CHECKPOINT"] == "nvidia/MiniMax-M2.5-NVFP4"
 
 
 def test_a_checkpoint_that_is_not_here_is_left_to_the_real_engine(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("CHECKPOINT", "some/hub-name")
+    found = target.read(bundle, "triton").on_checkpoints_of({"CHECKPOINT": "some/hub-name"})
     run = create(bundle, "triton", "tensorrt_llm", tmp_path / "run")
-    one = serving.with_checkpoint(target.read(bundle, "triton"), "tensorrt_llm", run)
+    one = serving.with_checkpoint(found, "tensorrt_llm", run)
     assert one.environment["CHECKPOINT"] == "some/hub-name"
+
+
+def test_a_miniature_that_stands_in_is_said(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the checkpoint is a name, or a folder without weights."""
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.json").touch()
+    for name, why in {"a-name": "is no folder of this machine", "bare": "has no weights"}.items():
+        place = str(tmp_path / name) if name == "bare" else name
+        found = target.read(bundle, "triton").with_environment(CHECKPOINT=place)
+        run = create(bundle, "triton", "reference", tmp_path / f"run-{name}")
+        one = serving.with_checkpoint(found, "reference", run)
+        assert one.environment["CHECKPOINT"] == str(run.folder / "miniature")
+        said = f"triton: {place} {why}; a miniature with random weights stands in for it\n"
+        assert capsys.readouterr().err == said
+
+
+def test_a_path_of_the_bundle_that_is_not_here_is_refused_for_the_real_engine(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    found = target.read(bundle, "triton").with_environment(CHECKPOINT=str(tmp_path / "none"))
+    run = create(bundle, "triton", "tensorrt_llm", tmp_path / "run")
+    with pytest.raises(BadInput, match=r"CHECKPOINT: \S+/none: there is no such folder"):
+        serving.with_checkpoint(found, "tensorrt_llm", run)
 
 
 def chosen(wanted: str, packages: Path) -> str:

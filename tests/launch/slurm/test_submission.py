@@ -94,6 +94,21 @@ def test_options_that_start_another_kind_of_job_are_refused(
         submission.read_bundle(folder, tmp_path / "state", [option])
 
 
+def test_a_checkpoint_that_is_no_folder_is_refused_and_a_relative_one_is_named_whole(
+    make_bundle: MakeBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job starts long after it was submitted, and in a folder of its own."""
+    folder = make_bundle("bundle").folder
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    monkeypatch.setenv("CHECKPOINT", "weights")
+    found = submission.read_bundle(folder, tmp_path / "state")
+    assert found.environment["CHECKPOINT"] == str(tmp_path / "weights")
+    monkeypatch.setenv("CHECKPOINT", "./wieghts")
+    with pytest.raises(BadInput, match=r"CHECKPOINT: ./wieghts: .* did you mean \S+/weights\?"):
+        submission.read_bundle(folder, tmp_path / "state")
+
+
 @pytest.fixture
 def order(make_bundle: MakeBundle, tmp_path: Path) -> submission.Submission:
     return submission.read_bundle(make_bundle("bundle").folder, tmp_path / "state")
