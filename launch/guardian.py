@@ -20,6 +20,10 @@ ENDED = b"ended\n"
 POLL_S = 0.05
 # For what a server leaves behind: time between being asked to end and being killed.
 LEFTOVER_GRACE_S = 5.0
+# For a server that is asked again, which tells start scripts to kill and to clean up at once.
+AGAIN_GRACE_S = 2.0
+# For a server without its launcher: nobody sees it any more, and its ports and GPU are wanted.
+ALONE_GRACE_S = 10.0
 
 
 def members(group: int, mark: str) -> list[int]:
@@ -63,12 +67,15 @@ def end(
     if not has_ended():
         send([server], signal.SIGTERM)
         wait(grace_s, has_ended)
+    killed = not has_ended()
     left = 0
-    if has_ended():
+    if killed:
+        send([server], signal.SIGTERM)
+        wait(AGAIN_GRACE_S, has_ended)
+    else:
         left = len(members(server, mark))
         send(members(server, mark), signal.SIGTERM)
         wait(LEFTOVER_GRACE_S, lambda: not members(server, mark))
-    killed = not has_ended()
     send(members(server, mark), signal.SIGKILL)
     return killed, left
 
@@ -89,7 +96,8 @@ def main() -> None:
     with Path(log).open("a", encoding="utf-8") as file:
         file.write("The launcher is gone: the server is ended.\n")
     server = int(lines[0]) if lines else -1
-    end(server, mark, float(grace_s), lambda: server not in members(server, mark), wait_until)
+    grace = min(float(grace_s), ALONE_GRACE_S)
+    end(server, mark, grace, lambda: server not in members(server, mark), wait_until)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class ServerProcess:
     The log is appended to, so that what was there stays. Leaving asks the server itself to end and
     lets it end its workers, since workers that got the signal too would drop what the server still
     answers. Whatever is left after that is ended and, where that does not help, killed. Should this
-    process itself be killed, a guardian does the same.
+    process itself be killed, a guardian does the same, within half a minute.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ def serve(
         with interrupts.held():
             stack.enter_context(server)
         server.grace_s = min(stop_grace_s, UNREADY_GRACE_S)
-        stack.push(partial(_say_stopping, target))
+        stack.push(partial(_stopping, target, server))
         progress = ready.Progress(target.name)
         state, elapsed_s = ready.wait(
             server,
@@ -96,9 +96,15 @@ def _with_ascii_paths(target: Target, ascii_path: AsciiName) -> Target:
     return replace(target, folder=ascii_path(target.folder)).with_environment(**named)
 
 
-def _say_stopping(target: Target, _: object, cause: object, __: object) -> None:
+def _stopping(target: Target, server: ServerProcess, _: object, cause: object, __: object) -> None:
     if isinstance(cause, Interrupted):
-        print(f"{target.name}: stopping after {cause}; again to stop at once", file=sys.stderr)
+        say_stopping(target, server, cause)
+
+
+def say_stopping(target: Target, server: ServerProcess, cause: Interrupted) -> None:
+    """Say what stops the server, and how long it may take to answer what it has."""
+    limit = f"within {server.grace_s:g} s; again to stop at once"
+    print(f"{target.name}: stopping after {cause}, {limit}", file=sys.stderr, flush=True)
 
 
 def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> NotReady:

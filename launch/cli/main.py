@@ -228,7 +228,7 @@ def _up(options: argparse.Namespace) -> None:
                 while (status := server.exit_status(LOOK_S)) is None:
                     interrupts.check()
             except Interrupted as interrupt:
-                _say(f"{served.name}: stopping after {interrupt}; again to stop at once")
+                serving.say_stopping(served, server, interrupt)
                 return
             its_run.record(outcome="died", exit_status=status)
             what = f"died with exit status {status} while it served"

@@ -237,6 +237,41 @@ def test_a_killed_launcher_leaves_no_server(tmp_path: Path, program: str) -> Non
     assert "The launcher is gone" in log.read_text()
 
 
+# Answers what it has until it is asked again, as a server that drains does, and then cleans up.
+DRAINS = """
+import signal, sys, time
+asked = []
+def end(*_):
+    asked.append(1)
+    if len(asked) == 2:
+        print("cleaned up", flush=True)
+        sys.exit()
+signal.signal(signal.SIGTERM, end)
+print("serves", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_half_a_minute_after_its_launcher_was_killed_a_server_that_drains_is_gone(
+    tmp_path: Path,
+) -> None:
+    log, before = tmp_path / "server.log", set(marked_processes())
+    program = LAUNCHER.replace("grace_s=5.0", "grace_s=330.0")
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path), DRAINS]) as launcher:
+        wait_until(lambda: log.exists() and "serves" in log.read_text(), END_S)
+        launcher.kill()
+    wait_until(lambda: set(marked_processes()) <= before, 30.0)
+    assert log.read_text().endswith("cleaned up\n")
+
+
+def test_a_server_that_outlasts_its_grace_is_told_so_before_it_is_killed(child: Child) -> None:
+    with child(DRAINS, grace_s=0.3) as server:
+        wait_for_line(server, "serves")
+    assert server.killed
+    assert "cleaned up" in server.last_lines()
+
+
 def test_a_server_that_its_launcher_ended_has_no_guardian_left(child: Child) -> None:
     with child(LEAVES_A_WORKER) as server:
         guardian = server._guardian

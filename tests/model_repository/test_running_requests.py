@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 import sys
 import threading
 import time
@@ -167,6 +168,38 @@ def test_what_outlasts_the_drain_is_aborted_and_told_so(
     assert generations.drain(timeout_s=0.1) == 2
     assert all(result.aborted.is_set() for result in engine.results)
     assert [[one.error.code for one in sender.sent] for sender in senders] == [["cancelled"]] * 2
+
+
+def test_a_drain_waits_for_nobody_where_no_client_is_left(
+    generations: Generations, engine: Engine
+) -> None:
+    """Of a unary request over HTTP Triton does not say that its client left."""
+    start(generations, "a")
+    looks = iter([True, True, False])
+    assert generations.drain(60, lambda: next(looks)) == 1
+    assert engine.results[0].aborted.is_set()
+
+
+def test_a_client_that_left_is_told_from_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Triton keeps the connection of the former, over either protocol and family."""
+    from trtllm_model.watchdog import has_clients
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as http,
+        socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as grpc,
+    ):
+        assert has_clients(), "nothing is known without the ports"
+        monkeypatch.setenv("SERVE_HTTP_PORT", str(http.getsockname()[1]))
+        assert not has_clients(), "nobody is connected to a server that only listens"
+        monkeypatch.setenv("SERVE_GRPC_PORT", str(grpc.getsockname()[1]))
+        for server in (http, grpc):
+            client = socket.create_connection(("127.0.0.1", server.getsockname()[1]))
+            held, _ = server.accept()
+            with held:
+                assert has_clients()
+                client.close()
+                assert held.recv(1) == b""
+                assert not has_clients()
 
 
 def test_a_request_that_is_stopped_before_it_began_is_answered(

@@ -156,6 +156,31 @@ def test_a_stop_lets_streams_end_whole_and_exits_0(begin: Begin) -> None:
     script.assert_ended(0)
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["waits", "has left"])
+def test_a_stop_waits_for_a_unary_request_as_long_as_its_client_does(
+    begin: Begin, is_there: bool
+) -> None:
+    """Triton does not say when that of HTTP has left; the limit of the drain is 240 s."""
+    script = begin()
+    url = f"{script.client.http_url}/v2/models/tensorrt_llm_unary/generate"
+    tokens = 300 if is_there else 100000
+    body = {"text_input": f"tokens={tokens} step_ms=20 name=unary", "max_tokens": tokens}
+    with httpx.Client(trust_env=False, verify=False, timeout=60 if is_there else 1) as client:
+        if not is_there:
+            with pytest.raises(httpx.ReadTimeout):
+                client.post(url, json=body)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(client.post, url, json=body) if is_there else None
+            threading.Event().wait(1)
+            begun_s = time.monotonic()
+            script.signal(signal.SIGTERM)
+            script.assert_ended(0)
+    assert time.monotonic() - begun_s < 60
+    assert ("1 requests were cancelled to unload the model" in script.log) is not is_there
+    if answer:
+        assert answer.result().json()["text_output"].endswith(" 0:299")
+
+
 def test_an_idle_connection_holds_nothing_up(begin: Begin) -> None:
     script = begin()
     with httpx.Client(

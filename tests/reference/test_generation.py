@@ -11,6 +11,7 @@ import pytest
 
 from tensorrt_llm import LLM, SamplingParams
 from tensorrt_llm.llmapi import RequestError
+from tensorrt_llm.logger import logger
 from tests.reference.conftest import DEEPSEEK, EngineOf, mtp
 
 PROMPT = "Once upon a time there was"
@@ -182,9 +183,20 @@ def test_a_prompt_beyond_max_seq_len_fails_in_its_result(engine: EngineOf) -> No
         request.result(60)
 
 
-def test_max_seq_len_cuts_the_output(engine: EngineOf) -> None:
-    output = engine(max_seq_len=8).generate_async([5] * 5, LONG).result(60)
+def test_max_seq_len_cuts_the_output_with_a_warning(
+    engine: EngineOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the engine does, whose log alone has a word of it."""
+    said: list[str] = []
+    monkeypatch.setattr(logger, "warning", lambda text, *values: said.append(text % values))
+    llm = engine(max_seq_len=8)
+    output = llm.generate_async([5] * 5, LONG).result(60)
     assert (output.outputs[0].length, output.outputs[0].finish_reason) == (3, "length")
+    assert said == ["max_tokens 100000 is cut to the 3 that fit into max_seq_len"]
+    for fits in (3, None):
+        params = SamplingParams(max_tokens=fits, ignore_eos=True)
+        assert llm.generate_async([5] * 5, params).result(60).outputs[0].length == 3
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(("prompt", "message"), [([], "no tokens"), ([10**6], "token ids outside")])

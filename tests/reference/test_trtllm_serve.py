@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -19,6 +20,7 @@ import pytest
 from supervisor.ports import free_ports
 from tensorrt_llm import SamplingParams
 from tensorrt_llm.commands import serve
+from tensorrt_llm.server import OpenAIServer
 from tests.reference.conftest import DEEPSEEK, REFERENCE, EngineOf
 
 START_S = 300
@@ -255,6 +257,7 @@ def test_a_stop_string_ends_the_answer(server: Running, greedy_text: str) -> Non
         ("/v1/completions", {"prompt": "a", "stream_options": {}}, "stream_options need stream"),
         ("/v1/completions", {"prompt": [5] * 20_000}, "no room in max_seq_len (20000)"),
         ("/v1/chat/completions", {"messages": []}, "messages: "),
+        ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}, "only text"),
         ("/v1/chat/completions", {**CHAT, "tools": [{}]}, "tools: not supported"),
         ("/v1/chat/completions", {**CHAT, "chat_template": "{{ nope() }}"}, "chat template: "),
         (
@@ -269,14 +272,58 @@ def test_a_bad_request_is_answered_with_an_error(
 ) -> None:
     response = server.post(path, **{**GREEDY, **body})
     error = response.json()
-    assert message in error.pop("message")
+    assert message in error["message"]
+    assert not error.pop("message").startswith(":"), "without a field there is none in front"
     assert response.status_code == 400
     assert error == {"object": "error", "type": "BadRequestError", "param": None, "code": 400}
 
 
 def test_a_body_that_is_no_json_is_answered_with_an_error(server: Running) -> None:
-    response = server.http.post("/v1/completions", content="{nope")
-    assert (response.status_code, response.json()["object"]) == (400, "error")
+    for headers, message in (
+        ({}, "Input should be a valid dictionary"),
+        ({"Content-Type": "application/json"}, "at byte 1: JSON decode error"),
+    ):
+        response = server.http.post("/v1/completions", content="{nope", headers=headers)
+        assert (response.status_code, response.json()["object"]) == (400, "error")
+        assert response.json()["message"].startswith(message)
+
+
+def test_a_server_that_waits_no_longer_says_so(engine: EngineOf) -> None:
+    """To whoever still waits for a whole answer when the time for a stop is over."""
+    llm, sent = engine(DEEPSEEK), list[Any]()
+    body = json.dumps({**GREEDY, "prompt": PROMPT, "max_tokens": 100_000}).encode()
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "raw_path": b"/v1/completions",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+
+    async def ask() -> None:
+        waits = asyncio.Event()
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            waits.set()  # for the client to leave
+            return await asyncio.Future()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        task = asyncio.create_task(OpenAIServer(llm, "m").app(scope, receive, send))
+        await waits.wait()
+        task.cancel("as uvicorn does")
+        await task
+
+    asyncio.run(ask())
+    assert sent[0]["status"] == 503
+    assert json.loads(sent[1]["body"])["message"] == "the server was stopped before the end"
+    quick = SamplingParams(max_tokens=2, ignore_eos=True)
+    assert llm.generate_async("a", quick).result(20).outputs[0].length == 2
 
 
 def test_endpoints_of_the_engine_that_are_not_here_say_so(server: Running) -> None:

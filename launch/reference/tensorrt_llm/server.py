@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,9 @@ class OpenAIServer:
         except (ValueError, RequestError) as fault:
             _abort(requests)
             return self._failure(fault)
+        except asyncio.CancelledError:  # a server that was stopped waits no longer
+            _abort(requests)
+            return JSONResponse(_unavailable("the server was stopped before the end"), 503)
         for request in requests:
             self._record(request)
         return JSONResponse(response.whole())
@@ -205,7 +208,7 @@ class OpenAIServer:
         """The fault of a request is the client's, unless the engine is down."""
         if self._llm._check_health():
             return JSONResponse(error_body(str(fault)), 400)
-        return JSONResponse(error_body(str(fault), "ServiceUnavailableError", 503), 503)
+        return JSONResponse(_unavailable(str(fault)), 503)
 
     async def _stream(
         self, response: OpenAIResponse, requests: Sequence[RequestOutput]
@@ -280,6 +283,10 @@ def _abort(requests: Sequence[RequestOutput]) -> None:
             request.abort()
 
 
+def _unavailable(message: str) -> dict[str, Any]:
+    return error_body(message, "ServiceUnavailableError", 503)
+
+
 def _perf_metrics_json(metrics: RequestPerfMetrics) -> dict[str, Any]:
     """Points in time in seconds; of drafts only where there were some."""
     document = asdict(metrics)
@@ -297,11 +304,14 @@ def _perf_metrics_json(metrics: RequestPerfMetrics) -> dict[str, Any]:
 async def _refuse(request: Request, fault: Exception) -> JSONResponse:
     """A body that is no JSON, or whose fields are wrong."""
     assert isinstance(fault, RequestValidationError)
-    texts = [
-        ".".join(str(part) for part in error["loc"] if part != "body") + f": {error['msg']}"
-        for error in fault.errors()
-    ]
+    texts = [": ".join(filter(None, (_field(error), error["msg"]))) for error in fault.errors()]
     return JSONResponse(error_body("; ".join(texts)), 400)
+
+
+def _field(error: Mapping[str, Any]) -> str:
+    """Where an error is; that of a body which is no JSON has a position in the place of a field."""
+    where = [str(part) for part in error["loc"] if part != "body"]
+    return f"at byte {where[0]}" if error["type"] == "json_invalid" else ".".join(where)
 
 
 async def _not_here() -> JSONResponse:

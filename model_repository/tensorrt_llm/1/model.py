@@ -20,7 +20,7 @@ from trtllm_model.request import parse
 from trtllm_model.response import ResponseSender
 from trtllm_model.termination import Shutdown
 from trtllm_model.unary import ForwardedRequest, RequestListener, make_shared_memory_private
-from trtllm_model.watchdog import Watchdog
+from trtllm_model.watchdog import Watchdog, has_clients
 
 SHUTDOWN_TIMEOUT_S = 30.0
 FAILED_SHUTDOWN_TIMEOUT_S = 5.0
@@ -99,7 +99,7 @@ class TritonPythonModel:
     def _end(self) -> None:
         """Let running requests end, then the engine."""
         assert self._engine is not None
-        late = self._generations.drain(self._settings.drain_timeout_s)
+        late = self._generations.drain(self._settings.drain_timeout_s, has_clients)
         if late:
             pb_utils.Logger.log_warn(f"{late} requests were cancelled to unload the model")
         self._watchdog.close()

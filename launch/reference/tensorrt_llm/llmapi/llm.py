@@ -101,7 +101,7 @@ class LLM:
             what = f"a prompt of {len(tokens)} tokens leaves no room in max_seq_len"
             request.put(RequestError(f"{what} ({self.max_seq_len})"))
         else:
-            self._scheduler.submit(self._sequences(request, room))
+            self._scheduler.submit(self._sequences(request, _fitting(params.max_tokens, room)))
         return request
 
     def generate(
@@ -124,7 +124,7 @@ class LLM:
         requests = [self.generate_async(*pair) for pair in zip(inputs, each, strict=True)]
         return [request.result() for request in requests]
 
-    def _sequences(self, request: RequestOutput, room: int) -> list[Sequence]:
+    def _sequences(self, request: RequestOutput, max_tokens: int) -> list[Sequence]:
         params = request.sampling_params
         seed = random.getrandbits(62) if params.seed is None else params.seed
         return [
@@ -135,7 +135,7 @@ class LLM:
                 self.args,
                 self.tokenizer,
                 self._ends(params),
-                min(params.max_tokens or room, room),
+                max_tokens,
                 (seed + index) % 2**63,
                 self._bad_words(params),
             )
@@ -215,6 +215,18 @@ class LLM:
 
     def __exit__(self, *exception: object) -> None:
         self.shutdown()
+
+
+def _fitting(wanted: int | None, room: int) -> int:
+    """The tokens that a request may have: more than fit are cut to what fits, with a warning.
+
+    Source: NVIDIA/TensorRT-LLM, `_deduce_max_tokens` of tensorrt_llm/executor/base_worker.py, from
+    1.1 to 1.3 development (000bd1a6): a prompt that leaves no room is refused, `max_tokens` is cut.
+    """
+    if wanted is None or wanted <= room:
+        return wanted or room
+    logger.warning("max_tokens %d is cut to the %d that fit into max_seq_len", wanted, room)
+    return room
 
 
 def _is_prompt(inputs: Any) -> bool:

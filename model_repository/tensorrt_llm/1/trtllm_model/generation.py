@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
@@ -30,6 +30,8 @@ from .termination import EngineFailure
 # How long an aborted request may take to end while the model is unloaded.
 ABORT_TIMEOUT_S = 10.0
 KV_CACHE_PERIOD_S = 1.0
+# How often it is seen whether clients are there while the model is unloaded.
+CLIENTS_PERIOD_S = 0.5
 
 
 class Generations:
@@ -99,12 +101,16 @@ class Generations:
         """Abort what the engine still does for these."""
         self._loop.call_soon_threadsafe(_cancel, list(streams))
 
-    def drain(self, timeout_s: float) -> int:
-        """Wait for running requests, cancel those that take longer, and end all threads.
+    def drain(self, timeout_s: float, has_clients: Callable[[], bool] = lambda: True) -> int:
+        """Wait for running requests, cancel those that take longer or that no client waits for any
+        more, and end all threads.
 
         Returns how many requests had to be cancelled.
         """
-        late = self._wait_until_idle(timeout_s)
+        end_s = time.monotonic() + timeout_s
+        late = self.running()
+        while late and has_clients() and (left_s := end_s - time.monotonic()) > 0:
+            late = self._wait_until_idle(min(left_s, CLIENTS_PERIOD_S))
         if late:
             self.cancel(late)
             self._wait_until_idle(ABORT_TIMEOUT_S)

@@ -10,10 +10,12 @@ more while requests run.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
 import traceback
+from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
@@ -28,6 +30,28 @@ TICKS = 9
 # For all clients together, at about 0.1 ms each. At the default period, above 22 of them each is
 # asked less often for it: 256 every 1.7 s.
 MOST_QUESTIONS_PER_S = 150
+# Where requests come in, and the kernel's tables of connections with their states.
+PORTS = ("SERVE_HTTP_PORT", "SERVE_GRPC_PORT")
+CONNECTIONS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+ESTABLISHED = "01"
+
+
+def has_clients() -> bool:
+    """Whether a client may be connected to this server: `False` is certain.
+
+    Of one that left, Triton keeps the connection as long as its request runs, but half closed.
+    """
+    ports = [f":{int(os.environ[name]):04X}" for name in PORTS if name in os.environ]
+    tables = [path for path in CONNECTIONS if path.exists()]
+    if not (ports and tables):
+        return True
+    for path in tables:
+        with path.open() as rows:
+            for row in rows:
+                _, address, _, state, _ = row.split(maxsplit=4)
+                if state == ESTABLISHED and address.endswith(tuple(ports)):
+                    return True
+    return False
 
 
 class Watchdog:
