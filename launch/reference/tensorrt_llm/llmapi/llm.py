@@ -220,8 +220,8 @@ class LLM:
 def _fitting(wanted: int | None, room: int) -> int:
     """The tokens that a request may have: more than fit are cut to what fits, with a warning.
 
-    Source: NVIDIA/TensorRT-LLM, `_deduce_max_tokens` of tensorrt_llm/executor/base_worker.py, from
-    1.1 to 1.3 development (000bd1a6): a prompt that leaves no room is refused, `max_tokens` is cut.
+    Source: NVIDIA/TensorRT-LLM@000bd1a6 (1.3), `_deduce_max_tokens` in
+    tensorrt_llm/executor/base_worker.py; the same before 1.2.1. No answer tells of the cut.
     """
     if wanted is None or wanted <= room:
         return wanted or room
