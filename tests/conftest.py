@@ -11,6 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from builder import miniature
 from builder.facts import advisories, checkpoint, images
@@ -20,6 +23,14 @@ ROOT = Path(__file__).parent.parent
 
 # Marks the processes of a session's launch tests, apart from those of others on this machine.
 LAUNCH_TAG = "LAUNCH_TEST_SESSION"
+
+# Generated examples are the same on every run, so that only what a change touches can fail it;
+# `--hypothesis-profile anew` makes others. Hypothesis also draws numbers of the modules that happen
+# to be imported, of which a change anywhere would change all examples: it gets none.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("anew", deadline=None, print_blob=True)
+settings.load_profile("fixed")
+providers._get_local_constants = Constants
 
 # Ten thousand tests are collected and stay.
 gc.set_threshold(50_000)

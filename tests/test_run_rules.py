@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests import again, skipping_run
 from tests.conftest import ROOT
@@ -79,3 +85,26 @@ def test_few_failures_of_a_whole_run_are_run_again_by_name() -> None:
     assert again.names(few) == expected
     assert again.names([*few, "tests/d.py::t"]) == []
     assert again.names(["gw2"]) == []
+
+
+def test_generated_examples_do_not_depend_on_what_else_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a number in a module that a test never uses would change its examples."""
+
+    def examples() -> list[int]:
+        found = []
+
+        @given(st.integers(0, 10**9))
+        def take(number: int) -> None:
+            found.append(number)
+
+        take()
+        return found
+
+    before = examples()
+    (tmp_path / "of_another_room.py").write_text(f"NUMBERS = {list(range(1001, 1101))}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("of_another_room")
+    assert examples() == before
+    assert before

@@ -320,7 +320,7 @@ LENGTHS = st.integers(512, 16384)
 class TestOrder:
     """Time never falls with load, context or output length; more bandwidth never slows."""
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         st.sampled_from([GPT, R1, replace(R1, mtp=3), replace(QWEN, osl=256)]),
         st.sampled_from(["concurrency", "isl", "osl"]),
@@ -432,7 +432,7 @@ class TestOwnRuns:
             whole_ms = ttft_ms + 1599 * tpot_ms
             assert found.e2e_ms.low <= whole_ms <= found.e2e_ms.high
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12)
     @given(st.floats(2, 12), st.floats(0.02, 0.3), st.floats(0.6, 1.0), st.floats(20, 400))
     def test_four_runs_of_any_server_answer_and_most_bars_hold_its_truth(
         self, estimator: Estimator, step_ms: float, each_ms: float, power: float, first_ms: float
@@ -679,7 +679,7 @@ def line(question: Question, **changes: object) -> str:
 
 
 class TestBatch:
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(st.lists(st.sampled_from([GPT, R1, QWEN, V32]), min_size=1, max_size=6), LOADS)
     def test_a_batch_answers_as_each_question_alone(
         self, estimator: Estimator, asked: list[Question], load: int

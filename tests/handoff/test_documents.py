@@ -256,7 +256,7 @@ def test_awkward_words_stay_words(words: str) -> None:
     assert_words_stay_words(words)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(st.characters(codec="utf-8")).filter(str.strip))
 def test_any_words_stay_words(words: str) -> None:
     assert_words_stay_words(words)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builder import pipeline
@@ -67,7 +67,6 @@ def test_a_pod_has_the_files_of_the_bundle_byte_for_byte(server: str, tmp_path: 
     assert script.removeprefix("/bundle/") in found
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.binary(max_size=200)))
 def test_any_bytes_survive_a_config_map(contents: dict[str, bytes]) -> None:
     given_files = {path: File(data) for path, data in contents.items()}
