@@ -126,6 +126,17 @@ def _say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+class Override(str):
+    """A `path=value` over the deployment file; `option` is what was typed for it."""
+
+    def __new__(cls, text: str, option: str = "--set") -> Override:
+        found = super().__new__(cls, text)
+        found.option = option
+        return found
+
+    option: str
+
+
 class Parser(argparse.ArgumentParser):
     """Shows its help where a verb is missing; for a misspelt verb or option, the nearest one.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+from .command import Override
 from .diagnostics import Diagnostic, nearest
 from .documents import DATA, parse_yaml, value_at
 from .errors import BadInput
@@ -23,6 +24,7 @@ from .strict import Strict as Strict
 from .yaml_nodes import MAX_DEPTH
 
 PRESETS = DATA / "presets"
+_SET = "--set"
 MAX_CHARACTERS = 500_000  # of a deployment file or a site profile
 
 
@@ -55,7 +57,9 @@ def _known_name(names: Callable[[], Sequence[str]]) -> After:
 EngineName = Annotated[str, _known_name(engines.names)]
 ServerName = Annotated[str, _known_name(servers.names)]
 AdvisedProduct = Annotated[str, _known_name(advisories.products)]
-GpuName = Annotated[str, _known_name(hardware.known)]
+# A GPU by the name that it has here; one that is unknown is refused where its facts are read.
+AnyGpu = Annotated[str, After(hardware.named)]
+GpuName = Annotated[AnyGpu, _known_name(hardware.known)]
 
 
 class Hardware(Strict):
@@ -63,7 +67,7 @@ class Hardware(Strict):
         dict.fromkeys(("gpus", "gpu_count", "count"), "num_gpus")
         | dict.fromkeys(("gpu_type", "gpu_name", "type"), "gpu")
     )
-    gpu: str
+    gpu: AnyGpu
     num_gpus: NumGpus
 
 
@@ -244,14 +248,15 @@ def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
 class Document:
     """A deployment file as written: plain data, and the line of every key.
 
-    `folder` is where the file lies, to which a checkpoint's path in it is relative.
+    `folder` is where the file lies, to which a checkpoint's path in it is relative. `overridden`
+    are the paths that the command line sets, each with the option that was typed.
     """
 
     name: str
     data: dict[str, Any]
     lines: Mapping[str, int] = field(default_factory=dict)
     folder: Path = Path()
-    overridden: frozenset[str] = frozenset()
+    overridden: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, path: str) -> Any:
         """The value at a dotted path, or `None`."""
@@ -274,10 +279,12 @@ class Document:
         return self.lines.get(path, 0)
 
     def _place(self, path: str) -> str:
-        for item in self.overridden:
+        for item, option in self.overridden.items():
             made = path not in self.lines and item.startswith(f"{path}.")
             if path == item or path.startswith(f"{item}.") or made:
-                return f"--set {path}"
+                if option == _SET:
+                    return f"{option} {path}"
+                return option if path == item else f"{option}: {path}"
         line = self._line(path)
         return ": ".join(filter(None, (f"{self.name}:{line}" if line else self.name, path)))
 
@@ -297,7 +304,7 @@ class Document:
         for name, given in self.targets().items():
             if name not in known:
                 remedy = nearest(name, known)
-                diagnostics.append(Diagnostic("targets", f"{name} is not a target", remedy))
+                diagnostics.append(Diagnostic(f"targets.{name}", "is not a target", remedy))
                 continue
             options, found = options_type(name).read(given, f"targets.{name}")
             diagnostics += found
@@ -362,14 +369,18 @@ def _with_targets(document: Document, names: Sequence[str]) -> Document:
     """The document with targets that it does not name yet, without options."""
     named = document.targets()
     targets = named | {name: None for name in names if name not in named}
-    return replace(document, data={**document.data, "targets": targets})
+    added = {f"targets.{name}": f"--target {name}" for name in names if name not in named}
+    data = {**document.data, "targets": targets}
+    return replace(document, data=data, overridden={**document.overridden, **added})
 
 
 def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
-    data, paths = copy.deepcopy(document.data), set()
+    data, paths = copy.deepcopy(document.data), dict(document.overridden)
     for item in overrides:
         path, equals, text = item.partition("=")
-        where = f"--set {path.split(maxsplit=1)[0] if path.strip() else ''}".strip()
+        option = item.option if isinstance(item, Override) else _SET
+        where = f"{_SET} {path.split(maxsplit=1)[0] if path.strip() else ''}".strip()
+        where = where if option == _SET else option
         *parents, last = path.split(".")
         if not equals or not all((*parents, last)):
             raise BadInput(Diagnostic(where, "is not an override", "write path=value"))
@@ -388,5 +399,5 @@ def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
         if value.diagnostics:
             raise BadInput(value.diagnostics)
         place[last] = value.data
-        paths.add(path)
-    return replace(document, data=data, overridden=frozenset(paths))
+        paths[path] = option
+    return replace(document, data=data, overridden=paths)

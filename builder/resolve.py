@@ -140,19 +140,19 @@ def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
     fitting = [name for name, row in known.items() if request.engine.name in row.engines]
     for name in request.targets:
         if name in known and name not in fitting:
-            what = f"{name} does not serve {request.engine.name}"
-            yield Diagnostic("targets", what, f"choose from {', '.join(fitting)}")
+            what = f"does not serve {request.engine.name}"
+            yield Diagnostic(f"targets.{name}", what, f"choose from {', '.join(fitting)}")
     able = [name for name in servers.with_role(request.role) if name in fitting]
     for name in request.targets if request.role != "agg" else ():
         if name not in (*able, *target_table.NON_SERVER_TARGETS, *disaggregated.TARGETS):
-            what = f"{name} does not serve the {request.role} side of disaggregated serving"
+            what = f"does not serve the {request.role} side of disaggregated serving"
             runners = disaggregated.TARGETS if request.role == "decode" else ()
             remedy = f"name {', '.join((*able, *runners))} only, or give role agg"
             if not able:
                 engine = engines.load(request.engine.name)
                 remedy = f"give role agg: no server of {engine.title} does one side alone here"
                 remedy += f"; {engine.sides_remedy}" if engine.sides_remedy else ""
-            yield Diagnostic("targets", what, remedy)
+            yield Diagnostic(f"targets.{name}", what, remedy)
 
 
 def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Diagnostic]:

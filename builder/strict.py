@@ -292,6 +292,8 @@ class _PartReader:
         for key, item in value.items():
             place = _below(path, key)
             name = self.read(key_kind, key, f"{place}.[key]")
+            if name in found:
+                self._add(place, f"says {name} again", "keep one")
             found[name] = self.read(item_kind, item, place)
         return found
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from .. import deployment, resolve, site
-from ..deployment import MAX_REQUESTS, Deployment, Document, NumGpus, Tokens
+from ..deployment import MAX_REQUESTS, AnyGpu, Deployment, Document, NumGpus, Tokens
 from ..diagnostics import Diagnostic
 from ..errors import BadInput, ToolkitError
 from ..estimates.models import of_checkpoint
@@ -53,7 +53,7 @@ class OpenHardware(Strict):
     """One GPU or several to choose from, and their number or a range of it."""
 
     gpu: Annotated[
-        list[str],
+        list[AnyGpu],
         Before(_gpus),
         Bounds(max_length=16),
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..command import Override
+
 SITE = "targets.slurm.site"  # what --site sets
 
 Parser = argparse.ArgumentParser
@@ -31,7 +33,7 @@ def add_deployment(parser: Parser) -> None:
         "--site",
         action="append",
         dest="set",
-        type=lambda file: f"{SITE}={file}",
+        type=lambda file: Override(f"{SITE}={file}", "--site"),
         metavar="FILE",
         help="the profile of a Slurm cluster: the deployment runs there as well",
     )
@@ -39,7 +41,7 @@ def add_deployment(parser: Parser) -> None:
         "--strict",
         action="append_const",
         dest="set",
-        const="strict=true",
+        const=Override("strict=true", "--strict"),
         help="refuse versions of which it is not known whether they are vulnerable",
     )
 

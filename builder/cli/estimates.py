@@ -6,10 +6,10 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..diagnostics import Diagnostic
-from ..errors import BadInput
+from ..errors import BadFacts, BadInput
 from .arguments import Parser, add_json
 from .terminal import columns, print_json, wrapped
 
@@ -91,7 +91,7 @@ def run_estimate(options: argparse.Namespace) -> None:
             Diagnostic("estimate", what, "name a deployment, or give --batch FILE.jsonl")
         )
     from .. import pipeline
-    from ..estimates import plan_estimate, planned
+    from ..estimates import Refusal, plan_estimate, planned
 
     plan = pipeline.plan(options.deployment, options.set, ()).plan
     if plan.deployment.role != "agg":
@@ -112,6 +112,9 @@ def run_estimate(options: argparse.Namespace) -> None:
         print("\n".join(_text(plan, loads, answers, options.price)))
         for note in estimator.idle_runs(questions[:1]):
             print("\n".join(wrapped("note: ", note)))
+    reasons = [found.reason for found in answers if isinstance(found, Refusal)]
+    if len(reasons) == len(answers):
+        _end_without_answer(plan.deployment.name, reasons)
 
 
 def _question(question: Question, acceptance: float | None) -> Question:
@@ -128,15 +131,27 @@ def _question(question: Question, acceptance: float | None) -> Question:
     return replace(question, acceptance=acceptance)
 
 
+def _end_without_answer(where: str, reasons: Sequence[str]) -> NoReturn:
+    """A script has to see that nothing was estimated."""
+    remedy = "measure the deployment, and give the results with --rows"
+    raise BadFacts(
+        Diagnostic(where, f"no estimate: {reason}", remedy) for reason in dict.fromkeys(reasons)
+    )
+
+
 def _run_batch(options: argparse.Namespace) -> None:
     from ..estimates import Estimator, batch
 
     lines = batch.read_file(options.batch)
     estimator = Estimator.load(options.rows)
+    reasons = []
     for row in batch.answer(lines, estimator):
         print(json.dumps(row))  # in ASCII: a name may hold what ends a line, or no letter at all
+        reasons += [row["refused"]] if "refused" in row else []
     if wrong := [line for line in lines if isinstance(line, Diagnostic)]:
         raise BadInput(wrong)
+    if len(reasons) == len(lines):
+        _end_without_answer(str(options.batch), reasons)
 
 
 def _document(

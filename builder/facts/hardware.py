@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -61,8 +62,19 @@ def known() -> list[str]:
     return list(names(HARDWARE, ".yaml"))
 
 
+def named(name: str) -> str:
+    """The name that a GPU has here, whatever its case and separators; another name as it is.
+
+    >>> named("RTX PRO 6000")
+    'rtx_pro_6000'
+    """
+    found = re.sub(r"[\s_-]+", "_", name.strip().lower())
+    return found if found in known() else name
+
+
 def load(name: str) -> Gpu:
     """The facts of a GPU. Raises `BadInput` with the nearest name if it is unknown."""
+    name = named(name)
     if name not in known():
         raise BadInput(Diagnostic("hardware.gpu", f"{name} is unknown", nearest(name, known())))
     return load_file(HARDWARE / f"{name}.yaml", Gpu)

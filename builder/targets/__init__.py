@@ -97,10 +97,9 @@ def selection_diagnostics(
     """Why it is not known which server the target is to run."""
     servers, where = _servers(deployment), f"targets.{target}.server"
     if not servers:
-        what = f"{target} has no server to run"
         engine = deployment.engine.name
         ours = [name for name in records.names() if engine in records.load(name).engines]
-        yield Diagnostic("targets", what, f"add {' or '.join(ours)}")
+        yield Diagnostic(f"targets.{target}", "has no server to run", f"add {' or '.join(ours)}")
     elif named is None and len(servers) > 1:
         what = f"must be given: the deployment has {' and '.join(servers)}"
         yield Diagnostic(where, what, "name one of them")

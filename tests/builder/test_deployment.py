@@ -120,7 +120,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
             ":4: engine.release: release 0.21.0",
             ":5: workload.isl: -1 is out of range",
             ":5: workload.concurrency: is missing",
-            ":6: targets: trtlm_serve is not a target",
+            ":6: targets.trtlm_serve: is not a target",
         ],
     ),
     "wrong engine option": (
@@ -260,6 +260,26 @@ def test_an_absent_file_suggests_the_nearest_preset(builder: Run) -> None:
 def test_an_override_is_blamed_where_it_was_given(builder: Run) -> None:
     done = builder("plan", "llama-tiny", "--set", "hardware.gpu=h1000")
     assert done.stderr.startswith("error: --set hardware.gpu: h1000 is unknown; did you mean h100?")
+
+
+@pytest.mark.parametrize(
+    ("words", "blamed"),
+    [
+        (("--target", "kubernets"), "--target kubernets: is not a target; did you mean kubernetes"),
+        (("--target", "slurm"), "--target slurm: has no site; name"),
+        (("--target", "kubernetes"), "--target kubernetes: targets.kubernetes.server: must be"),
+        (("--set", "role=decode", "--target", "compose"), "--target compose: does not serve the"),
+        (("--site", ""), "--site: targets.slurm: has no site"),
+        (("--set", "targets.slurm.site="), "--set targets.slurm: has no site"),
+    ],
+)
+def test_what_another_option_gave_is_blamed_on_it(
+    words: tuple[str, ...], blamed: str, builder: Run
+) -> None:
+    """The file, or the preset, says nothing of what was typed."""
+    done = builder("plan", "llama-tiny", "--set", "targets.triton={}", *words)
+    assert done.returncode == 2
+    assert f"error: {blamed}" in done.stderr
 
 
 @pytest.mark.parametrize("override", ["workload.isl", "=3", "name.x=1", "..=1", "workload.isl={"])

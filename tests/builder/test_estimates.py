@@ -664,7 +664,7 @@ class TestOwnRuns:
     ) -> None:
         bench(tmp_path / "bench.json", 4, 5, 100)
         words = ["estimate", "llama-3.3-70b-fp8-h100", "--rows", str(tmp_path), "--json"]
-        assert main(words) == 0
+        assert main(words) == 3
         (point,) = json.loads(capsys.readouterr().out)["points"]
         assert "a draft model proposes tokens" in point["refused"]
 
@@ -700,6 +700,16 @@ class TestBatch:
             assert list(first[name]) == ["low", "value", "high"]
         assert "DeepSeek-V3.2".lower() in second["refused"]
         assert second["nearest"]
+
+    def test_no_answer_to_any_line_is_none(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "questions.jsonl"
+        file.write_text(f"{line(V32)}\n{line(V32)}\n")
+        assert main(["estimate", "--batch", str(file)]) == 3
+        out, error = capsys.readouterr()
+        assert len(out.splitlines()) == 2
+        assert error.count("no estimate: ") == 1
 
     def test_layouts_as_listings_write_them_are_read_and_said(self, estimator: Estimator) -> None:
         listed = replace(R1, model="deepseek-ai/DeepSeek-R1", tp=64, ep=8)
@@ -896,8 +906,9 @@ class TestCommand:
     def test_a_refusal_says_the_command_that_measures(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main(["estimate", "deepseek-v3.2-nvfp4-gb200"]) == 0
-        text = capsys.readouterr().out
+        assert main(["estimate", "deepseek-v3.2-nvfp4-gb200"]) == 3
+        text, error = capsys.readouterr()
+        assert "no estimate: no measured row of deepseek-v3.2" in error
         assert max(map(len, text.splitlines())) <= 80
         assert "no estimate, no measured row of deepseek-v3.2" in " ".join(text.split())
         assert "launch bench BUNDLE --isl 800 --osl 1600" in " ".join(text.split())
@@ -910,6 +921,13 @@ class TestCommand:
         assert {"low", "value", "high"} == set(
             document["points"][0]["usd_per_million_output_tokens"]
         )
+
+    def test_one_answer_of_several_is_an_answer(self, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ["estimate", "gpt-oss-120b-h200", "--json", "--concurrency"]
+        assert main([*words, "16,100000"]) == 0
+        answered, refused = json.loads(capsys.readouterr().out)["points"]
+        assert ("refused" in answered, "refused" in refused) == (False, True)
+        assert main([*words, "100000"]) == 3
 
     @pytest.mark.parametrize(
         "words",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builder import pipeline
 from builder.facts import hardware
 
 # From public specifications; a GPU without FP8 or FP4 tensor cores has no such precision.
@@ -27,6 +28,19 @@ EXPECTED = {
 
 def test_every_gpu_that_ships_is_known() -> None:
     assert set(hardware.known()) == set(EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("H100", "h100"), ("GB200", "gb200"), ("RTX PRO 6000", "rtx_pro_6000"), ("b-100x", None)],
+)
+def test_a_gpu_is_found_as_its_maker_writes_it(written: str, name: str | None) -> None:
+    assert hardware.named(written) == (name or written)
+
+
+def test_a_bundle_has_the_name_that_the_gpu_has_here() -> None:
+    planned = [pipeline.plan("llama-tiny", [f"hardware.gpu={name}"]) for name in ("h100", "H100")]
+    assert planned[0].plan.deployment == planned[1].plan.deployment
 
 
 @pytest.mark.parametrize("name", hardware.known())

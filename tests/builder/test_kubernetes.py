@@ -36,7 +36,7 @@ REFUSED = {
         (),
         "kubernetes.server: must be given: the deployment has triton and trtllm_serve",
     ),
-    "no server": (("targets={kubernetes: {}}",), "kubernetes has no server to run"),
+    "no server": (("targets={kubernetes: {}}",), "has no server to run"),
     "another server": (
         ("targets={trtllm_serve: {}, kubernetes: {server: triton}}",),
         "triton is not a target of the deployment; Known: trtllm_serve",

@@ -529,7 +529,7 @@ def test_what_no_exporter_measures_is_left_out(render: Render) -> None:
         ("targets.monitoring.hosts=['a\"b']", "targets.monitoring.hosts"),
         ("targets.monitoring.availability=1", "targets.monitoring.availability"),
         ("targets.monitoring.speed=61", "targets.monitoring.speed"),
-        ("targets={monitoring: {}}", "monitoring has no server to watch"),
+        ("targets={monitoring: {}}", "has no server to watch"),
         (
             "targets={triton: {}, monitoring: {server: trtllm_serve}}",
             "is not a target of the deploym",

@@ -767,7 +767,7 @@ def test_pipeline_stages_leave_fewer_gpus_to_a_layer() -> None:
 )
 def test_one_side_is_not_served_by_triton(role: str, able: str) -> None:
     (line,) = refused(NVFP4_GB200, f"role={role}")
-    assert f"targets: triton does not serve the {role} side" in line
+    assert f"targets.triton: does not serve the {role} side" in line
     assert f"name {able} only" in line
 
 

@@ -502,7 +502,7 @@ def test_site_is_an_argument_of_render_and_adds_the_target(
     [
         (
             {"targets": {"slurm": {"site": SITE}}},
-            "slurm has no server to run; add triton or trtllm_serve",
+            "targets.slurm: has no server to run; add triton or trtllm_serve",
         ),
         (
             {"targets": {"triton": {}, "trtllm_serve": {}, "slurm": {"site": SITE}}},

@@ -221,8 +221,8 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
     servers = [name for name in records.names() if name in deployment.targets]
     given = deployment.targets[TARGET].get("server")
     if not servers:
-        what = f"{TARGET} has no server to watch"
-        yield Diagnostic("targets", what, f"add {' or '.join(records.names())}")
+        remedy = f"add {' or '.join(records.names())}"
+        yield Diagnostic(f"targets.{TARGET}", "has no server to watch", remedy)
     elif given is not None and given not in servers:
         what = f"{given} is not a target of the deployment"
         yield Diagnostic(f"targets.{TARGET}.server", what, nearest(given, servers))

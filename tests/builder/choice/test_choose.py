@@ -338,6 +338,10 @@ def test_without_evidence_there_is_a_plan_to_measure_and_no_number(
 
 
 WRONG: dict[str, tuple[dict[str, str], str]] = {
+    "two prices of a GPU": (
+        {"{b200: 4.5}": "{b200: 4.5, B200: 5}"},
+        ":8: price_per_gpu_hour_usd.B200: says b200 again; keep one",
+    ),
     "no price for a cost": (
         {"price_per_gpu_hour_usd: {b200: 4.5}\n": ""},
         "price_per_gpu_hour_usd: has no price of b200",
