@@ -137,7 +137,7 @@ def _is_allowed(base: Base, layout: Layout) -> bool:
 
 
 def _counts(request: ChoiceRequest, base: Base, layout: Layout) -> list[int]:
-    """How many servers: all counts within the GPUs, of many those that differ by a quarter."""
+    """How many servers: all counts within the GPUs, of many those that differ by a quarter, and the most."""
     most = request.num_gpus.at_most // layout.num_gpus
     least = max(1, -(-request.num_gpus.at_least // layout.num_gpus))
     if (load := request.workload.concurrency) is not None:
@@ -150,7 +150,7 @@ def _counts(request: ChoiceRequest, base: Base, layout: Layout) -> list[int]:
     while count <= most:
         found.append(count)
         count = max(count + 1, count * 5 // 4 if len(found) > MOST_COUNTS // 2 else 0)
-    return found
+    return found if not found or found[-1] == most else [*found, most]
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ def text(selection: Selection, chosen: Option | None) -> str:
         name=deployment.name,
         question=verdict.question_text(selection),
         counts=verdict.counts_text(selection),
+        reasons=verdict.reason_texts(selection),
         chosen=chosen and servers_text(chosen),
         reason=chosen and reason(selection, chosen),
         source=chosen and source(chosen),

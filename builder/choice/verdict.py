@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from math import ceil
 from typing import Any
 
 from ..diagnostics import Diagnostic
@@ -14,6 +16,8 @@ from .load import Forecast, Overload
 from .record import AIMS, SHORT_NAMES, figures, reason, servers_text
 from .selection import WORTH_MEASURING, Option, Selection
 
+MOST_REASONS = 6  # of each kind
+WIDEST_REASON = 80  # characters
 CLIENT = "python -m launch bench"
 
 
@@ -46,6 +50,30 @@ def counts_text(found: Selection) -> str:
         f"{counts['overloaded']} too slow for the rate, {counts['estimated']} estimated, "
         f"{counts['kept']} keep all objectives."
     )
+
+
+def reason_texts(found: Selection) -> list[str]:
+    """Why candidates cannot be planned or have no evidence: the commonest reasons, with counts."""
+    rejected = (o.planned.objections for o in found.options)
+    objections = (sorted({_in_short(row.message) for row in rows}) for rows in rejected)
+    refusals = (o.outcome for o in found.refused)
+    groups = {
+        "cannot be planned": Counter(text for texts in objections for text in texts),
+        "without evidence": Counter(
+            row.reason.partition(": ")[0] for row in refusals if isinstance(row, Refusal)
+        ),
+    }
+    lines = []
+    for what, reasons in groups.items():
+        lines += [f"{count} {what}: {text}" for text, count in reasons.most_common(MOST_REASONS)]
+        if (left := len(reasons) - MOST_REASONS) > 0:
+            lines.append(f"{what}: {left} more reasons, which --json has")
+    return lines
+
+
+def _in_short(message: str) -> str:
+    """What is wrong, without a long list of the figures of one candidate."""
+    return message if len(message) <= WIDEST_REASON else message.partition(": ")[0]
 
 
 def _counts(found: Selection) -> dict[str, int]:
@@ -99,11 +127,14 @@ def refusal(found: Selection) -> ToolkitError:
     if found.estimated:
         return BadInput(_objectives_missed(found))
     if found.overloaded:
-        most = max(
-            o.outcome.requests_per_s for o in found.overloaded if isinstance(o.outcome, Overload)
-        )
-        what = f"no candidate keeps up: {number(most)} requests/s is the most"
-        return BadInput(_at(found, "workload.request_rate", what, "lower it, or allow more GPUs"))
+        wanted, rates, gpus = found.request.workload.request_rate or 0.0, [], []
+        for option in found.overloaded:
+            assert isinstance(option.outcome, Overload)
+            rates.append(option.outcome.requests_per_s)
+            gpus.append(_gpus_for(option, wanted / rates[-1]))
+        what = f"no candidate keeps up: {number(max(rates))} requests/s is the most"
+        remedy = f"lower it, or allow at least {min(gpus)} GPUs"
+        return BadInput(_at(found, "workload.request_rate", what, remedy))
     if found.refused:
         first = found.refused[0].outcome
         assert isinstance(first, Refusal)
@@ -111,12 +142,25 @@ def refusal(found: Selection) -> ToolkitError:
         remedy = "measure what is listed above, and give the results with --rows"
         return BadFacts(Diagnostic(where, what, remedy))
     objections = [row for option in found.options for row in option.planned.objections]
-    smallest = objections[-1:] or [
-        _at(found, "workload", "no candidate's memory holds it", "allow more GPUs")
-    ]
+    smallest = objections[-1:] or [_too_large(found)]
     what = "no candidate can be planned" if objections else "no candidate fits"
     first_row = Diagnostic(where, what, "the reason of the largest follows")
     return BadInput([first_row, *smallest])
+
+
+def _gpus_for(option: Option, times: float) -> int:
+    """The GPUs of so many times as many of a candidate's servers."""
+    candidate = option.candidate
+    return ceil(candidate.instances * times) * candidate.layout.num_gpus
+
+
+def _too_large(found: Selection) -> Diagnostic:
+    """Candidates that can be planned, and whose memory holds less than is to run at once."""
+    load = found.request.workload.concurrency
+    each = [o for o in found.options if o.planned.holds and load]
+    gpus = [_gpus_for(o, (load or 0) / (o.planned.holds * o.candidate.instances)) for o in each]
+    remedy = f"allow at least {min(gpus)} GPUs" if gpus else "allow larger GPUs"
+    return _at(found, "workload", "no candidate's memory holds it", remedy)
 
 
 def _more(times: float) -> str:

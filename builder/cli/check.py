@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..credentials import mask
-from ..diagnostics import Diagnostic
+from ..diagnostics import NOWHERE, Diagnostic
 from ..errors import BadInput
 from .arguments import Parser, add_advisories, add_json
 from .terminal import lines_text, print_json, wrapped
@@ -116,10 +116,15 @@ def _variables(judged: Judged) -> str:
 
 
 def _not_judged(report: Report) -> Iterator[str]:
-    """One line for each file of which nothing was judged, and one for all that are never read."""
-    for row in report.skipped[:MANY_SKIPPED]:
+    """One line for each file of which nothing was judged, and one for all that are never read.
+
+    What a finding names already is not named again.
+    """
+    named = {row.where for row in report.findings if row.location == NOWHERE}
+    skipped = [row for row in report.skipped if row.file not in named]
+    for row in skipped[:MANY_SKIPPED]:
         yield mask(f"not judged: {row.file}: {row.reason}")
-    if (more := len(report.skipped) - MANY_SKIPPED) > 0:
+    if (more := len(skipped) - MANY_SKIPPED) > 0:
         yield f"not judged: {more} more files; --json names them"
     if report.unread:
         kinds = ", ".join(f"{count} x {suffix}" for suffix, count in sorted(report.unread.items()))

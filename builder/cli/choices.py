@@ -77,6 +77,8 @@ def text(found: Selection, chosen: Option | None) -> str:
         if (more := len(shown) - _SHOWN) > 0:
             parts[-1] += f"\n{_SUMMARY.format(count=more)}"
     lines = wrapped("", verdict.counts_text(found))
+    for reason in verdict.reason_texts(found):
+        lines += wrapped("  - ", reason)
     if chosen is not None:
         lines += ["", *wrapped("chosen:   ", record.reason(found, chosen))]
         lines += wrapped("evidence: ", record.source(chosen))

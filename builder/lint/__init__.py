@@ -86,7 +86,7 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     report.findings += structured_output.of_clients(sides, report.files)
     _say_unknown_models(report)
     report.say_assumed_releases()
-    if not report.checked:
+    if not report.checked and not report.findings:
         report.notes.append("nothing here is of a kind that check knows")
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
     return report

@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from ..facts.release.support import compute_capability
 from .decision import Limits, concurrency_per_instance, gpus_per_instance
 from .memory import MEASURED_SM, Budget, Load, Sharding, budget
 from .plan_builder import PlanBuilder
+from .requirements import undivided
 
 _CACHE = "kv_cache_config"
 _POLICY = "scheduler_config.capacity_scheduler_policy"
+_MOST_NODES = 16  # of one server, which are tried for how many are enough
 _PAUSES = "MAX_UTILIZATION"
 
 
 def budget_of(builder: PlanBuilder) -> Budget:
     """The budget of one GPU; every instance has GPUs of its own."""
+    facts = builder.facts
+    return budget(facts.checkpoint, facts.gpu, _sharding(builder), _load(builder), facts.draft)
+
+
+def _sharding(builder: PlanBuilder) -> Sharding:
     copies = builder.copies
     size = builder.value("tensor_parallel_size") * copies
     whole_experts = size if builder.value("enable_expert_parallel") else 1
-    sharding = Sharding(
+    return Sharding(
         tensor_parallel_size=size,
         pipeline_parallel_size=builder.value("pipeline_parallel_size"),
         enable_attention_dp=copies > 1 or builder.value("enable_attention_dp"),
         moe_expert_parallel_size=builder.value("moe_expert_parallel_size") or whole_experts,
     )
-    facts = builder.facts
-    return budget(facts.checkpoint, facts.gpu, sharding, _load(builder), facts.draft)
+
+
+def _least_gpus(builder: PlanBuilder, is_enough: Callable[[Budget], bool]) -> str:
+    """The fewest GPUs that are enough with the same options, in words; "" where none are."""
+    facts, now, load = builder.facts, _sharding(builder), _load(builder)
+    instances, limit = builder.deployment.instances, facts.gpu.gpus_per_node.value
+    stages = now.pipeline_parallel_size
+    for gpus in (*range(1, limit + 1), *range(2 * limit, (_MOST_NODES + 1) * limit, limit)):
+        size = gpus // stages
+        if size <= now.tensor_parallel_size or gpus % stages or undivided(facts.checkpoint, size):
+            continue
+        split = now.moe_expert_parallel_size == now.tensor_parallel_size
+        experts = size if split else now.moe_expert_parallel_size
+        more = replace(now, tensor_parallel_size=size, moe_expert_parallel_size=experts)
+        if is_enough(budget(facts.checkpoint, facts.gpu, more, load, facts.draft)):
+            has = builder.deployment.hardware.num_gpus
+            return f"at least {gpus * instances} GPUs (this has {has})"
+    return ""
 
 
 def _load(builder: PlanBuilder) -> Load:
@@ -190,14 +216,22 @@ def _warn_waiting(builder: PlanBuilder, result: Budget) -> None:
         what = f"a batch {each}has {places} places, the workload {wanted} requests: the rest waits"
         given = "max_batch_size" in builder.overrides
         where = "engine_config.max_batch_size" if given else "workload.concurrency"
-        remedy = "raise it, or lower concurrency" if given else "lower it, or take more instances"
+        lower = places * builder.deployment.instances
+        remedy = f"raise it to {-(-wanted // _ranks(builder))}, or lower concurrency to {lower}"
+        if not given:
+            remedy = f"lower it to {lower}, or {_more_instances(builder, places)}"
         builder.warn(where, what, remedy)
 
 
 def _room_for_cache(builder: PlanBuilder, result: Budget) -> str:
     """What gives the cache of a GPU more memory, or asks for less of it."""
     if result.activations_gib <= max(result.kv_cache_gib, result.weights_gib):
-        return "lower concurrency, or take more GPUs"
+        wanted, held = _requests(builder), result.cached_requests
+        if not held:
+            return "shorten isl or osl"
+        more = _least_gpus(builder, lambda found: found.cached_requests >= wanted)
+        more = f"take {more}" if more else _more_instances(builder, held)
+        return f"lower concurrency to {held * builder.deployment.instances}, or {more}"
     # With attention DP a GPU's experts take the tokens of all ranks: more GPUs would take more.
     step, spell = builder.value("max_num_tokens"), builder.facts.release.option_path
     parts = f", with {spell('enable_chunked_prefill')}: true for prompts longer than that"
@@ -206,6 +240,12 @@ def _room_for_cache(builder: PlanBuilder, result: Budget) -> str:
         f"{result.activations_gib:.1f} of {result.total_gib:.1f} GiB"
         + ("" if _chunks_prompts(builder) else parts)
     )
+
+
+def _more_instances(builder: PlanBuilder, requests: int) -> str:
+    """How many servers of so many requests each the workload needs."""
+    count = -(-builder.deployment.workload.concurrency // requests)
+    return f"take {count} instances with their own GPUs"
 
 
 def _warn_pauses(builder: PlanBuilder) -> None:
@@ -252,10 +292,13 @@ def _cause(builder: PlanBuilder, result: Budget) -> tuple[str, str]:
         (result.cuda_graphs_gib, "cuda_graph_config.batch_sizes"),
         (result.request_gib, "workload"),
     )[1]
+    more = _least_gpus(builder, lambda found: found.fits)
     if largest == "workload":
-        return "workload", "shorten isl or osl, or take more GPUs or larger ones"
+        ways = f"take {more} or larger ones" if more else "take larger GPUs"
+        return "workload", f"shorten isl or osl, or {ways}"
     if builder.overriding(largest):
         return f"engine_config.{largest}", "lower it: it is the largest part of the memory"
     if largest == "max_num_tokens":
         return "workload.isl", f"shorten it: a step of {builder.value(largest)} tokens is too large"
-    return "hardware.num_gpus", "take more GPUs, larger ones, or a checkpoint of lower precision"
+    ways = f"take {more}, larger ones" if more else "take larger GPUs"
+    return "hardware.num_gpus", f"{ways}, or a checkpoint of lower precision"

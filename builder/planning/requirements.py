@@ -161,10 +161,15 @@ _SPLIT: dict[str, Callable[[int, int], bool]] = {
 }
 
 
+def undivided(checkpoint: Checkpoint, size: int) -> list[str]:
+    """What tensor parallelism over so many GPUs does not share evenly."""
+    config = checkpoint.text_config
+    return [name for name in _SPLIT if name in config and not _SPLIT[name](config[name], size)]
+
+
 def check_division(builder: PlanBuilder, size: int, checkpoint: Checkpoint) -> None:
     config = checkpoint.text_config
-    wrong = [name for name in _SPLIT if name in config and not _SPLIT[name](config[name], size)]
-    if not wrong:
+    if not (wrong := undivided(checkpoint, size)):
         return
     overridden = _SIZE in builder.overrides
     where = f"engine_config.{_SIZE}" if overridden else "hardware.num_gpus"

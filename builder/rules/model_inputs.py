@@ -30,6 +30,8 @@ def _product(factors: Iterable[int | None]) -> int | None:
     return None if None in known else prod(filter(None, known))
 
 
+_LEAST_ROOM_GIB = 2  # of a GPU beside the weights; no published configuration leaves less
+
 # Of every engine, and of engines that have them.
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 _SIZES_OF_SOME = (
@@ -103,6 +105,14 @@ def _least_gpus(inputs: Inputs) -> int | None:
     return None if total is None or not each else ceil(total / each)
 
 
+def _roomy_gpus(inputs: Inputs) -> int | None:
+    """The fewest GPUs that also have room for the driver, activations and the KV cache."""
+    total, each = inputs.number("model_weights_gib"), inputs.number("gpu_memory_gib")
+    if total is None or each is None or each <= _LEAST_ROOM_GIB:
+        return None
+    return ceil(total / (each - _LEAST_ROOM_GIB))
+
+
 def _most_room_gib(inputs: Inputs) -> float | None:
     """What the weights leave of a GPU's memory at most, where they fit."""
     each, memory = inputs.number("least_weights_gib"), inputs.number("gpu_memory_gib")
@@ -166,6 +176,7 @@ DERIVED: Mapping[str, Callable[[Inputs], Any]] = {
     "model_weights_gib": _model_weights_gib,
     "least_weights_gib": _least_weights_gib,
     "least_gpus": _least_gpus,
+    "roomy_gpus": _roomy_gpus,
     "gpu_memory_gib": _gpu_memory_gib,
     "most_room_gib": _most_room_gib,
     "nodes": _nodes,

@@ -496,7 +496,7 @@ def test_a_batch_that_is_set_too_small_is_to_be_raised() -> None:
         text for text in warned(NVFP4_GB200, "engine_config.max_batch_size=8") if "places" in text
     )
     assert warning.startswith("engine_config.max_batch_size: a batch has 8 places, the workload 64")
-    assert warning.endswith("raise it, or lower concurrency")
+    assert warning.endswith("raise it to 64, or lower concurrency to 8")
 
 
 def test_graphs_take_memory_unless_they_are_off() -> None:
@@ -710,7 +710,7 @@ def test_chunks_are_not_planned_where_the_engine_turns_them_off() -> None:
             "engine_config.max_num_tokens",
             "lower it: it is the largest part",
         ),
-        (["hardware.num_gpus=2"], "hardware.num_gpus", "take more GPUs, larger ones"),
+        (["hardware.num_gpus=2"], "hardware.num_gpus", "take at least 4 GPUs (this has 2)"),
     ],
 )
 def test_what_does_not_fit_is_blamed_on_its_largest_part(

@@ -73,7 +73,7 @@ UNMEASURED = "compare the budget with the engine's log of its first start"
             "hardware.num_gpus: nvidia/DeepSeek-V3.2-NVFP4 does not fit on 2 x gb200: each GPU "
             "has 184.3 GiB, weights take 195.1, activations 5.7, CUDA graphs 0.4, the rest of "
             "the engine 6.8, which leaves 0.0 GiB of KV cache for requests of 2400 tokens, "
-            "0.1 GiB each; take more GPUs, larger ones, or a checkpoint of lower precision",
+            "0.1 GiB each; take at least 4 GPUs (this has 2), larger ones, or a checkpoint of lower precision",
         ),
     ],
 )
@@ -113,7 +113,7 @@ def unknown(model: str, gpu: str, side: str = "") -> str:
             ("engine_config.max_batch_size=8",),
             [
                 "engine_config.max_batch_size: a batch has 8 places, the workload 64 requests: "
-                "the rest waits; raise it, or lower concurrency"
+                "the rest waits; raise it to 64, or lower concurrency to 8"
             ],
         ),
         (
@@ -121,7 +121,7 @@ def unknown(model: str, gpu: str, side: str = "") -> str:
             ("workload={isl: 10, osl: 10, concurrency: 100000}",),
             [
                 "workload.concurrency: a batch has 8192 places, the workload 100000 requests: "
-                "the rest waits; lower it, or take more instances"
+                "the rest waits; lower it to 8192, or take 13 instances with their own GPUs"
             ],
         ),
         (
@@ -129,7 +129,8 @@ def unknown(model: str, gpu: str, side: str = "") -> str:
             ("workload.isl=4000",),
             [
                 "workload.concurrency: the KV cache holds 36 requests of 5600 tokens, the "
-                "workload has 64: the others wait; lower concurrency, or take more GPUs"
+                "workload has 64: the others wait; lower concurrency to 36, or take at least 8 "
+                "GPUs (this has 4)"
             ],
         ),
         (
@@ -150,8 +151,8 @@ def unknown(model: str, gpu: str, side: str = "") -> str:
             ),
             [
                 "workload.concurrency: the KV cache of each instance holds 10 requests of 1536 "
-                "tokens, the workload has 1000: the others wait; lower concurrency, or take more "
-                "GPUs",
+                "tokens, the workload has 1000: the others wait; lower concurrency to 20, or "
+                "take at least 16 GPUs (this has 2)",
                 "engine_config.scheduler_config.capacity_scheduler_policy: MAX_UTILIZATION begins "
                 "requests that the KV cache cannot finish, and computes them again; give "
                 "GUARANTEED_NO_EVICT: under such pressure MAX_UTILIZATION was measured 41 % slower",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,10 @@ def blamed(planned: ServicePlan, **parts: float) -> tuple[str, str]:
         (
             "workload.concurrency=16",
             {"request_gib": 79.0},
-            *("workload", "shorten isl or osl, or take more GPUs or larger ones"),
+            *(
+                "workload",
+                "shorten isl or osl, or take at least 2 GPUs (this has 1) or larger ones",
+            ),
         ),
         (
             f"{CACHE}.tokens_per_block=1024",
@@ -196,7 +200,7 @@ def blamed(planned: ServicePlan, **parts: float) -> tuple[str, str]:
         (
             "workload.concurrency=16",
             {"request_gib": 9.0, "cuda_graphs_gib": 90.0},
-            *("hardware.num_gpus", "take more GPUs, larger ones"),
+            *("hardware.num_gpus", "take at least 2 GPUs (this has 1), larger ones"),
         ),
         (
             f"{STEP}=8192",
@@ -227,6 +231,65 @@ def test_what_is_too_large_is_blamed_on_what_it_follows_from(
     place, fix = blamed(pipeline.plan("llama-tiny", [setting]), **parts)
     assert place == where
     assert fix.startswith(remedy) or fix.endswith(remedy)
+
+
+def needed(words: str) -> int:
+    """The GPUs that a remedy names."""
+    found = re.search(r"take at least (\d+) GPUs", words)
+    assert found, words
+    return int(found[1])
+
+
+@pytest.mark.parametrize(
+    ("preset", "gpus"),
+    [
+        ("deepseek-v3.2-nvfp4-gb200", 2),
+        ("deepseek-v3.2-nvfp4-b300", 1),
+        ("deepseek-r1-0528-nvfp4-b200", 1),
+        ("deepseek-v3.2-nvfp4-b300-vllm", 1),
+    ],
+)
+def test_as_many_gpus_as_a_refusal_names_are_enough_and_fewer_are_not(
+    preset: str, gpus: int
+) -> None:
+    alone = ["instances=1", "draft=null", "workload.concurrency=1"]
+
+    def refusals(count: int) -> list[str]:
+        try:
+            pipeline.plan(preset, [*alone, f"hardware.num_gpus={count}"])
+        except BadInput as error:
+            return [str(row) for row in error.diagnostics]
+        return []
+
+    (line,) = refusals(gpus)
+    enough = needed(line)
+    assert refusals(enough) == [], "enough"
+    assert all(refusals(fewer) for fewer in range(gpus, enough))
+
+
+def test_as_many_gpus_as_a_warning_names_hold_the_workload() -> None:
+    words = ["workload.isl=4000", "targets=[trtllm_serve, kubernetes]"]
+
+    def waiting(count: int) -> list[str]:
+        found = pipeline.plan("deepseek-v3.2-fp8-gb200", [*words, f"hardware.num_gpus={count}"])
+        return [row.fix for row in found.warnings if "the others wait" in row.message]
+
+    (fix,) = waiting(4)
+    assert fix.startswith("lower concurrency to 36, or take ")
+    assert waiting(needed(fix)) == []
+
+
+def test_where_a_server_cannot_grow_instances_are_named() -> None:
+    words = ["hardware.num_gpus=8", "workload={isl: 8000, osl: 512, concurrency: 1000}"]
+
+    def waiting(*more: str) -> list[str]:
+        found = pipeline.plan("llama-3.3-70b-fp8-h100", [*words, *more]).warnings
+        return [row.fix for row in found if "the others wait" in row.message]
+
+    (fix,) = waiting()
+    assert fix.endswith("or take 9 instances with their own GPUs")
+    many = ["instances=9", "hardware.num_gpus=36", "targets=[trtllm_serve, kubernetes]"]
+    assert waiting(*many) == []
 
 
 def test_a_block_that_one_request_fills_is_no_waste() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -214,6 +215,34 @@ def test_a_rate_that_nobody_keeps_up_with_is_refused_with_the_most(
     assert done.returncode == 2
     assert ":5: workload.request_rate: no candidate keeps up:" in done.stderr
     assert "requests/s is the most" in done.stderr
+
+
+def test_as_many_gpus_as_a_refused_rate_names_keep_up_and_fewer_do_not(select: Select) -> None:
+    def chosen(most: int) -> str:
+        changes = {"concurrency: 32": "request_rate: 40", "at_most: 8": f"at_most: {most}"}
+        found = select(changes | {"slo: {ttft_ms: 1000, itl_ms: 20, percentile: p50}\n": ""})
+        return "" if found.kept else str(verdict.refusal(found))
+
+    named = re.search(r"allow at least (\d+) GPUs", chosen(8))
+    assert named
+    assert "allow at least" in chosen(int(named[1]) - 1)
+    assert chosen(int(named[1])) == ""
+
+
+def test_candidates_that_are_left_out_have_their_reasons(write: Write, builder: Run) -> None:
+    open_file = write({"gpu: b200": "gpu: [b200, gb200]", "{b200: 4.5}": "{b200: 4, gb200: 5}"})
+    done = builder("choose", open_file, "--html", "page.html")
+    said = " ".join(done.stdout.split())
+    invalid = int(re.findall(r"(\d+) cannot be planned,", said)[0])
+    counts = [int(count) for count in re.findall(r"- (\d+) cannot be planned: ", said)]
+    assert sum(counts) == invalid > 0
+    assert counts == sorted(counts, reverse=True)
+    assert "8 GPUs need more than one node: a gb200 node has 4" in said
+    assert "does not fit on 2 x b200" in said
+    assert "GiB of KV cache for requests" not in said
+    assert re.search(r"- \d+ without evidence: ", said)
+    page = (open_file.parent / "page.html").read_text()
+    assert "cannot be planned: 8 GPUs need more than one node" in page
 
 
 def test_load_levels_rise_by_about_a_quarter() -> None:
