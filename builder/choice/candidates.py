@@ -137,7 +137,7 @@ def _is_allowed(base: Base, layout: Layout) -> bool:
 
 
 def _counts(request: ChoiceRequest, base: Base, layout: Layout) -> list[int]:
-    """How many servers: all counts within the GPUs, of many those that differ by a quarter, and the most."""
+    """How many servers: all counts within the GPUs, of many the most and every quarter more."""
     most = request.num_gpus.at_most // layout.num_gpus
     least = max(1, -(-request.num_gpus.at_least // layout.num_gpus))
     if (load := request.workload.concurrency) is not None:

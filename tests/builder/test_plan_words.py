@@ -73,7 +73,8 @@ UNMEASURED = "compare the budget with the engine's log of its first start"
             "hardware.num_gpus: nvidia/DeepSeek-V3.2-NVFP4 does not fit on 2 x gb200: each GPU "
             "has 184.3 GiB, weights take 195.1, activations 5.7, CUDA graphs 0.4, the rest of "
             "the engine 6.8, which leaves 0.0 GiB of KV cache for requests of 2400 tokens, "
-            "0.1 GiB each; take at least 4 GPUs (this has 2), larger ones, or a checkpoint of lower precision",
+            "0.1 GiB each; take at least 4 GPUs (this has 2), larger ones, or a "
+            "checkpoint of lower precision",
         ),
     ],
 )
