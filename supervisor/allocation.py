@@ -86,7 +86,8 @@ class Allocation:
         limit = start + self._limit_s
         self.until = min(limit, end or limit)
         began = self._controller_began
-        if began is None:  # by this node's clock, unless it is absurd: early rather than late
+        if began is None or not start - 1 <= began < self.until:  # whole seconds, rounded down
+            # By this node's clock, unless it is absurd: early rather than late.
             half_s = (self.until - start) / 2
             began = self._began if 0 <= self._began - start <= half_s else start
         self._ends_steady_s = self._began_steady_s + self.until - began
@@ -111,7 +112,8 @@ class Allocation:
         """Why Slurm ends the job: it sends TERM to the tasks and, not always, to this process."""
         info = self.cluster.job_info(self.cluster.job_id)
         state = info.get("JobState", "RUNNING")
-        if (preempted := info.get("PreemptTime", "None")) != "None" or state == "PREEMPTED":
+        preempted = info.get("PreemptTime", "None")
+        if preempted[:1].isdecimal() or state == "PREEMPTED":
             when = preempted if (at := epoch(preempted)) is None else timestamp(at)
             return JobExit("preempted", f"by Slurm at {when}")
         restarts, known = info.get("Restarts", "0"), os.environ.get("SLURM_RESTART_COUNT") or 0

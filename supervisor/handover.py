@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from .allocation import Allocation
 from .lock import SuccessorLock
+from .other_jobs import OtherJobs
 from .record import Record
 from .slurm import SCRIPT, Cluster
 from .spec import JobExit, Spec
@@ -24,7 +25,6 @@ from .state import (
     SUBMIT_OPTIONS,
     Json,
     ServiceFolder,
-    is_silent,
     is_there,
     parse_time,
     timestamp,
@@ -48,9 +48,8 @@ class Successor:
         self._cluster = cluster
         self._record = record
         self._options: list[str] = json.loads(os.environ.get(SUBMIT_OPTIONS) or "[]")
-        self._lock = SuccessorLock(
-            spec.service, cluster.job_id, functools.partial(may_live, spec.service, cluster)
-        )
+        self._others = OtherJobs(spec.service, cluster)
+        self._lock = SuccessorLock(spec.service, cluster.job_id, self._others.may_live)
         self._next_poll = 0.0
         self._has_given_up = False
         self._is_blocked = False
@@ -141,7 +140,7 @@ class Successor:
         ended = run.get("state") == "ended"
         if not ended and time.monotonic() > self._next_poll:
             self._next_poll = time.monotonic() + SUCCESSOR_PERIOD_S
-            ended = self._cluster.is_alive(successor) is False
+            ended = self._others.may_live(successor) is False
         if ended:
             why = run.get("why") or "gone from the queue"
             self._record.event("successor_failed", job_id=successor, why=why)
@@ -164,25 +163,6 @@ def recent_failures(service: ServiceFolder, window_s: float) -> list[str]:
     return sorted(one for one, age_s in ages_s.items() if age_s < window_s)
 
 
-def may_live(service: ServiceFolder, cluster: Cluster, job_id: str) -> bool | None:
-    """Whether a job of the service waits or runs; `None` where Slurm does not say.
-
-    One that is long silent may be another by now, of the same number; one of another user that is
-    not silent may be hidden (`PrivateData`).
-    """
-    is_alive, job = cluster.is_alive(job_id), service.job(job_id)
-    with suppress(OSError):  # a record that cannot be read says nothing
-        if (run := job.run) is None:
-            return is_alive
-        if is_alive and is_silent(run) and cluster.is_another_program(job_id):
-            return False
-        users = {(one.path / RUN).stat().st_uid for one in (job, service.job(cluster.job_id))}
-        says_so = run["state"] != "ended" and not is_silent(run)
-        if is_alive is False and says_so and len(users) > 1:
-            return None
-    return is_alive
-
-
 class Publication:
     """The endpoint as this job writes it: where the service is, until when, in which state.
 
@@ -195,7 +175,7 @@ class Publication:
         self._cluster = allocation.cluster
         self._record = record
         self._draft = record.job.path / ENDPOINT  # of this job, also before its admission
-        self._may_live = functools.partial(may_live, spec.service, self._cluster)
+        self._others = OtherJobs(spec.service, self._cluster)
 
     @property
     def owner(self) -> str | None:
@@ -240,6 +220,7 @@ class Publication:
             server = self._newer_server(dead=owner)
         if server is None:
             write_json(self._spec.service.endpoint_file, own)
+            self._record.update()  # a job that has it as well sees that this one lives
             self._record.event("endpoint_restored")
         return server or self._cluster.job_id
 
@@ -249,7 +230,7 @@ class Publication:
             if int(job.id) > own and job.id != dead:
                 with suppress(OSError):  # one that cannot be read counts as none
                     serving += [job.id] if (job.run or {}).get("state") == "serving" else []
-        return next((job for job in serving if self._may_live(job) is not False), None)
+        return next((job for job in serving if self._others.may_live(job) is not False), None)
 
     def withdraw(self) -> None:
         withdraw = self._spec.service.withdraw_endpoint
@@ -292,7 +273,7 @@ class Publication:
         job = self._spec.service.job(owner)
         if not job.path.exists():
             return True  # a job of something else
-        is_alive = self._may_live(owner)
+        is_alive = self._others.may_live(owner)
         if is_alive is None:
             return self._spec.service.live_endpoint() is None
         return not is_alive or job.has_ended

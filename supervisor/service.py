@@ -50,6 +50,7 @@ class Service:
         self._allocation = Allocation(cluster, spec.limits.limit_s)
         job = spec.service.job(cluster.job_id)
         self._record = Record(job, initial_run(spec, self._allocation))
+        cluster.before_command = self._record.heartbeat  # a slow Slurm lets no lease run out
         self._auxiliary = AuxiliarySteps(cluster, spec.bundle, job.path, self._tick)
         self._steps = Steps(spec, self._allocation, self._record)
         self._publication = Publication(spec, self._allocation, self._record)

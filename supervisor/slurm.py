@@ -32,12 +32,18 @@ ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 COMMAND_INPUT = re.compile(r"(SBATCH|SALLOC|SQUEUE|SINFO|SCANCEL|SACCT)_|SLURM_TIME_FORMAT$")
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}  # times as seconds, whatever the zone of the node
 SCRIPT = "serve.sbatch"  # what a successor runs
-JOB_STATE = re.compile("[A-Z_]+$")
-# States of a job that no longer runs.
+NO_SUCH_JOB = "Invalid job id"
+# States of a job that waits or runs, and of one that no longer does. Any other word is no state.
+ALIVE = {
+    *("CONFIGURING", "EXPEDITING", "PENDING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED"),
+    *("REQUEUE_HOLD", "RESIZING", "RESV_DEL_HOLD", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED"),
+    *("SUSPENDED", "UPDATE_DB"),
+}
 ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "REVOKED", "SPECIAL_EXIT", "TIMEOUT"),
 }
+STATES = ALIVE | ENDED | {"COMPLETING"}
 
 
 class Cluster:
@@ -53,14 +59,17 @@ class Cluster:
         lists = [os.environ[f"SLURM_JOB_NODELIST{suffix}"] for suffix in suffixes]
         self.groups = [node_names(one) for one in lists]
         self.nodes = [name for group in self.groups for name in group]
+        self.before_command: Callable[[], None] = lambda: None  # each may take `timeout_s`
         self._addresses: dict[str, str] = {}
         array, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
-        self._task = f"{array}_{task}." if array and task else ""  # how its steps' ids begin
+        owners = [f"{array}_{task}"] if array and task else self.job_ids
+        self._own_step = re.compile(rf"({'|'.join(owners)})(\+[0-9]+)?\.[0-9]+")
 
     def command(
         self, *argv: str, environment: Mapping[str, str] | None = None, cwd: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Its result; 124 where the controller does not answer in time, 127 where it is missing."""
+        self.before_command()
         given = os.environ if environment is None else environment
         variables = {key: value for key, value in given.items() if not COMMAND_INPUT.match(key)}
         variables |= EPOCH if argv[0] == "scontrol" else {}
@@ -93,11 +102,11 @@ class Cluster:
                 self._addresses[node] = node
             except socket.gaierror:
                 done = self.command("scontrol", "show", "node", "-o", node)
-                found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
-                if done.returncode and not found:
-                    what = f"scontrol show node: {done.stderr.strip() or done.returncode}"
+                row = rf"^NodeName={re.escape(node)} .*\bNodeAddr=(\S+)"
+                if not (found := re.search(row, done.stdout, re.MULTILINE)):
+                    what = f"scontrol show node: {done.stderr.strip() or 'no NodeAddr'}"
                     raise OSError(errno.EAGAIN, what, node) from None
-                self._addresses[node] = found.group(1) if found else node
+                self._addresses[node] = found.group(1)
         return self._addresses[node]
 
     def srun(
@@ -138,11 +147,13 @@ class Cluster:
             )
 
     def step_ids(self) -> dict[str, str]:
-        """Of this job's steps, by name: by the number of an array's last task come those of all."""
+        """Of this job's steps, by name. Steps of other jobs may be listed, such as those of all
+        tasks by the number of an array's last one.
+        """
         listed = ["squeue", "--steps", "--noheader", f"--jobs={','.join(self.job_ids)}"]
         rows = self.command(*listed, "--format=%i|%j").stdout.split()
         steps = [(step, name) for step, _, name in (row.partition("|") for row in rows)]
-        return {name: step for step, name in steps if step.startswith(self._task)}
+        return {name: step for step, name in steps if self._own_step.fullmatch(step)}
 
     def signal_step(self, step_id: str, name: str) -> None:
         self.command("scancel", "--signal", name, step_id)
@@ -153,29 +164,30 @@ class Cluster:
     def job_info(self, job_id: str) -> dict[str, str]:
         """What `scontrol` shows of a job; empty for one that it no longer knows.
 
-        By the number of an array's last task it shows them all, and a site may print more.
+        By the number of an array's last task it shows them all, and a site may print more. An
+        answer that breaks off in the state is none.
         """
         for row in self.command("scontrol", "show", "job", "-o", job_id).stdout.splitlines():
             pairs = [pair.split("=", 1) for pair in row.split() if "=" in pair]
             info = dict(reversed(pairs))  # the first counts: paths at the end may hold anything
-            if "JobState" in info and info.get("JobId", job_id) == job_id:
+            is_whole = info.get("JobState") in STATES
+            if is_whole and info.get("JobId", job_id) == job_id:
                 return info
         return {}
 
-    def is_alive(self, job_id: str) -> bool | None:
-        """Whether a job waits or runs; `None` where Slurm does not say.
+    def job_state(self, job_id: str) -> str | None:
+        """The state of a job in Slurm's words, empty where Slurm has no such job; `None` where it
+        does not say: an answer without the job's own row says nothing.
 
         All tasks of an array are shown by the number of the last one, and a site may print more.
         """
         listed = ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T %A"]
         done = self.command(*listed)
         if done.returncode:
-            return False if "Invalid job id" in done.stderr else None
-        rows = [row.split() for row in done.stdout.splitlines() if row.strip()]
-        states = [row[0] for row in rows if JOB_STATE.match(row[0]) and row[1:] == [job_id]]
-        if rows and not states:
-            return None
-        return any(state not in ENDED | {"COMPLETING"} for state in states)
+            return "" if NO_SUCH_JOB in done.stderr else None
+        rows = [row.split() for row in done.stdout.splitlines()]
+        states = [row[0] for row in rows if row[1:] == [job_id] and row[0] in STATES]
+        return min(states, key=lambda state: state not in ALIVE, default=None)
 
     def is_another_program(self, job_id: str) -> bool:
         """Whether a job has neither this one's name nor its script, nor that of a successor.
@@ -192,13 +204,14 @@ class Cluster:
     def newer_job(self, script: Path) -> str | None:
         """The last job of that script that was submitted after this one and has not ended.
 
-        Jobs of this one's user only. Raises `OSError` where Slurm does not say.
+        Jobs of this one's user only. Raises `OSError` where Slurm does not say: this job runs, so
+        that an answer without it is not the whole queue.
         """
-        done = self.command("squeue", "--noheader", "--me", "--format=%i %o")
-        if done.returncode:
-            raise OSError(f"squeue: {done.stderr.strip() or done.returncode}")
+        done = self.command("squeue", "--noheader", "--me", "--format=%A %o")
         rows = [row.partition(" ") for row in done.stdout.splitlines()]
-        ids = [job.partition("+")[0] for job, _, command in rows if command.strip() == str(script)]
+        if done.returncode or self.job_id not in [job for job, _, _ in rows]:
+            raise OSError(f"squeue: {done.stderr.strip() or 'does not list this job'}")
+        ids = [job for job, _, command in rows if command.strip() == str(script)]
         newer = [int(one) for one in ids if one.isdecimal() and int(one) > int(self.job_id)]
         return str(max(newer)) if newer else None
 
@@ -283,8 +296,10 @@ def _numbers(spans: str) -> Iterator[str]:
 
 
 def epoch(text: str) -> float | None:
-    """A time as Slurm writes seconds; `None` for words such as `Unknown` and what is no time."""
-    return float(text) if re.fullmatch("[0-9]{1,11}", text) else None
+    """A time as Slurm writes seconds, of this century and the next; `None` for words such as
+    `Unknown`, and for a number that breaks off.
+    """
+    return float(text) if re.fullmatch("[0-9]{10}", text) else None
 
 
 def own_argv(*arguments: object) -> list[str]:

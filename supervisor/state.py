@@ -316,6 +316,12 @@ class JobFolder:
         return (self.run or {}).get("state") == "ended"
 
     @property
+    def says_it_lives(self) -> bool:
+        """Whether its supervisor wrote a heartbeat of late, and no end."""
+        run = self.run
+        return run is not None and run["state"] != "ended" and not is_silent(run)
+
+    @property
     def log(self) -> Path:
         """The output of its batch script, the supervisor's included."""
         return self.service.path / f"job-{self.id}.log"

@@ -16,6 +16,27 @@ from supervisor import allocation, checks, service, state, steps
 from supervisor.slurm import Cluster
 from tests.supervisor.one_node import NODE, SCRIPTS, Job
 
+# `scontrol show node -o NODE`.
+ADDRESSES = '[ "$2" != node ] || echo "NodeName=$4 Arch=x86_64 NodeAddr=$4"'
+
+# What a scheduler may answer to a question for the state of a job, and that says nothing of it.
+NOTHING = (
+    "exit 1",
+    "true",
+    "echo; echo",
+    "echo STATE JOBID",
+    "echo ${3#--jobs=} batch svc root R 0:10 1 node1",  # another format
+    "echo R ${3#--jobs=}",
+    "echo RUNNI",  # broken off
+    "echo COMPLETED",
+    "echo COMPLETED ${3#--jobs=}0",  # another job
+    "echo COMPLETED ${3#--jobs=} node1",
+    "echo '{\"jobs\": []}'",
+    "echo slurm_load_jobs error: Unable to contact slurm controller",
+    "echo slurm_load_jobs error: Socket timed out on send/recv operation >&2",
+    "echo slurm_load_jobs error: Invalid job id specified",  # beside the code of a success
+)
+
 Answer = Callable[[socket.socket], None]
 Commands = Callable[..., Cluster]
 
@@ -41,7 +62,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
         monkeypatch.delenv("SLURM_HET_SIZE", raising=False)
         folder = tmp_path / "bin"
         folder.mkdir()
-        scripts.setdefault("scontrol", "")
+        scripts.setdefault("scontrol", ADDRESSES)
         for name, script in scripts.items():
             (folder / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / name).chmod(0o755)

@@ -22,13 +22,16 @@ from supervisor.service import initial_run
 from supervisor.slurm import Cluster
 from supervisor.spec import Health, JobExit, Limits, Spec, StepSpec
 from supervisor.steps import Step
-from tests.supervisor.conftest import Commands
+from tests.supervisor.conftest import ADDRESSES, NOTHING, Commands
 
 HOUR_AGO = state.timestamp(time.time() - 3600)
 IN_AN_HOUR = state.timestamp(time.time() + 3600)
 LIMITS = Limits(limit_s=3600, successor_lead_s=600, drain_s=5, attempts=2, retry_s=0)
-RUNNING, PENDING = (f"echo {word} ${{3#--jobs=}}" for word in ("RUNNING", "PENDING"))
-GONE, SILENT = "true", "exit 1"
+RUNNING, PENDING, GONE = (
+    f"echo {word} ${{3#--jobs=}}" for word in ("RUNNING", "PENDING", "COMPLETED")
+)
+SILENT = "exit 1"
+NO_SUCH_JOB = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 
 
 class Job:
@@ -127,15 +130,11 @@ def test_slurm_says_whether_the_job_with_the_endpoint_lives(
 def test_a_job_of_another_user_may_be_hidden(
     make_job: MakeJob, run: dict[str, Any], is_orphaned: bool
 ) -> None:
-    if os.getuid() != 0:
-        pytest.skip("only root may give a file away")
-    hidden = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
-    job = make_job(squeue=hidden, sbatch=TAKES)
+    """Its record alone says that it lives."""
+    job = make_job(squeue=NO_SUCH_JOB, sbatch=TAKES)
     state.write_json(job.service.lock_file, {"owner": "5", "successor": None})
     job.publish_as("5")
     job.leave("5", **run)
-    assert job.publication.is_orphaned()
-    os.chown(job.service.job("5").path / "run.json", 1, 1)
     assert job.publication.is_orphaned() is is_orphaned
     job.successor.prepare()
     assert job.events == ["successor_submitted" if is_orphaned else "successor_blocked"]
@@ -157,7 +156,8 @@ def test_a_number_may_be_that_of_a_job_of_something_else(
 ) -> None:
     """In a state folder that was copied from another cluster."""
     shown = "[ $4 = 7 ] && echo JobId=7 JobState=RUNNING JobName=svc Command=/home/a/own.sh || "
-    job = make_job(squeue=RUNNING, scontrol=f"{shown} echo JobId=9 JobState=RUNNING {theirs}")
+    shown += f"echo JobId=9 JobState=RUNNING {theirs}"
+    job = make_job(squeue=RUNNING, scontrol=f"{ADDRESSES}; {shown}")
     job.publish_as("9")
     job.leave("9", heartbeat=state.timestamp(time.time() - silent_s))
     assert job.publication.is_orphaned() is is_orphaned
@@ -172,7 +172,7 @@ def test_a_number_may_be_that_of_a_job_of_something_else(
 def test_a_job_is_of_something_else_only_beside_what_this_one_is(make_job: MakeJob) -> None:
     """Where Slurm does not show this job there is nothing to compare another one with."""
     shown = "[ $4 = 7 ] || echo JobId=9 JobState=RUNNING JobName=svc Command=/home/a/own.sh"
-    job = make_job(squeue=RUNNING, scontrol=shown)
+    job = make_job(squeue=RUNNING, scontrol=f"{ADDRESSES}; {shown}")
     job.publish_as("9")
     job.leave("9", heartbeat=HOUR_AGO)
     assert not job.publication.is_orphaned()
@@ -239,6 +239,57 @@ def test_clients_are_not_left_to_an_older_job_while_a_newer_one_serves(
     if owner is not None:
         job.publish_as(owner)
     assert not job.publication.is_left()
+
+
+@pytest.mark.parametrize("answer", [*NOTHING, NO_SUCH_JOB])
+def test_a_fresh_heartbeat_wins_where_slurm_says_nothing_of_a_job(
+    make_job: MakeJob, later: Callable[[float], None], answer: str
+) -> None:
+    """No second job serves beside the first, none changes its endpoint or its record, and its
+    successor is not submitted twice."""
+    job = make_job(squeue=answer, sbatch=TAKES)
+    job.publish_as("5")
+    job.leave("5")
+    with pytest.raises(JobExit, match="not_admitted: job 5 serves svc"):
+        job.publication.begin()
+    assert job.publication.owner_or_own(job.frontend) == "5"
+    assert job.publication.is_with_another() and not job.publication.is_left()
+    assert (job.service.job("5").run or {})["state"] == "serving"
+    job.successor.prepare()
+    job.leave("9", state="starting")
+    later(6)
+    job.successor.prepare()
+    assert job.events == ["successor_submitted"]
+    job.leave("5", heartbeat=HOUR_AGO)
+    job.publication.begin()
+    assert job.publication.owner_or_own(job.frontend) == "7"
+
+
+def test_a_job_that_writes_on_lives_whatever_slurm_shows(make_job: MakeJob) -> None:
+    """Slurm is believed first; each of two jobs then sees that the other one writes."""
+    job = make_job(squeue=GONE)
+    job.publish_as("8")
+    job.leave("8", heartbeat=state.timestamp(time.time() - 5))
+    before = job.record.run["heartbeat"]
+    assert job.publication.owner_or_own(job.frontend) == "7"
+    assert job.record.run["heartbeat"] > before
+    job.leave("8")
+    job.publish_as("8")
+    for _ in range(3):
+        assert job.publication.owner_or_own(job.frontend) == "8"
+    assert job.events == ["endpoint_restored"]
+
+
+def test_a_job_that_was_requeued_and_ended_again_is_dead(make_job: MakeJob, tmp_path: Path) -> None:
+    """Between two ends it lived: what it wrote then disproves nothing."""
+    job = make_job(squeue=f"cat {tmp_path}/state_of_8")
+    job.publish_as("8")
+    for ended_s_ago in (20, 10):
+        job.leave("8", heartbeat=state.timestamp(time.time() - ended_s_ago))
+        (tmp_path / "state_of_8").write_text("RUNNING 8")
+        assert not job.publication.is_orphaned()
+        (tmp_path / "state_of_8").write_text("NODE_FAIL 8")
+        assert job.publication.is_orphaned()
 
 
 def test_a_second_job_is_refused_while_another_lives(make_job: MakeJob) -> None:
@@ -520,7 +571,8 @@ def test_a_submission_whose_answer_was_lost_is_found_in_the_queue(
 ) -> None:
     job = make_job(sbatch=REFUSES, squeue=f"cat {tmp_path}/queue")
     script = job.spec.folder / "serve.sbatch"
-    (tmp_path / "queue").write_text(f"9 {script}\n10 /another/slurm/serve.sbatch\n")
+    own = f"7 {script}\n"
+    (tmp_path / "queue").write_text(f"{own}9 {script}\n10 /another/slurm/serve.sbatch\n")
     job.successor.prepare()
     later(6)
     job.successor.prepare()
@@ -554,7 +606,7 @@ def test_a_lock_of_others_is_told_once(
     assert [
         {**row, "by": row["by"] and {key: row["by"][key] for key in by}} for row in job.rows
     ] == [{"event": "successor_blocked", "lock": lock, "by": by}]
-    (tmp_path / "state_of_8").write_text("")
+    (tmp_path / "state_of_8").write_text("CANCELLED 8")
     later(6)
     job.successor.prepare()
     assert job.events == ["successor_blocked", "successor_submitted"]

@@ -379,7 +379,7 @@ def test_clients_of_a_successor_that_left_them_during_the_drain_come_back(
 ) -> None:
     def leave() -> None:
         if state_of_8 == "gone":
-            job.slurm(state="")
+            job.slurm(state="NODE_FAIL\n")
             return
         path = job.service.job("8").path / state.RUN
         state.write_json(path, {**(state.read_json(path) or {}), "state": state_of_8})
@@ -398,7 +398,7 @@ def test_a_job_that_handed_over_ends_only_when_it_knows_who_serves(
     """Its successor died in the drain, when nothing could be read."""
 
     def harm() -> None:
-        job.slurm(state="")
+        job.slurm(state="NODE_FAIL\n")
         failing_twice(monkeypatch, handover.Publication, "is_left")
 
     job.once("published", lambda: job.publish_as("8"))
@@ -609,7 +609,7 @@ def test_slurms_signal_before_the_end_asks_for_a_successor(job: Job) -> None:
         ("JobState=RUNNING", 130, "Slurm shows it as RUNNING"),
         ("JobState=CANCELLED", 130, "Slurm shows it as CANCELLED"),
         ("JobState=PREEMPTED PreemptTime=None", 78, "by Slurm at None"),
-        ("JobState=RUNNING PreemptTime=1000", 78, "by Slurm at 1970-01-01T00:16:40.000Z"),
+        ("JobState=RUNNING PreemptTime=1700000000", 78, "by Slurm at 2023-11-14T22:13:20.000Z"),
         ("JobState=TIMEOUT", 79, "Slurm ends the job at its time limit"),
     ],
 )
