@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -38,8 +39,8 @@ def add(parser: argparse.ArgumentParser) -> None:
             "--state",
             type=Path,
             metavar="DIR",
-            help="where services keep their state, seen by all nodes; "
-            "else $SERVICE_STATE_FOLDER, the bundle's, or runs",
+            help="where services keep their state, seen by all nodes; else $SERVICE_STATE_FOLDER, "
+            "the bundle's or that of the last submission, or runs",
         )
         return sub
 
@@ -117,19 +118,19 @@ def _add_submit(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="else every service")
+    parser.add_argument("names", nargs="*", metavar="NAME|BUNDLE", help="else every service")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_logs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME|BUNDLE")
     parser.add_argument("--job", metavar="ID", help="else the newest")
     parser.add_argument("--step", metavar="STEP", help="that of a step, else the supervisor's")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
 
 
 def _add_stop(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME|BUNDLE")
     parser.add_argument("--now", action="store_true", help="cancel instead of draining")
     parser.add_argument(
         "--timeout", type=seconds, default=900.0, metavar="S", help="to wait for its end (900)"
@@ -137,7 +138,7 @@ def _add_stop(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_replace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME|BUNDLE")
     parser.add_argument("bundle", type=Path, help="a bundle of the same name")
     _add_job(parser)
     parser.add_argument(
@@ -192,6 +193,7 @@ def submit(options: argparse.Namespace) -> None:
     order.service.stop_file.unlink(missing_ok=True)
     job = order.submit()
     say(f"{order.service.name}: job {job.id} submitted; its state in {order.service.path}")
+    say(f"see it with: {_next('status', order.service)}")
     endpoint = None
     if options.wait:
         jobs.until_run_has(job, "published", say, options.timeout)
@@ -201,11 +203,11 @@ def submit(options: argparse.Namespace) -> None:
 
 
 def status(options: argparse.Namespace) -> None:
-    root = services.root(options.state)
-    found = [services.find(root, name) for name in options.names] or services.every(root)
-    rows = services.statuses(found, scheduler.jobs())
+    folders = services.roots(options.state)
+    named = [services.find(options.state, name) for name in options.names]
+    rows = services.statuses(named or services.every_in(folders), scheduler.jobs())
     if not rows and not options.json:
-        say(f"no service has its state in {root}")
+        say(f"no service has its state in {', '.join(map(str, folders))}")
         return
     _print(options, rows, services.table(rows))
 
@@ -214,7 +216,11 @@ def logs(options: argparse.Namespace) -> None:
     service = _service(options)
     job, path = jobs.find_log(service, options.job, options.step)
     with Interrupts():
-        jobs.follow_log(job, path) if options.follow else jobs.print_log(path)
+        if not path.is_file() and not options.follow:
+            jobs.Watch(job, say).until_gone(0)
+            say(f"job {job.id}: has no log yet")
+        elif jobs.until_log(job, path, say):
+            jobs.follow_log(job, path) if options.follow else jobs.print_log(path)
 
 
 def stop(options: argparse.Namespace) -> None:
@@ -234,7 +240,8 @@ def stop(options: argparse.Namespace) -> None:
 
 
 def replace(options: argparse.Namespace) -> None:
-    service, order = _service(options), _order(options)
+    service = _service(options)
+    order = _order(options, service.root)
     rolling_update.check_name(service, order)
     rolling_update.serving(service)
     order = _checked(order, options)
@@ -281,7 +288,7 @@ def _bench_service(options: argparse.Namespace) -> None:
         what, remedy = "has no record of its bundle", "name the bundle in the place of the service"
         raise NotReady(Diagnostic(f"job {endpoint['job_id']}", what, remedy))
     options.bundle = Path(run["bundle"])
-    _measure(_order(options), options)
+    _measure(_order(options, service.root), options)
 
 
 def _measure(order: Submission, options: argparse.Namespace) -> None:
@@ -304,17 +311,28 @@ def _checked(order: Submission, options: argparse.Namespace) -> Submission:
     return order
 
 
-def _order(options: argparse.Namespace) -> Submission:
+def _order(options: argparse.Namespace, root: Path | None = None) -> Submission:
     if ignored := scheduler.ignored_options():
         remedy = "give them with --sbatch, or in the profile of the site"
         say(f"{', '.join(ignored)} of this environment: not used; {remedy}")
     if options.engine == engines.REFERENCE:
         say("a miniature with random weights stands in for the checkpoint")
-    return submission.read_bundle(options.bundle, options.state, options.sbatch, options.engine)
+    root = root or options.state
+    return submission.read_bundle(options.bundle, root, options.sbatch, options.engine)
 
 
 def _service(options: argparse.Namespace) -> ServiceFolder:
-    return services.find(services.root(options.state), options.name)
+    return services.find(options.state, options.name)
+
+
+def _next(command: str, service: ServiceFolder) -> str:
+    """A command about the service as it can be typed now, wherever its state is."""
+    words = ["python", "-m", "launch", "slurm", command, service.name]
+    try:
+        is_found = services.find(None, service.name).path == service.path
+    except BadInput:
+        is_found = False
+    return shlex.join(words if is_found else [*words, "--state", str(service.root)])
 
 
 def _urls(endpoint: Any) -> str:

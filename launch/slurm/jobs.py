@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from builder.diagnostics import Diagnostic, nearest
 from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
-from supervisor.state import JobFolder, ServiceFolder, is_silent, is_there
+from supervisor.state import JobFolder, ServiceFolder, is_there
 
 from . import scheduler
 from .scheduler import SlurmJob
@@ -37,8 +39,9 @@ class Watch:
         self.job = job
         self._say = say
         self._said = ""
-        self._asked = self._answered = time.monotonic()
-        self._known: SlurmJob | None = scheduler.jobs(job.id).get(job.id)
+        self._asked, self._answered = -math.inf, time.monotonic()
+        self._known: SlurmJob | None = None
+        self._has_gone = False
 
     def until(self, wanted: Callable[[Run], bool], timeout_s: float | None = None) -> Run | None:
         """The run.json that is as wanted or the last one; `None` when time is up.
@@ -47,7 +50,7 @@ class Watch:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            gone = self._is_gone()  # before the last read of what the job left
+            gone = self.is_gone()  # before the last read of what the job left
             run = self.job.run
             if run and (wanted(run) or run["state"] == "ended"):
                 self._tell(run)
@@ -62,10 +65,10 @@ class Watch:
     def until_gone(self, timeout_s: float) -> bool:
         """Whether Slurm has ended the job by then, and so released its nodes."""
         deadline = time.monotonic() + timeout_s
-        while not self._is_gone():
+        while not self.is_gone():
+            self._tell(self.job.run)
             if time.monotonic() > deadline:
                 return False
-            self._tell(self.job.run)
             time.sleep(POLL_S)
         self._tell(self.job.run)
         return True
@@ -74,17 +77,26 @@ class Watch:
     def slurm_state(self) -> str:
         return self._known.summary if self._known else "unknown to Slurm"
 
-    def _is_gone(self) -> bool:
+    def is_gone(self) -> bool:
+        """Whether the job is over: as Slurm shows it, or else as its record says.
+
+        Raises `NotReady` where for long neither says anything.
+        """
         now = time.monotonic()
         if now - self._asked >= SLURM_POLL_S:
             self._asked = now
             try:
                 self._known = scheduler.jobs(self.job.id).get(self.job.id)
-                self._answered = time.monotonic()
             except NotReady:
-                if now - self._answered > SLURM_SILENT_S:
+                self._has_gone = self.job.has_ended
+                is_late = now - self._answered > SLURM_SILENT_S
+                if is_late and not self._has_gone and not self.job.says_it_lives:
                     raise
-        return self._known is None or not self._known.is_alive
+            else:
+                self._answered = time.monotonic()
+                lives = self._known.is_alive if self._known else self.job.says_it_lives
+                self._has_gone = not lives
+        return self._has_gone
 
     def _tell(self, run: Run | None) -> None:
         state = run["state"] if run else self.slurm_state
@@ -111,8 +123,10 @@ def failure(job: JobFolder) -> ToolkitError:
     if outcome:
         what = f"ended as {outcome}" + (f": {why}" if why else "")
     else:
-        known = scheduler.jobs(job.id).get(job.id)
-        state = known.summary if known else "nothing of it"
+        state = "nothing of it"
+        with suppress(NotReady):
+            known = scheduler.jobs(job.id).get(job.id)
+            state = known.summary if known else state
         what = f"ended before its supervisor gave a reason; Slurm says {state}"
     where, lines = _evidence(job)
     diagnostic = Diagnostic(f"job {job.id}", f"{what}; {where}", log=lines)
@@ -135,7 +149,10 @@ def _evidence(job: JobFolder) -> tuple[str, tuple[str, ...]]:
 def find_log(
     service: ServiceFolder, job_id: str | None, step: str | None
 ) -> tuple[JobFolder, Path]:
-    """The log of the newest job or of another one. Raises `BadInput` for what is not there."""
+    """The log of the newest job or of another one, which may not have begun it yet.
+
+    Raises `BadInput` for what is not there.
+    """
     known = {job.id: job for job in service.jobs}
     if not known:
         raise BadInput(Diagnostic(f"service {service.name}", "has had no job yet"))
@@ -146,11 +163,21 @@ def find_log(
             Diagnostic(where, f"is not a job of {service.name}", nearest(job_id or "", known))
         )
     path = job.step_log(step) if step else job.log
-    if not path.is_file():
+    if not path.is_file() and (step or may_live(job) is False):
         steps = sorted(one.stem for one in job.path.glob("*.log"))
         remedy = f"steps with a log: {', '.join(steps)}" if steps else "it may not have started"
         raise BadInput(Diagnostic(str(path), "does not exist", remedy))
     return job, path
+
+
+def until_log(job: JobFolder, path: Path, say: Say) -> bool:
+    """Whether a job that waits has begun its log before it ended."""
+    watch = Watch(job, say)
+    while not path.is_file():
+        if watch.until_gone(0):
+            return path.is_file()
+        time.sleep(POLL_S)
+    return True
 
 
 def print_log(path: Path) -> None:
@@ -160,15 +187,14 @@ def print_log(path: Path) -> None:
 
 def follow_log(job: JobFolder, path: Path) -> None:
     """As it comes, until the job has ended."""
+    watch = Watch(job, lambda _: None)
     with path.open("rb") as content:
         while True:
-            known = scheduler.jobs(job.id).get(job.id)
+            is_gone = watch.is_gone()  # before the last read
             _copy(content)
-            if known is None or not known.is_alive:
+            if is_gone:
                 return
-            for _ in range(8):
-                time.sleep(POLL_S)
-                _copy(content)
+            time.sleep(POLL_S)
 
 
 def _copy(file: BinaryIO) -> None:
@@ -197,14 +223,22 @@ def stop(service: ServiceFolder, now: bool, timeout_s: float, say: Say) -> list[
 
 def of_service(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> dict[str, SlurmJob]:
     """A job is of the service whose name it has: a number may come again on a cluster. One that was
-    renamed is of the service in which its supervisor keeps its record.
+    renamed, or that Slurm does not list, is of the service that its supervisor writes for.
     """
     found = {number: job for number, job in known.items() if job.name == service.name}
     for job in service.jobs:
-        run = job.run if job.id in known else None
-        if run and run["state"] != "ended" and not is_silent(run):
-            found[job.id] = known[job.id]
+        if job.says_it_lives:
+            found[job.id] = known.get(job.id) or scheduler.unlisted(job.id, service.name)
     return found
+
+
+def may_live(job: JobFolder) -> bool | None:
+    """Whether a job waits or runs; `None` where neither Slurm nor its record says so."""
+    try:
+        known = scheduler.jobs(job.id).get(job.id)
+    except NotReady:
+        return job.says_it_lives or None
+    return known.is_alive if known else job.says_it_lives
 
 
 def alive_jobs(service: ServiceFolder) -> list[SlurmJob]:

@@ -19,7 +19,6 @@ from supervisor.state import CANARY, PREDECESSOR, PROMOTE, JobFolder, ServiceFol
 from ..interrupts import Interrupts
 from . import jobs, scheduler
 from .jobs import POLL_S, Say
-from .services import is_running
 from .submission import Submission
 
 # A canary looks for its promotion several times a second.
@@ -142,7 +141,7 @@ def _refused(
 @contextmanager
 def _successor_lock(service: ServiceFolder, owner: str) -> Iterator[SuccessorLock]:
     """Held until the successor has taken over or failed. Raises `NotReady` if it is taken."""
-    lock = SuccessorLock(service, owner, lambda job: is_running(job, scheduler.jobs()))
+    lock = SuccessorLock(service, owner, lambda job: jobs.may_live(service.job(job)))
     while not lock.acquire():
         if lock.is_empty:
             time.sleep(POLL_S)

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from builder.diagnostics import Diagnostic, one_line
 from builder.errors import BadInput, NotReady
-from supervisor.slurm import ACCESS, COMMAND_INPUT, ENDED, submitted_job
+from supervisor.slurm import ACCESS, COMMAND_INPUT, ENDED, NO_SUCH_JOB, submitted_job
 
 COMMAND_TIMEOUT_S = 60.0
 FIELDS = "%i|%j|%T|%r|%N|%A"
 LOGIN_NODE = "run this where Slurm's commands are, such as a login node of the cluster"
 SEE_CONTROLLER = "see whether slurmctld runs: scontrol ping"
-NO_SUCH_JOB = "Invalid job id"
 COMMAND_PREFIX = re.compile(r"^(sbatch|srun|squeue|scancel|slurm_\w+): (error: |fatal: )?")
 
 
@@ -145,18 +144,32 @@ def jobs(only: str | None = None) -> dict[str, SlurmJob]:
     """All jobs that Slurm knows by number, in one call. The first part of a heterogeneous job has
     that of the whole.
 
-    Raises `NotReady` if Slurm does not answer.
+    Raises `NotReady` if Slurm does not answer, or says nothing of the one that is asked for.
     """
-    done = call(["squeue", "--noheader", "--states=all", f"--format={FIELDS}", *_only(only)])
+    asked = [f"--jobs={only}"] if only else []
+    done = call(["squeue", "--noheader", "--states=all", f"--format={FIELDS}", *asked])
     if done.returncode and NO_SUCH_JOB not in done.stderr:
         raise NotReady(Diagnostic("squeue", message(done.stderr), SEE_CONTROLLER))
     rows = [line.split("|") for line in done.stdout.splitlines()]
-    found = [SlurmJob(row[0].removesuffix("+0"), *row[1:]) for row in rows if len(row) == 6]
-    return {job.number: job for job in found}
+    found = {
+        row[5]: SlurmJob(row[0].removesuffix("+0"), *row[1:])
+        for row in rows
+        if len(row) == 6 and _is_whole(row[0], row[5])
+    }
+    if only and only not in found and not done.returncode:
+        what = f"neither shows job {only} nor says that there is none"
+        raise NotReady(Diagnostic("squeue", what, "see which squeue is first on the path"))
+    return found
 
 
-def _only(job_id: str | None) -> list[str]:
-    return [f"--jobs={job_id}"] if job_id else []
+def _is_whole(job_id: str, number: str) -> bool:
+    """Where a list breaks off, its last number is another job's."""
+    return number.isdecimal() and (number == job_id or not job_id.isdecimal())
+
+
+def unlisted(number: str, name: str) -> SlurmJob:
+    """A job that Slurm does not list although it says itself that it lives."""
+    return SlurmJob(number, name, "UNKNOWN", "squeue does not list it", "", number)
 
 
 def cancel(job_id: str, *options: str) -> None:

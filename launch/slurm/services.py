@@ -8,13 +8,24 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.contents import MANIFEST
 from builder.credentials import mask
 from builder.diagnostics import Diagnostic, nearest, one_line, printable
 from builder.errors import BadInput
-from supervisor.state import JobFolder, ServiceFolder, is_silent, parse_time, state_root
+from supervisor.state import (
+    STATE_FOLDER,
+    JobFolder,
+    ServiceFolder,
+    is_silent,
+    parse_time,
+    read_json,
+    state_root,
+)
 
+from . import description
 from .jobs import of_service
 from .scheduler import SlurmJob
+from .submitted import remembered
 
 ENDED = ("ended", "dead", "none")
 UNREADABLE = "unreadable"
@@ -50,13 +61,66 @@ def _is_service(folder: ServiceFolder) -> bool:
         return True
 
 
-def find(folder: Path, name: str) -> ServiceFolder:
-    """Raises `BadInput` if no service has that name."""
-    known = {one.name: one for one in every(folder)}
-    if name not in known:
-        remedy = nearest(name, known) if known else "name the state folder with --state"
-        raise BadInput(Diagnostic(f"service {name}", f"has no state in {folder}", remedy))
-    return known[name]
+def roots(given: Path | None) -> list[Path]:
+    """Where services are looked for: as given or as the environment says, and else where this user
+    submitted some, the last one first, and in `runs` of the working folder.
+    """
+    if given or os.environ.get(STATE_FOLDER):
+        return [root(given)]
+    return list(dict.fromkeys([*(one.root for one in remembered()), root(None)]))
+
+
+def every_in(folders: Iterable[Path]) -> list[ServiceFolder]:
+    """All services of several state folders. One that cannot be read is left out, unless it is the
+    only one: then this raises `BadInput`.
+    """
+    found, faults = [], []
+    for folder in (asked := list(folders)):
+        try:
+            found += every(folder)
+        except BadInput as fault:
+            faults.append(fault)
+    if faults and len(faults) == len(asked):
+        raise faults[0]
+    return found
+
+
+def find(given: Path | None, name: str) -> ServiceFolder:
+    """The service of that name or of that bundle; of several, the one that was submitted last.
+
+    Raises `BadInput` if there is none.
+    """
+    known = every_in(folders := roots(given))
+    found = _last(known, name)
+    if found is None and (document := _document(Path(name))) is not None:
+        folders = list(dict.fromkeys([root(given, document), *folders]))
+        name, known = document["name"], every_in(folders)
+        found = _last(known, name)
+    if found is None:
+        lost = [str(one.path) for one in remembered() if one.name == name]
+        remedy = nearest(name, [one.name for one in known]) or "name the state folder with --state"
+        if lost:
+            remedy = (
+                f"it was submitted with its state in {lost[0]}; name where that is, with --state"
+            )
+        where = ", ".join(map(str, folders))
+        raise BadInput(Diagnostic(f"service {name}", f"has no state in {where}", remedy))
+    return found
+
+
+def _last(known: Iterable[ServiceFolder], name: str) -> ServiceFolder | None:
+    named = {one.path: one for one in known if one.name == name}
+    submitted = [one.path for one in remembered() if one.path in named]
+    return named[submitted[0]] if submitted else next(iter(named.values()), None)
+
+
+def _document(folder: Path) -> Mapping[str, Any] | None:
+    """The description of the service of a bundle, if that is one. Raises `BadInput`."""
+    path = folder / "slurm" / "service.json"
+    document = read_json(path) if (folder / MANIFEST).is_file() else None
+    if document is not None:
+        description.check(document, path)
+    return document
 
 
 def statuses(services: Iterable[ServiceFolder], known: Mapping[str, SlurmJob]) -> list[Status]:

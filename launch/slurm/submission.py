@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from supervisor.state import JobFolder, ServiceFolder
 from .. import engine as engines
 from .. import trust
 from ..target import named_checkpoints
-from . import description, jobs, scheduler, services
+from . import description, jobs, scheduler, services, submitted
 from .jobs import LAST_LINES, Say
 
 SERVE, PREFLIGHT, BENCH = "serve.sbatch", "preflight.sbatch", "bench.sbatch"
@@ -119,6 +120,8 @@ class Submission:
             "sbatch": list(self.options),
         }
         state.write_json(job.path / state.SUBMISSION, facts)
+        with suppress(OSError):  # whoever asks for it then needs --state
+            submitted.remember(self.service)
         return job
 
     def preflight(self, timeout_s: float, say: Say) -> None:

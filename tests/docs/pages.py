@@ -27,7 +27,7 @@ ELSEWHERE = {
     "bash launch/setup_engine.sh": "tests/vllm, a step of tests/run.sh",
     "source .venv/bin/activate": "tests/first_hour.sh",
     "bash tests/run.sh": "this run",
-    "python -m launch slurm": "tests/launch/slurm, on a cluster",
+    "python -m launch slurm": "tests/launch/slurm/test_typed.py, on a cluster",
     "python -m launch rehearse": "tests/launch/test_rehearse.py",
     "python -m launch attach": "tests/launch/test_attach.py",
     "python -m benchmarks.": "tests/benchmarks",

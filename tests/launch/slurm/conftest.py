@@ -97,7 +97,11 @@ class Slurm:
     def __init__(self, cluster: Cluster, state: Path) -> None:
         self.cluster = cluster
         self.state = state
-        self.variables = {"SERVICE_STATE_FOLDER": str(state), "SERVICE_FREE_PORTS": "1"}
+        self.variables = {
+            "SERVICE_STATE_FOLDER": str(state),
+            "SERVICE_FREE_PORTS": "1",
+            "XDG_STATE_HOME": str(state.with_name("home")),
+        }
 
     def __call__(
         self, *arguments: str | Path, code: int = 0, **variables: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_tasks_of_an_array_are_known_by_their_numbers(
 ) -> None:
     """Which their files have; what a person names is the task."""
     rows = "*** Maintenance ***\n7_0|svc|FAILED|None|n1|8\n7_1|svc|RUNNING|None|n1|7\n"
+    rows += "123|svc|RUNNING|None|n1|12\n"  # broken off
     (tmp_path / "rows").write_text(f"{rows}9+0|svc|RUNNING|None|n1|9\n9+1|svc|RUNNING|None|n2|10\n")
     program(tmp_path, "squeue", f"exec /bin/cat '{tmp_path}/rows'")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -70,6 +72,63 @@ def test_a_command_that_cannot_be_started_is_named(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NotReady, match="squeue: cannot be started: permission denied"):
         scheduler.jobs()
+
+
+LIES = {
+    "empty": "true",
+    "header": "echo 'JOBID|NAME|STATE|REASON|NODES|JOBID'",
+    "other format": "echo '7 batch svc root R 0:10 1 node1'",
+    "broken off": "echo '7|svc|COMPLE'",
+    "broken off in the number": "echo '71|svc|COMPLETED|None|n1|7'",
+    "other job": "echo '8|svc|COMPLETED|None|n1|8'",
+    "error as an answer": "echo 'slurm_load_jobs error: Invalid job id specified'",
+    "error beside no answer": "echo 'slurm_load_jobs error: Socket timed out' >&2",
+    "refused": "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1",
+}
+
+
+@pytest.mark.parametrize("script", LIES.values(), ids=LIES)
+def test_an_answer_without_the_job_is_not_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """Its record counts then; and where it has none yet, Slurm is asked for two minutes."""
+    program(tmp_path, "squeue", script)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    job = ServiceFolder(tmp_path / "state", "svc").job("7")
+    monkeypatch.setattr(jobs, "SLURM_POLL_S", 0.0)
+    watch = jobs.Watch(job, lambda _: None)
+    assert not watch.is_gone()
+    assert jobs.may_live(job) is None
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + jobs.SLURM_SILENT_S + 1)
+    with pytest.raises(NotReady, match="squeue"):
+        watch.is_gone()
+    for ended, run in ((False, "serving"), (True, "ended")):
+        state.write_json(job.path / "run.json", {"state": run, "heartbeat": state.timestamp()})
+        assert watch.is_gone() is ended
+        assert jobs.may_live(job) is (None if ended else True)
+    state.write_json(job.path / "run.json", {"state": "serving", "heartbeat": state.timestamp(9)})
+    with pytest.raises(NotReady, match="squeue"):
+        watch.is_gone()
+
+
+@pytest.mark.parametrize(
+    ("script", "is_gone"),
+    [
+        ("echo '7|svc|RUNNING|None|n1|7'", False),
+        ("echo '7|svc|COMPLETING|None|n1|7'", False),
+        ("echo '7|svc|COMPLETED|None|n1|7'", True),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+    ],
+)
+def test_a_job_is_over_as_slurm_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, is_gone: bool
+) -> None:
+    program(tmp_path, "squeue", script)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    job = ServiceFolder(tmp_path / "state", "svc").job("7")
+    assert jobs.Watch(job, lambda _: None).is_gone() is is_gone
+    assert jobs.may_live(job) is not is_gone
 
 
 def program(folder: Path, name: str, script: str) -> Path:

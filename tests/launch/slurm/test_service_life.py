@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 from tests.launch.slurm.conftest import PREFLIGHT, MakeBundle, Slurm
 
@@ -31,6 +32,26 @@ def test_submit_prints_the_job_and_does_not_wait(slurm: Slurm, make_bundle: Make
     assert facts["endpoint"] is None
     assert facts["job_id"] in slurm.cluster.run("squeue", "-h", "-o", "%i").stdout.split()
     assert slurm("stop", "svc", "--now").stdout.startswith(f"job {facts['job_id']}: ")
+
+
+def test_submit_prints_the_next_command_that_finds_its_service(
+    slurm: Slurm, make_bundle: MakeBundle
+) -> None:
+    """Typed in another folder, also where nothing can be remembered or another folder is set."""
+    bundle = make_bundle("bundle", "--start-s", "60")
+    slurm.state.mkdir()
+    (blocked := slurm.state / "file").touch()
+    for variables in ({}, {"XDG_STATE_HOME": str(blocked)}, {"SERVICE_STATE_FOLDER": "/other"}):
+        words = ["submit", bundle.folder, "--state", slurm.state, "--sbatch=--begin=now+1hour"]
+        given = {"SERVICE_STATE_FOLDER": "", **variables}
+        said = slurm(*words, **given).stderr
+        [line] = [row for row in said.splitlines() if row.startswith("see it with: python -m ")]
+        command = shlex.split(line.removeprefix("see it with: python -m launch slurm "))
+        assert command == ["status", "svc", *(["--state", str(slurm.state)] if variables else [])]
+        assert " pending " in slurm(*command, **given).stdout
+        logs = slurm("logs", *command[1:], **given)
+        assert logs.stdout == "" and "has no log yet" in logs.stderr
+        slurm("stop", *command[1:], **given)
 
 
 def test_a_service_that_has_a_job_gets_no_second_one(slurm: Slurm, make_bundle: MakeBundle) -> None:

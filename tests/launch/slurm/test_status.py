@@ -79,9 +79,20 @@ def test_a_credential_in_an_address_or_a_reason_is_not_shown(slurm: Slurm, queue
 
 
 def test_an_endpoint_never_points_at_a_dead_job(slurm: Slurm) -> None:
-    leave(slurm.state, "svc", "999999")
+    leave(slurm.state, "svc", "999999", beat_s=120)
     (row,) = slurm.status()
     assert (row["state"], row["url"], row["slurm"]) == ("dead", None, None)
+
+
+def test_a_job_that_slurm_does_not_list_lives_while_it_says_so(
+    slurm: Slurm, make_bundle: MakeBundle
+) -> None:
+    leave(slurm.state, "svc", "999999")
+    (row,) = slurm.status()
+    why = "unknown, squeue does not list it"
+    assert (row["state"], row["url"], row["slurm"]) == ("serving", "http://n:1", why)
+    refused = slurm("submit", make_bundle("bundle").folder, code=2)
+    assert f"service svc: has job 999999 already, {why}" in refused.stderr
 
 
 def test_the_reason_of_an_end_stands_under_its_service(slurm: Slurm) -> None:
