@@ -5,12 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
+
+import pytest
 
 from supervisor.state import parse_time
 from tests.slurm.conftest import MakeService
@@ -93,6 +97,50 @@ def test_a_second_job_of_a_service_that_runs_is_refused(make_service: MakeServic
     run = service.wait_for_end(service.submit())
     assert (run["outcome"], service.owner()) == ("not_admitted", first)
     assert f"job {first} serves test" in run["why"]
+
+
+LIES = {
+    "empty": "exit 0",
+    "error as an answer": "echo 'slurm_load_jobs error: Socket timed out'; exit 0",
+    "no such job": "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+    "the end of every job": 'echo COMPLETED "${3#*=}"; exit 0',
+}
+# A site's program before Slurm's own: it lies about jobs once it is told to, and not about steps.
+WRAPPER = """#!/bin/sh
+case "$*" in *--steps*) ;; *) if [ -e {folder}/lie ]; then {lie}; fi ;; esac
+exec {squeue} "$@"
+"""
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_scheduler_that_lies_about_jobs_lets_no_second_one_serve(
+    make_service: MakeService, tmp_path: Path, lie: str
+) -> None:
+    """Neither one that starts later nor one that was starting beside the first."""
+    service = make_service()
+    path = service.cluster.environment["PATH"]
+    squeue = shutil.which("squeue", path=path)
+    (tmp_path / "squeue").write_text(WRAPPER.format(folder=tmp_path, lie=lie, squeue=squeue))
+    (tmp_path / "squeue").chmod(0o755)
+    behind = f"--export=ALL,PATH={tmp_path}:{path}"
+    first = service.serving(behind)
+    beside = service.submit(behind, SERVICE_CANARY="1", SERVICE_PREDECESSOR=first)
+    service.wait_for(beside, "admitted")
+    (tmp_path / "lie").touch()
+    later = service.submit(behind)
+    with Clients(service.endpoint) as clients:
+        run = service.wait_for_end(later)
+        (service.job_folder(beside) / "promote").touch()
+        assert service.wait_for_end(first)["outcome"] == "handed_over"
+        clients.wait_for(100)
+    assert (run["outcome"], run["why"]) == (
+        "not_admitted",
+        f"job {first} serves test; stop or replace it",
+    )
+    assert clients.failures == []
+    restored = (service.events(first) + service.events(beside)).count("endpoint_restored")
+    assert restored <= (2 if "COMPLETED" in lie else 0), "each believes it once"
+    assert service.owner() == beside
 
 
 def test_the_endpoint_of_a_job_that_was_killed_is_taken_over(make_service: MakeService) -> None:
