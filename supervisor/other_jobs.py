@@ -33,7 +33,7 @@ class OtherJobs:
                 return False
             if is_alive:
                 self._last_heartbeats.pop(job_id, None)
-            elif is_alive is False and job.says_it_lives:
+            elif is_alive is False and job.says_it_lives():
                 last = self._last_heartbeats.setdefault(job_id, run["heartbeat"])
                 return False if state and last == run["heartbeat"] else None
         return is_alive

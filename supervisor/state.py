@@ -315,11 +315,10 @@ class JobFolder:
         """Whether its supervisor wrote down an end."""
         return (self.run or {}).get("state") == "ended"
 
-    @property
-    def says_it_lives(self) -> bool:
+    def says_it_lives(self, lease_s: float = LEASE_S) -> bool:
         """Whether its supervisor wrote a heartbeat of late, and no end."""
         run = self.run
-        return run is not None and run["state"] != "ended" and not is_silent(run)
+        return run is not None and run["state"] != "ended" and not is_silent(run, lease_s)
 
     @property
     def log(self) -> Path:
@@ -382,10 +381,7 @@ class ServiceFolder:
         content = self.endpoint
         if content is None or not content["until"] or parse_time(content["until"]) < time.time():
             return None
-        run = self.job(content["job_id"]).run
-        if run is None or run["state"] == "ended" or is_silent(run, content["lease_s"]):
-            return None
-        return content
+        return content if self.job(content["job_id"]).says_it_lives(content["lease_s"]) else None
 
     def withdraw_endpoint(self, job_id: str) -> None:
         """Remove the endpoint of that job. Raises `OSError`.

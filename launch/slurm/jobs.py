@@ -90,11 +90,11 @@ class Watch:
             except NotReady:
                 self._has_gone = self.job.has_ended
                 is_late = now - self._answered > SLURM_SILENT_S
-                if is_late and not self._has_gone and not self.job.says_it_lives:
+                if is_late and not self._has_gone and not self.job.says_it_lives():
                     raise
             else:
                 self._answered = time.monotonic()
-                lives = self._known.is_alive if self._known else self.job.says_it_lives
+                lives = self._known.is_alive if self._known else self.job.says_it_lives()
                 self._has_gone = not lives
         return self._has_gone
 
@@ -227,7 +227,7 @@ def of_service(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> dict[st
     """
     found = {number: job for number, job in known.items() if job.name == service.name}
     for job in service.jobs:
-        if job.says_it_lives:
+        if job.says_it_lives():
             found[job.id] = known.get(job.id) or scheduler.unlisted(job.id, service.name)
     return found
 
@@ -237,8 +237,8 @@ def may_live(job: JobFolder) -> bool | None:
     try:
         known = scheduler.jobs(job.id).get(job.id)
     except NotReady:
-        return job.says_it_lives or None
-    return known.is_alive if known else job.says_it_lives
+        return job.says_it_lives() or None
+    return known.is_alive if known else job.says_it_lives()
 
 
 def alive_jobs(service: ServiceFolder) -> list[SlurmJob]:

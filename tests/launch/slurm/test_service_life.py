@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
+from typing import Any
 
 from tests.launch.slurm.conftest import PREFLIGHT, MakeBundle, Slurm
 
@@ -42,8 +44,14 @@ def test_submit_prints_the_next_command_that_finds_its_service(
     slurm.state.mkdir()
     (blocked := slurm.state / "file").touch()
     for variables in ({}, {"XDG_STATE_HOME": str(blocked)}, {"SERVICE_STATE_FOLDER": "/other"}):
-        words = ["submit", bundle.folder, "--state", slurm.state, "--sbatch=--begin=now+1hour"]
-        given = {"SERVICE_STATE_FOLDER": "", **variables}
+        words: list[str | Path] = [
+            "submit",
+            bundle.folder,
+            "--state",
+            slurm.state,
+            "--sbatch=--begin=now+1hour",
+        ]
+        given: dict[str, Any] = {"SERVICE_STATE_FOLDER": "", **variables}
         said = slurm(*words, **given).stderr
         [line] = [row for row in said.splitlines() if row.startswith("see it with: python -m ")]
         command = shlex.split(line.removeprefix("see it with: python -m launch slurm "))
