@@ -75,7 +75,7 @@ class Checkpoint:
 
     @property
     def loaded_groups(self) -> tuple[TensorGroup, ...]:
-        """Those that an engine loads, the MTP layers among them."""
+        """The tensors that an engine loads, MTP layers included."""
         return tuple(group for group in self.groups if group.role != "left_out")
 
     @cached_property

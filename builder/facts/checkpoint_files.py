@@ -1,4 +1,4 @@
-"""The files of a checkpoint folder: sizes, digests as far as others made them, and safetensors.
+"""The files of a checkpoint folder: sizes, digests that others computed, and safetensors headers.
 
 Weights are never read for this. Their digests come from a `SHA256SUMS` in the folder, else from
 what the Hugging Face client left beside its downloads. Format of safetensors: eight bytes of
@@ -145,7 +145,7 @@ def _downloaded(folder: Path, name: str, path: Path) -> tuple[str | None, str | 
 
 
 def _license(card: Path) -> str | None:
-    """The field `license` in the head of a model card; a license of its own has a name there."""
+    """The license in the head of a model card: `license_name` if `license` says `other`."""
     if not card.is_file() or card.stat().st_size > HASHED_BYTES:
         return None
     front = re.match(r"---\r?\n(.*?)\n---", card.read_text(errors="replace"), re.DOTALL)

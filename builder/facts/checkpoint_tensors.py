@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint folder, and whether they are those that its configuration tells."""
+"""The tensors of a checkpoint folder, compared with what its configuration asks for."""
 
 from __future__ import annotations
 

@@ -32,16 +32,14 @@ EngineName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class CpuBuild:
-    """A build of the engine that needs no GPU, in an environment of its own.
+    """A build of the engine that needs no GPU, in a separate environment.
 
-    `package` of `release` is installed without two kinds of packages that its requirements bring:
-    those of `unfit`, which its PyTorch cannot load, and of `unneeded`, which serve GPUs alone; the
-    environment takes `disk_gb`. `program` with its
-    subcommand is what servers start, the Python module `runs_as` what does the same here, with the
-    model after `model_flag`. `options` are set for it whatever a deployment says, `environment`
-    are its variables, each as `NAME=value`. `architectures` are those whose miniatures were seen to
-    be served, and `head_sizes` what its kernels take. `unjudged` are words by which its classes say
-    that they lack what they judge an architecture by.
+    `package` of `release` is installed without some of its requirements: its PyTorch cannot load
+    `unfit`, and only GPUs need `unneeded`. The environment takes `disk_gb`. The Python module
+    `runs_as`, with the model after `model_flag`, replaces `program` and its subcommand. `options`
+    override the deployment, `environment` lists variables as `NAME=value`. `architectures` are
+    known to run as miniatures, with the `head_sizes` that its kernels support. `unjudged` are words
+    in error messages of a check that lacks a package, which says nothing about the architecture.
     """
 
     package: Text
@@ -81,20 +79,17 @@ class Engine:
     `option_file_flag` is the server flag of the option file, `needed_options` and `needed_numbers`
     are options without which, or without a number as whose default, nothing can be planned.
 
-    `parser_flags` are those of the parsers of answers, each called like the fact of a model that it
-    takes. `draft_method` is its value for drafting with the model's own layers. Where no option
-    says it, it reads long prompts in parts if it `chunks_prompts`, and batches of up to
-    `largest_graph` requests run as CUDA graphs. Its `memory_share` is of what is left beside the
-    model, or of all of a GPU; `memory_source` says who says so, `memory_doubt` how far logs do
-    not confirm it. `sides_remedy` says what to do where none of its servers does one side of
-    prefill and decode alone.
+    `parser_flags` select the parsers of answers, each named like the fact of a model that it takes.
+    `draft_method` is the value for drafting with the model's own layers. By default the engine
+    splits long prompts if it `chunks_prompts`, and captures CUDA graphs for batches of up to
+    `largest_graph` requests. `memory_share` says whether its memory fraction counts from the memory
+    left after loading or from all of a GPU, with `memory_source` and, where logs disagree,
+    `memory_doubt`. `sides_remedy` tells what to do where no server of the engine can run prefill or
+    decode alone.
 
-    `cpu_build` is one that runs without a GPU, where there is one. `other_meanings` tells what
-    words of the planner mean here, where that is not quite what they mean elsewhere.
-
-    `rank_launcher` starts the command that follows it on every rank, where there is one, and
-    `rank_variable` is 1 in what it starts. Any of
-    `telemetry_variables`, set to 1, keeps it from sending usage data.
+    `cpu_build` runs without a GPU. `other_meanings` explains words of the planner that mean
+    something else in this engine. `rank_launcher` starts a command on every rank, with
+    `rank_variable` set to 1. Any of `telemetry_variables`, set to 1, disables usage reports.
     """
 
     name: Text

@@ -81,7 +81,7 @@ _TEXT_CONFIG: Any = {
     **{f"{name}?": [str] for name in ("layer_types", "layers_block_type", "indexer_types")},
     **{f"{name}?": [int] for name in ("compress_ratios", "moe_layer_freq")},
 }
-# A whole `config.json`; the language model of a multimodal one has a part of its own.
+# A whole `config.json`; a multimodal one nests its language model.
 _MODEL_CONFIG: Any = {
     **_TEXT_CONFIG,
     "architectures?": [Text],
@@ -94,7 +94,7 @@ _QUANTIZATION: Any = {
     "kv_cache_quant_algo?": Literal["FP8", "NVFP4"] | None,
     "group_size?": int,
     "exclude_modules?": [Text],
-    # Of a mixed checkpoint; `*` stands for a number, a name for the modules below it as well.
+    # Of a mixed checkpoint; `*` matches a number, and a name includes the modules below it.
     "quantized_layers?": {"*": {"quant_algo": Annotated[str, one_of(FORMATS)], "group_size?": int}},
 }
 
@@ -103,10 +103,9 @@ _QUANTIZATION: Any = {
 class ModelFacts:
     """One model; `name` is the one on the hub, `checkpoint_bytes` what its publisher says.
 
-    `aliases` are other names that it had or has there. They stand in one line, the second of the
-    file, where they are found without reading the rest.
-    The parsers are the engine's, by its own names, that take tool calls and thoughts out of the
-    text; of a `null` the source says why there is none.
+    `aliases` are its other names on the hub, in the second line of the file, so that a search needs
+    not read the rest. The parsers have the engine's names; they extract tool calls and reasoning
+    from the text. The source of a `null` says why there is no parser.
     """
 
     name: Text

@@ -19,7 +19,7 @@ from ..files import is_folder, is_there, read_bytes
 
 MODELS = DATA / "models"
 
-# What stands around a name: places of the hub, a revision, the folder of the hub's cache.
+# What may surround a name: addresses of the hub, a revision, the folder of the hub's cache.
 _PREFIX = re.compile(r"(?:hf:(?://)?|(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/)", re.I)
 _SUFFIX = re.compile(r"(?:/(?:tree|blob|resolve)/.*|@[\w.-]+)$")
 CACHED, _REVISIONS = "models--", "snapshots"
@@ -38,7 +38,7 @@ def known_aliases() -> dict[str, Path]:
 
 @lru_cache(maxsize=4)
 def _shipped_names(folder: Path) -> tuple[tuple[Path, list[str]], ...]:
-    """The names of each file, its own first: they stand in its first two lines."""
+    """The name and aliases of each file, which are its first two lines."""
     found = []
     for path in sorted(folder.glob("*.yaml")):
         with path.open(encoding="utf-8") as file:
@@ -61,7 +61,7 @@ def shipped_file(reference: str, exact: bool = False) -> Path | None:
 
 
 def hub_name(reference: str) -> str:
-    """A name on the hub without what stands around it.
+    """A name on the hub, extracted from a URL or a cache folder.
 
     >>> hub_name("https://huggingface.co/openai/gpt-oss-120b/tree/main")
     'openai/gpt-oss-120b'

@@ -46,7 +46,7 @@ METRIC_ROW: Any = {
     "source": Text,
 }
 
-# The metrics of one server; `names` are those that signals ask for.
+# The metrics of one server; `names` maps the names in signals to the server's.
 SERVER_METRICS_FILE: Any = {
     "names": {"*": Text},
     "sources": {"*": Text},
@@ -54,7 +54,7 @@ SERVER_METRICS_FILE: Any = {
     "families": {"*": METRIC_ROW},
 }
 
-# What stands beside a server, by the job of Prometheus that asks it.
+# Exporters that run next to a server, by the Prometheus job that scrapes them.
 EXPORTERS_FILE: Any = {
     "sources": {"*": Text},
     "jobs": {"*": {"exporter": Text, "families": {"*": METRIC_ROW}}},
@@ -162,13 +162,13 @@ JOB_SCRIPTS_FILE: Any = {
     "rules": {"*": JOB_RULE},
 }
 
-# Options that are gone or have moved, by who had them, and what is said of each now.
+# Options that were removed or moved, by their owner, with the message for each.
 FORMER_OPTIONS: Any = {"*": {"source": Text, "options": {"*": Text}}}
 
 # Other words for values of options, each with the values that it may mean.
 VALUE_WORDS: Any = {"source": Text, "words": {"*": Names}}
 
-# What stands around engine options: the sections of launchers' files, the engine's variables.
+# The context of engine options: sections of launchers' files, and the engine's variables.
 LAYOUT: Any = {
     "source": Text,
     "marks": Names,

@@ -1,4 +1,4 @@
-"""What others measured on real hardware: deployments with their options, acceptance lengths."""
+"""Published measurements on real hardware: deployments with their options, acceptance lengths."""
 
 from __future__ import annotations
 

@@ -40,13 +40,12 @@ class Groups:
 class Quantization:
     """The quantization of a checkpoint; `quant_algo` is one of `FORMATS`, or `None` for BF16.
 
-    Where modules differ, `quant_algo` is that of the routed experts, which are most of the weights,
-    `parts` has the format of each module or group of modules, and `rest` that of all others. In the
-    name of a group `*` stands for a number, and a name stands for the modules below it as well; or
-    it is, after `re:`, a regular expression for the modules that are not excluded.
-    `writer` is who names the tensors otherwise than ModelOpt and the models' publishers.
-    `group_size` and `zero_points` are those of `weight_layouts.Weight`; `groups` has both for the
-    parts that have others.
+    In a mixed checkpoint `quant_algo` is the format of the routed experts, which are most of the
+    weights, `parts` the format of each module or group of modules, and `rest` that of all others.
+    In the name of a group `*` matches a number, and a name includes the modules below it; after
+    `re:` it is a regular expression for modules that are not excluded. `writer` is set if the
+    tensors have other names than ModelOpt and the models' publishers give them. `group_size` and
+    `zero_points` are those of `weight_layouts.Weight`; `groups` has the exceptions.
     """
 
     quant_algo: str | None = None
@@ -117,7 +116,7 @@ class Quantization:
         return tuple(dict.fromkeys(filter(None, found)))
 
     def stored(self, tensors: Tensors, name: str) -> list[Stored]:
-        """The tensors that stand in the files for the one named, weight first."""
+        """The tensors in the files that make up the named one, weight first."""
         module = name.removesuffix(".weight")
         # What AWQ and GPTQ never quantize, listed or not.
         plain = tensors.role == "router" and self.writer in (AWQ, GPTQ)
@@ -149,8 +148,10 @@ def is_slow(pattern: str) -> bool:
 
 
 def are_slow(patterns: Iterable[str]) -> bool:
-    """Whether expressions that are each quick take long one after the other: those with three
-    repetitions and more, where those of digits, of which names have few, do not count.
+    """Whether expressions that are each quick take too long together.
+
+    Only expressions with three or more repetitions count, without repetitions of digits, which are
+    few in a name.
     """
     found = (
         expressions.signs(_DIGIT.sub("0", row)) for row in patterns if row.startswith(_PATTERN)
@@ -160,7 +161,7 @@ def are_slow(patterns: Iterable[str]) -> bool:
 
 
 def _expression(pattern: str) -> str:
-    """A regular expression for a name of an exclude list; one that is none stands for itself."""
+    """A regular expression for a name of an exclude list; an invalid one matches itself."""
     if not pattern.startswith(_PATTERN) or is_slow(pattern):
         return translate(pattern)
     try:
@@ -188,7 +189,7 @@ class TensorGroup:
 def computed_groups(
     architecture: Architecture, config: Config, quantization: Quantization
 ) -> tuple[TensorGroup, ...]:
-    """By arithmetic; one expert stands for all experts of its layer."""
+    """By arithmetic; one expert represents all experts of its layer."""
 
     def rows() -> Iterator[tuple[Kind, int, int]]:
         for tensors in architecture.tensors(architecture.text(config)):

@@ -1,7 +1,7 @@
-"""What the files of a checkpoint say of its quantization, in the words of each writer.
+"""Reads the quantization of a checkpoint from its files, whoever wrote them.
 
 ModelOpt writes `hf_quant_config.json`, `quantization_config` of `config.json`, or both; the models'
-publishers and llm-compressor write the latter. How TensorRT-LLM reads each stands in its
+publishers and llm-compressor write the latter. TensorRT-LLM reads them in
 tensorrt_llm/llmapi/llm_utils.py, `_update_from_hf_quant_config`.
 """
 
@@ -53,7 +53,7 @@ _MODELOPT_NAMES = {
     "FP8_PB_WO": ("FP8_BLOCK_SCALES", MODELOPT_BY_BLOCK),
 }
 
-# For a checkpoint in a format of which no plan is made, such as bitsandbytes.
+# For a checkpoint in a format that cannot be planned, such as bitsandbytes.
 _NEXT_STEP = (
     "take the model in one of these, export it so with ModelOpt from its BF16 weights, or write "
     "the options of a server for it by hand, which check judges"
@@ -63,9 +63,9 @@ _NEXT_STEP = (
 def read_quantization(
     config: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None, folder: str = ""
 ) -> tuple[Quantization, list[Diagnostic]]:
-    """The quantization that both files tell, and where they contradict each other.
+    """The quantization in both files, and where they contradict each other.
 
-    `hf_quant_config.json` wins; `folder` is where the files are, for what is said of them.
+    `hf_quant_config.json` wins; `folder` is where the files are, for messages.
     """
     inline = _from_config(config)
     if hf_quant_config is None:
@@ -340,7 +340,7 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
     it has the experts of all decoder layers in NVFP4 (`moe_quant_algo`) and changes nothing else.
     MiMo-V2.6 says of its experts that they are stored so (`store_dtype`).
     """
-    # A name stands for a module, or for a part of a module's path.
+    # A name matches a module, or a part of a module's path.
     listed = [
         form.format(name)
         for name in names(fields, "ignored_layers") + names(fields, "modules_to_not_convert")

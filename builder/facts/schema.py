@@ -122,7 +122,7 @@ class _Reader:
         self._add(path, f"is {_shown(value)}", fix, "value-type")
 
     def _plain(self, kind: Any, value: Any, path: str) -> None:
-        """Checks data that stays plain, of which a literal shows the form."""
+        """Checks data that stays plain by the literal that shows its form."""
         if isinstance(kind, Consistent):
             before = len(self.diagnostics)
             self._plain(kind.kind, value, path)

@@ -40,7 +40,7 @@ class ServerMetrics:
 class ServerFiles:
     """Files in a bundle: the rendered engine options, and the folder of the model if it has one.
 
-    `{model}` stands for the name of the model.
+    `{model}` is replaced by the name of the model.
     """
 
     options: Text
@@ -49,7 +49,7 @@ class ServerFiles:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """The least request that a working server answers. `{model}` stands for the model's name."""
+    """The smallest request that a working server answers. `{model}` is replaced by its name."""
 
     path: Text
     body: Mapping[str, Any]
@@ -82,17 +82,16 @@ class NodeCommand:
 class Server:
     """One server.
 
-    `roles` are the sides of serving that it can do, `program` its command, and `router` the command
-    before both sides of disaggregated serving, where it has one. `api` is the protocol family that
-    clients speak, `client_apis` the ways to measure it, the best first. `url_scheme` is that of the
-    URL by which `launch` takes it, `default_model` the name of its model where none is given.
-    `unary_suffix` follows a model's name in that of a second model over the same engine, for unary
-    calls alone. `ports` are the usual ones, by protocol. `ready_log` is what it logs as soon as it
-    is ready. `image` tells the published images: the end of their repository, and the product their
-    tags tell of. `paths` are where it says over HTTP that it is ready and alive, and shows its
-    metrics. `model_owner` is whom its list of models names as their owner, by which servers of one
-    protocol are told apart. `ignores_unknown_fields` says that it passes over fields of a request
-    that it does not know, and `json_schema_format` how it is asked for text that fits a schema.
+    `roles` are the sides of serving that it can run, `program` its command, and `router` the
+    command of a router for disaggregated serving. `api` is the protocol family of its clients,
+    `client_apis` the ways to measure it, best first. `launch` takes URLs with `url_scheme`, and
+    `default_model` as the model's name if a URL has none. `unary_suffix` is added to a model's name
+    for a second model over the same engine that takes unary calls only. `ports` are the usual ones
+    by protocol, `ready_log` the log line of a ready server. `image` describes published images: the
+    end of their repository, and the product that their tags version. `paths` are the HTTP paths for
+    readiness, liveness and metrics. `model_owner` is the owner in its list of models, which
+    distinguishes servers of one protocol. `ignores_unknown_fields` says that it skips unknown
+    fields of a request, and `json_schema_format` how to ask for text that fits a schema.
     """
 
     name: Text
@@ -144,7 +143,7 @@ def load(name: str) -> Server:
 
 
 def counterpart(name: str, engine: str) -> str:
-    """The server of an engine that speaks like this one; this one where there is none."""
+    """The server of an engine with the same API as this one; this one if the engine has none."""
     given = load(name)
     if engine in given.engines:
         return name

@@ -291,7 +291,7 @@ def _int8_compressed(weight: Weight) -> Iterator[Stored]:
 
 
 def _fused(bits: int) -> Layout:
-    """All experts of a layer in a format of which nobody has published such: their size alone."""
+    """All experts of a layer in a format that was never published this way: their size only."""
 
     def layout(weight: Weight) -> Iterator[Stored]:
         experts, rows, columns = weight.shape

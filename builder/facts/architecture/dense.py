@@ -54,10 +54,9 @@ def _exaone(config: Config) -> list[Tensors]:
 _EXAONE_ROWS = (Architecture("ExaoneForCausalLM", "gqa", REQUIRED, _exaone),)
 
 
-# Llama-Nemotron models that a search over Llama's blocks made: layers differ, some lack
-# attention.
+# NVIDIA Llama-Nemotron: a search removed or replaced parts of Llama's layers.
 #
-# Names and sizes: modeling_decilm.py and configuration_decilm.py beside the weights of
+# Names and sizes: modeling_decilm.py and configuration_decilm.py in the repository of
 # nvidia/Llama-3_3-Nemotron-Super-49B-v1.
 
 
@@ -104,7 +103,7 @@ _NAS_ROWS = tuple(
 )
 
 
-# Llama 3.2 Vision: a Llama with layers between that attend to the picture.
+# Llama 3.2 Vision: a Llama with additional layers that attend to the picture.
 #
 # Names and shapes: mllama of Hugging Face transformers 5.23 with its table of published names.
 # The engine leaves the layers for pictures out, answers text alone and does not split the
@@ -155,10 +154,9 @@ _MLLAMA_ROWS = (
 )
 
 
-# Phi-4-multimodal of Microsoft: a Phi whose linear layers carry adapters for pictures and for
-# speech.
+# Microsoft Phi-4-multimodal: each linear layer has LoRA adapters for pictures and for speech.
 #
-# Names and shapes: modeling_phi4mm.py beside the weights of microsoft/Phi-4-multimodal-instruct.
+# Names and shapes: modeling_phi4mm.py in microsoft/Phi-4-multimodal-instruct.
 # What reads pictures and sound is left out.
 
 

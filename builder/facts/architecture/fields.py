@@ -175,7 +175,7 @@ def width_of_block(config: Config, mlp: object) -> int:
 
 
 def _number(part: object, name: str) -> float:
-    """A number that a part has; 0 where it has none."""
+    """A number in a part of the config; 0 if it is missing."""
     value = part.get(name) if isinstance(part, Mapping) else None
     return value if isinstance(value, int | float) else 0
 

@@ -63,7 +63,7 @@ class Decoder:
         return [*self.without_attention(config), *attention]
 
     def without_attention(self, config: Config) -> list[Tensors]:
-        """For models whose attention has names or sizes of its own, or is in some layers only."""
+        """All other tensors, for models with unusual attention or with attention in some layers."""
         every = tuple(range(config["num_hidden_layers"]))
         hidden, layer = (config["hidden_size"],), f"{self.root}.layers.{{layer}}"
         tensors = ends(config, self.root, self.head, self.ends, self.tied)

@@ -168,8 +168,8 @@ _OWN_ROWS = (
 )
 
 
-# LongCat-Flash of Meituan: two parts of latent attention and two MLPs in every layer, and
-# experts of which some do nothing.
+# Meituan LongCat-Flash: each layer has two latent attentions, two MLPs and experts, some of which
+# do nothing.
 #
 # Names and shapes: longcat_flash of Hugging Face transformers 5.23.
 
@@ -227,7 +227,7 @@ _LONGCAT_ROWS = (
 # names.
 
 
-# Tokens that one entry of the KV cache stands for, by the kind of layer in newer configs.
+# Tokens per entry of the KV cache, by the kind of layer in newer configs.
 _RATES = {"heavily_compressed_attention": 128, "compressed_sparse_attention": 4}
 _INDEXED = 4  # the rate at which a layer chooses the entries that it reads
 

@@ -163,7 +163,7 @@ def _qwen_row(
 
 
 def _kda(config: Config) -> Config:
-    """The sizes of KDA; transformers 5 writes them beside the others and lists kinds of layers."""
+    """The sizes of KDA; transformers 5 writes them at the top level and lists layer kinds."""
     found = config.get("linear_attn_config")
     if isinstance(found, dict):
         return found

@@ -124,7 +124,7 @@ def shared_width(config: Config) -> int:
 
 
 def _qwen_is_dense(config: Config, layer: int) -> bool:
-    """Every so many layers are sparse, but for those that are named."""
+    """Every n-th layer is sparse unless `mlp_only_layers` lists it."""
     only = config.get("mlp_only_layers")
     step = config.get("decoder_sparse_step", 1)
     return (isinstance(only, list) and layer in only) or (layer + 1) % step != 0
@@ -474,8 +474,7 @@ _HY3_ROWS = (
 )
 
 
-# Mixtures of experts whose attention has parts or names of its own: Ling of inclusionAI, and
-# Trinity of Arcee.
+# inclusionAI Ling and Arcee Trinity: mixtures of experts with unusual attention.
 #
 # Names and shapes: models/modeling_bailing_moe.py of github.com/inclusionAI/Ling and
 # models/modeling_bailing_moe_v2.py of github.com/inclusionAI/Ling-V2, the width of the shared

@@ -34,7 +34,7 @@ from .trial import Spoiled
 # The names that Granite and Falcon-H1 have the sizes under, in the order of `Mamba2`.
 FIELDS = ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv")
 
-# Transformers 5.23 writes the kinds of layers in words of its own.
+# The names of layer kinds in transformers 5.23.
 _WRITTEN = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
@@ -71,7 +71,7 @@ class Mamba2:
         return layers_of_kind(config, "mamba")
 
     def _sizes(self, config: Config) -> tuple[int, int]:
-        """Inner channels of a layer, and those that its convolution mixes."""
+        """Inner channels of a layer, and channels of its convolution."""
         inner = config[self.heads] * config[self.head_dim]
         return inner, inner + 2 * config[self.groups] * config[self.state]
 
@@ -209,7 +209,7 @@ _GRANITE_ROWS = (
 # which with Puzzle have sizes of their own.
 #
 # Names and shapes: nemotron_h of Hugging Face transformers 5.23 with its table of published
-# names; of Puzzle configuration_nemotron_h_puzzle.py beside its weights.
+# names; of Puzzle configuration_nemotron_h_puzzle.py in its repository.
 
 
 _NEMOTRON_MAMBA = Mamba2(
@@ -340,7 +340,7 @@ _JAMBA_MAMBA = ("mamba_d_conv", "mamba_d_state", "mamba_expand")
 
 
 def _is_of(config: Config, kind: str, layer: int) -> bool:
-    """Whether a layer is one of those that the file gives by their period and the first of them."""
+    """Whether a layer is of a kind that the config describes by a period and an offset."""
     period, offset = config[f"{kind}_layer_period"], config[f"{kind}_layer_offset"]
     if offset >= period:  # transformers refuses it: no layer would be one
         raise Spoiled(f"{kind}_layer_offset")

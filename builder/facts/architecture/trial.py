@@ -1,6 +1,7 @@
-"""A trial of what an architecture computes from a config, which tells the field that spoils it.
+"""Finds the config field that makes an architecture's sizes wrong or impossible to compute.
 
-Which optional fields a family reads, and in which form, stands in its own functions only.
+Only the functions of a family show which optional fields it reads, and in which form. So they are
+run on the config, and again without each field that they read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Spoiled(ValueError):
 
 
 class _Fields(Mapping[str, Any]):
-    """The fields of a config; `seen` are those that were read, in their order."""
+    """The fields of a config; `seen` lists the ones that were read, in order."""
 
     def __init__(self, fields: Config) -> None:
         self._fields = fields
@@ -48,8 +49,10 @@ class _Fields(Mapping[str, Any]):
 
 
 def spoiled_field(fields: Config, readers: Iterable[Callable[[Config], Any]]) -> str | None:
-    """The field with which the first of `readers` cannot go on, or of which it makes a size that is
-    no whole number in reason, or which is below zero; `None` if there is none."""
+    """The first field that stops one of `readers`, gives an impossible size, or is negative.
+
+    `None` if the config has no such field.
+    """
     for read in readers:
         trial = _Fields(fields)
         try:

@@ -25,8 +25,8 @@ from .tensors import (
     qk_norms,
 )
 
-# Gemma 4 of Google: attention of two kinds with sizes of their own, experts beside the MLP, and
-# in the small ones an embedding for every layer.
+# Google Gemma 4: local and global attention of different sizes, experts in parallel with the MLP,
+# and in small models an embedding per layer.
 #
 # Names and shapes: gemma4 of Hugging Face transformers 5.23.
 
@@ -57,14 +57,13 @@ def _key_value_heads(config: Config, is_global: bool) -> tuple[int, int]:
 
 
 def _gemma4_cached_heads(config: Config) -> list[tuple[int, int]]:
-    """Where values are made of the keys, both are kept: each has a norm of its own."""
+    """Keys and values are both cached even if values are computed from keys: their norms differ."""
     cached = range(_cached_layers(config))
     return [_key_value_heads(config, _is_global(config, layer)) for layer in cached]
 
 
 def _gemma4_attention(layer: str, config: Config, layers: Layers, is_global: bool) -> list[Tensors]:
-    """Layers of one kind. Those that see all tokens have heads of their own width, and may take
-    the keys for values too."""
+    """Layers of one kind. Global layers have heads of another width, and may use keys as values."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     keys, width = _key_value_heads(config, is_global)
     shared = bool(config.get("attention_k_eq_v")) and is_global
@@ -166,8 +165,7 @@ _GEMMA4_ROWS = tuple(
 )
 
 
-# Gemma 3n of Google: four streams of hidden states and an embedding of every token for each
-# layer.
+# Google Gemma 3n: four streams of hidden states, and an embedding per layer.
 #
 # Names and shapes: gemma3n of Hugging Face transformers 5.23. Published files also hold the keys
 # and values of the last layers, which use those of others.
@@ -225,8 +223,7 @@ _GEMMA3N_ROWS = tuple(
 )
 
 
-# MiMo-V2 of Xiaomi: windows in most layers, with heads of their own, and values that are narrower
-# than keys.
+# Xiaomi MiMo-V2: window layers have other head counts, and values are narrower than keys.
 #
 # Names and shapes: mimo_v2_flash of Hugging Face transformers 5.23 with its table of published
 # names; of V2.5 and V2.6 the weights that vLLM (model_executor/models/mimo_v2.py) and
@@ -325,8 +322,7 @@ _MIMO_ROWS = tuple(
 )
 
 
-# Laguna of Poolside: windows in most layers, which have more heads than the others, and a gate on
-# the attention's output.
+# Poolside Laguna: window layers have more heads, and a gate scales the attention's output.
 #
 # Names and shapes: laguna of Hugging Face transformers 5.23 with its table of published names.
 
@@ -389,8 +385,8 @@ _LAGUNA_ROWS = (
 )
 
 
-# Step-3 of StepFun, whose queries are made in two steps for one key-value head, and the experts
-# that its successors have as well.
+# StepFun Step-3: queries are projected in two steps, for one key-value head. Its successors have
+# the same experts.
 #
 # Names and shapes: vllm/model_executor/models/step3_text.py of vLLM 0.20.
 
@@ -482,7 +478,7 @@ _STEP_ROWS = tuple(
 )
 
 
-# Step-3.5 and 3.7 Flash of StepFun: windows in three of four layers and a gate on every head.
+# StepFun Step-3.5 and 3.7 Flash: windows in three of four layers, and a gate on every head.
 #
 # Names and shapes: step3p7 of Hugging Face transformers 5.23 with its table of published names,
 # and TensorRT-LLM's _torch/models/modeling_step3p7.py.

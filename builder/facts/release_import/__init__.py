@@ -68,7 +68,7 @@ def from_manifest(path: Path, name: str, like: Release) -> dict[str, Any]:
 def from_source(path: Path, name: str, like: Release | None) -> dict[str, Any]:
     """The table of the vLLM in a wheel, or in the folder of packages that it is installed in.
 
-    Raises `BadInput` or `BadFacts` where there is none, or one that is laid out otherwise.
+    Raises `BadInput` or `BadFacts` if vLLM is missing or has an unknown layout.
     """
     _check_name(name)
     return without_dead_names(vllm.table(path, name, like))

@@ -28,7 +28,7 @@ PROBE = Path(__file__).parent / "probe.py"
 
 
 def ask(python: str) -> Row:
-    """What the engine says of itself, asked for in a process of its own."""
+    """What an installed engine says about itself, from a separate process."""
     code = PROBE.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"

@@ -16,7 +16,7 @@ from .installed import ROOT, Row, annotated
 MAX_BYTES = 20_000_000
 MAX_DEPTH = 12
 
-# What a row may hold, as far as it is read here.
+# The keys of a row that are read here.
 _TEXTS = ("annotation", "capture_policy", "converter")
 _KINDS = {"int", "float", "bool", "str"}
 

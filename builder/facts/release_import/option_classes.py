@@ -61,7 +61,7 @@ class OptionClasses:
         return name
 
     def fields(self, found: Name) -> dict[str, Row]:
-        """The options of a class and of those that it inherits from."""
+        """The options of a class and its bases."""
         rows: dict[str, Row] = {}
         for name, row in declared(found).items():
             if not name.startswith("_") and not _is_no_option(row.statement):
@@ -178,7 +178,7 @@ class OptionClasses:
         return dict(_OBJECT)
 
     def _default(self, node: ast.AST | None, module: Module) -> Row:
-        """`default` as far as it is written down, else `default_factory`."""
+        """`default` if the source has it as a constant, else `default_factory`."""
         if node is None:
             return {"required": True}
         if isinstance(node, ast.Call):
@@ -227,7 +227,7 @@ class Declared:
 
 
 def declared(found: Name) -> dict[str, Declared]:
-    """Annotated names of a class and of those that it inherits from, the inherited ones first."""
+    """Annotated names of a class and its bases, inherited ones first."""
     node, rows = found.node, dict[str, Declared]()
     assert isinstance(node, ast.ClassDef)
     for base in node.bases:
@@ -296,7 +296,7 @@ def _literals(nodes: list[ast.expr], module: Module) -> Iterator[Any]:
 
 
 def _merged(rows: list[Row]) -> Row:
-    """One row for several alternatives: their values together, text beside them as `open`."""
+    """One row for several alternatives: all their values, and `open` if one is text."""
     enums = [row for row in rows if row["type"] == "enum"]
     rest = [row for row in rows if row["type"] != "enum"]
     if enums:

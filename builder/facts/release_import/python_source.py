@@ -1,6 +1,6 @@
-"""Python source read without running it: names, constants and classes of a package or a wheel.
+"""Reads Python source without running it: names, constants and classes of a package or a wheel.
 
-What a name stands for is looked up through imports, as far as they lie in the same package.
+Names are looked up through imports within the same package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNKNOWN: Final[Any] = object()
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a name stands for: a statement that defines it, or a value, in its module."""
+    """The definition of a name: a statement, or a value, in its module."""
 
     node: ast.AST
     module: Module
@@ -58,7 +58,7 @@ class Sources:
         raise BadFacts(Diagnostic(str(self.path), what, "give the engine's wheel or its folder"))
 
     def module(self, name: str) -> Module | None:
-        """A module by its dotted name; `None` outside the package, or where there is none."""
+        """A module by its dotted name; `None` outside the package or if it is missing."""
         if name not in self._modules:
             self._modules[name] = self._parsed(name)
         return self._modules[name]
@@ -126,7 +126,7 @@ class Sources:
 
 
 class Module:
-    """A parsed module: what its names stand for, and the values of its expressions."""
+    """A parsed module: definitions of its names, and values of its expressions."""
 
     def __init__(self, sources: Sources, name: str, package: str, tree: ast.Module) -> None:
         self.sources, self.name, self._package, self.tree = sources, name, package, tree
@@ -141,7 +141,7 @@ class Module:
         return found
 
     def lookup(self, name: str, steps: int = 0) -> Name | None:
-        """What a name, which may be dotted, stands for in this module."""
+        """The definition of a name, which may be dotted, in this module."""
         head, _, rest = name.partition(".")
         node = self._bound.get(head)
         if node is None or steps > MAX_IMPORTS:
@@ -170,7 +170,7 @@ class Module:
         return ".".join([*parts, *([node.module] if node.module else [])])
 
     def class_of(self, name: str) -> Name | None:
-        """The class that a name stands for."""
+        """The class of a name."""
         found = self.lookup(name)
         return found if found and isinstance(found.node, ast.ClassDef) else None
 
