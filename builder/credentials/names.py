@@ -44,7 +44,7 @@ _BEHIND = _words("""
     OPENAI ANTHROPIC MISTRAL GEMINI COHERE GROQ WANDB MLFLOW SLACK SENTRY DATADOG DOCKER PYPI NPM
     DB MYSQL POSTGRES REDIS MONGODB KAFKA VAULT LDAP SMTP SSH
 """)
-# What stands before words that then mean something else.
+# Prefixes that give the words after them another meaning.
 _HARMLESS = {
     "TOKEN": _words("""
         EOS BOS PAD UNK SEP CLS MASK STOP SPECIAL IMAGE AUDIO VIDEO NEXT PER FIRST LAST DRAFT
@@ -67,7 +67,7 @@ _BEFORE_SEVERAL = _words("ACCESS API AUTH BEARER DB HF PRIVATE REFRESH UNSEAL")
 # These hold a path or a switch as often as a credential.
 _ALSO_PATHS = _words("KEY AUTH CREDENTIAL CREDENTIALS COOKIE CREDS KEYTAB PFX")
 _PATH = re.compile(r"(/[A-Za-z0-9_.-]+){2,}")
-# "EMPTY" is what clients of vLLM give where a key is asked for that nobody checks.
+# Clients of vLLM send "EMPTY" as the key if the server checks none.
 _SWITCH = re.compile(r"true|false|yes|no|on|off|none|[01]|empty|dummy|not-needed", re.IGNORECASE)
 _SPECIAL = re.compile(r"<[^<>\s]{1,60}>")  # a token of a tokenizer, or a place holder
 _CONNECTIONS = (("CONNECTION", "STRING"), ("CONN", "STR"), ("SEED", "PHRASE"))
@@ -103,7 +103,7 @@ def is_name(name: str) -> bool:
 
 
 def is_held(name: str, value: str) -> bool:
-    """Whether a variable holds the credential that its name speaks of, not where it is."""
+    """Whether a variable holds the credential in its name, and not its location."""
     if not value or _SWITCH.fullmatch(value) or _SPECIAL.fullmatch(value) or not is_name(name):
         return False
     words = set(re.split(r"[^A-Z0-9]+", name.upper()))

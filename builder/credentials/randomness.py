@@ -73,7 +73,7 @@ def without_words(run: str) -> tuple[str, str, str]:
 
 
 def in_base64(run: str) -> str:
-    """The printable text that a run is in base64, or none: what it holds is judged by itself."""
+    """The printable text that a run encodes in base64, or none; the text is then checked itself."""
     try:
         text = base64.b64decode(run + "=" * (-len(run) % 4), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

@@ -38,7 +38,7 @@ _BASE64_PREFIXES = """
     eyJ0eXBlIjogInNlcnZpY2VfYWNjb3VudC
 """
 _RUN = r"(?=[A-Za-z]{0,11}[0-9])(?=[0-9]{0,11}[A-Za-z])[A-Za-z0-9]{12}"
-# A variable, a place holder or a path in the place of a credential, as the whole value.
+# A variable, a placeholder or a path instead of a credential, as the whole value.
 _ROOTS = (
     "app|config|data|etc|home|mnt|models|opt|proc|root|run|secrets|shared|srv|tmp|usr|var|vault"
     "|workspace"
@@ -147,7 +147,7 @@ SHAPES = (
     r"\bb3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=\s]{20,}|\bMC4CAQAwBQYDK2V[A-Za-z0-9+/=]{20,}"
     r"|\bMII[A-Za-z0-9+/]{2}[AQgw]IBA(?:DANBgkqhkiG9w0BAQEFA|AKC|zCC)[A-Za-z0-9+/=\s]{20,}"
     r"|\bM(?:HcCAQEEI|IGHAgEAMBMGByqGSM49|IGkAgEBBD)[A-Za-z0-9+/=\s]{20,}",
-    # Names and passwords in URLs and before the host of an image; a token in the place of a name.
+    # Names and passwords in URLs and before the host of an image; a token instead of a name.
     r":/{1,2}[^/\s:@]{0,999}:[^/\s@]{1,999}@|://[^/\s:@]{16,999}@",
     r"(?:^|(?<=\s))[^/\s:@]{1,99}:[^/\s@]{1,999}@(?!sha256:)[\w-]+\.[\w.-]+",
 )

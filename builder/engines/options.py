@@ -19,8 +19,8 @@ from . import EngineConfig
 def translate(plan: Plan) -> EngineConfig:
     """Spell every decision for the release and check the result.
 
-    Raises `BadInput` naming each option that the release rejects or ignores. Of a release that is
-    judged by its neighbours, what only one of them refuses is a warning.
+    Raises `BadInput` naming each option that the release rejects or ignores. If the release has no
+    table and is checked against its neighbours, what only one of them refuses is a warning.
     """
     release = plan.facts.release
     decisions = tuple(replace(row, path=release.option_path(row.path)) for row in plan.decisions)

@@ -56,7 +56,7 @@ _MODELOPT_NAMES = {
 # For a checkpoint in a format that cannot be planned, such as bitsandbytes.
 _NEXT_STEP = (
     "take the model in one of these, export it so with ModelOpt from its BF16 weights, or write "
-    "the options of a server for it by hand, which check judges"
+    "the options of a server for it by hand and run check on them"
 )
 
 

@@ -167,7 +167,7 @@ def _cut(entries: Any, layers: int, few: int) -> Any:
 
 
 def _smaller(entry: Any) -> Any:
-    """What is said of one layer: a kind, a number, or sizes by the name of a part."""
+    """The description of one layer: a kind, a number, or sizes by the name of a part."""
     if not isinstance(entry, Mapping):
         return entry
     return {name: _smaller(value) for name, value in entry.items()} | _at_most(entry, _PART_LIMITS)

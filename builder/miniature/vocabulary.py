@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
 
 
 def _byte_characters() -> dict[int, str]:
-    """The printable character that stands for each byte in byte-level BPE files (as in GPT-2)."""
+    """The printable character for each byte in byte-level BPE files (as in GPT-2)."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     characters = {byte: chr(byte) for byte in printable}
     for byte in range(256):

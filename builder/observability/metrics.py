@@ -1,7 +1,7 @@
-"""Metrics: which ones a server of an exact engine release exports, and the exporters beside it.
+"""The metrics that a server of an exact engine release exports, and those of other exporters.
 
-Rows of `builder/data/metrics/`. Which families of trtllm-serve a release has, and under which
-prefix, stands in the release's own table.
+They are rows of `builder/data/metrics/`. A release's own table lists the families of trtllm-serve
+and their prefix.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def jobs() -> tuple[str, ...]:
 
 
 def exporter(job: str) -> str:
-    """The name of what stands behind a job."""
+    """The name of the exporter that a job scrapes."""
     return str(_document(_EXPORTERS)["jobs"][job]["exporter"])
 
 

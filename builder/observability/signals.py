@@ -21,7 +21,7 @@ from .metrics import Family
 
 SIGNALS = DATA / "signals.yaml"
 
-# Every metric in a rule has its selector beside it.
+# Every metric in a rule is followed by its selector.
 METRIC = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)\{")
 _OWN_IDENTIFIERS = {"self", "window"}
 
@@ -51,7 +51,7 @@ class Signal:
 class Source:
     """Where a signal comes from: an expression over the metrics of one kind of server.
 
-    `thresholds` are those in the expression, `jobs` those that must be scraped.
+    `thresholds` are the ones in the expression, `jobs` must be scraped.
     """
 
     signal: Signal
@@ -124,7 +124,7 @@ def select(
 
 
 def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
-    """The sources of a signal that speak of metrics which the server may have, best first."""
+    """The sources of a signal that use metrics which the server may have, best first."""
     document, names = _document(), metrics.names(server, prefix)
     every = set().union(*(metrics.names(known, prefix) for known in servers.names()))
     others = every - set(names)

@@ -25,8 +25,8 @@ from . import (
     with_reasons,
 )
 
-# A file of this name keeps Python from writing bytecode beside the model, where unlisted code could
-# hide; the interpreter that Triton embeds reads no variables that would forbid it.
+# A file of this name stops Python from writing bytecode into the model's folder, where unlisted
+# code could hide; the interpreter that Triton embeds reads no variables that would forbid it.
 _NO_BYTECODE = b"No bytecode is kept here: a bundle stays as it was rendered.\n"
 
 NAME = "triton"
@@ -39,11 +39,11 @@ STOP_MARGIN_S = 30
 # Requests that may run or wait, in batches: enough to keep the engine busy, few enough to answer.
 BATCHES_AHEAD = 4
 FEWEST_REQUESTS, REQUESTS_OF_AN_UNKNOWN_BATCH = 64, 4096
-# Of these, and of the batch, one in so many is kept from requests whose client nobody watches.
+# One in so many of these, and of the batch, is reserved for requests whose client is watched.
 KEPT_PART = 8
 # The longest text that has so few tokens, but for one made of blanks and rules.
 BYTES_PER_TOKEN = 32
-# A body of HTTP beside its inputs, and the most characters that JSON makes of one byte of them.
+# The HTTP body without its inputs, and the most characters that JSON needs for one of their bytes.
 # Without the option Triton takes 64 MiB, and what unpacks to them.
 # Source: triton-inference-server/server#8174 and #8432.
 BODY_BYTES, JSON_BYTES = 2**20, 6
@@ -94,7 +94,7 @@ class Options(ServerOptions):
 
     A decoupled model streams and serves the stream RPC, `/generate` and `/generate_stream`; one
     that is not decoupled serves unary requests only. Unless `unary_model` is false, a decoupled
-    model has a second one beside it, `<model_name>_unary`, which serves unary requests by the same
+    model comes with a second one, `<model_name>_unary`, which serves unary requests with the same
     engine.
 
     `restricted_apis` need the key in the first line of `key_file`, a file on the server's machine.
@@ -262,7 +262,7 @@ def settings(context: RenderContext, options: Options) -> dict[str, Any]:
 
 
 def _without_kept(places: int) -> int | None:
-    """How many of these places may be taken by requests whose client nobody watches."""
+    """How many of these slots may be used by requests whose client is not watched."""
     return places - max(1, places // KEPT_PART) if places > 1 else None
 
 

@@ -23,7 +23,7 @@ EXIT_TIMEOUT_S = 300  # for requests that run when the server is told to stop
 STOP_MARGIN_S = 30
 
 CONFIG = """\
-# Inputs and outputs are the backend's own; the engine's options stand in 1/model.json.
+# The backend defines inputs and outputs; the engine's options are in 1/model.json.
 backend: "vllm"
 instance_group [ { count: 1, kind: KIND_MODEL } ]
 """

@@ -20,7 +20,7 @@ from ..facts import servers as records
 from ..servers import RenderContext
 from ..servers import load as load_server
 
-# Targets that run one of the deployment's servers, and those that are about servers of any role.
+# Targets that run one of the deployment's servers, and targets for servers of any role.
 RUNNING_TARGETS = ("slurm", "kubernetes", "compose")
 NON_SERVER_TARGETS = ("monitoring", "handoff")
 
@@ -48,7 +48,7 @@ def render(context: RenderContext) -> dict[str, File]:
 
 
 def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
-    """Why targets cannot be rendered, as far as that is known without a plan."""
+    """Why targets cannot be rendered, for reasons that need no plan."""
     for module in _around(deployment).values():
         found: Callable[[Deployment], Iterator[Diagnostic]] | None
         if found := getattr(module, "diagnostics", None):

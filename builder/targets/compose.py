@@ -20,7 +20,7 @@ from .container import ContainerOptions as Options
 TARGET = "compose"
 FILE = f"{TARGET}/compose.yaml"
 LOOPBACK = "127.0.0.1"
-# The folder of each model on the machine comes by a variable, since no file of a bundle names one.
+# A variable gives the folder of each model on the machine, since a bundle names no such folder.
 FOLDERS = {"CHECKPOINT": "CHECKPOINT_FOLDER", "DRAFT_CHECKPOINT": "DRAFT_CHECKPOINT_FOLDER"}
 SECRETS = {
     "server-key": ("SERVER_KEY_FILE", KEY_FILE),
@@ -60,7 +60,7 @@ def warnings(context: RenderContext, options: Options) -> Iterator[Diagnostic]:
 
 
 def _services(container: Container) -> Iterator[tuple[str, dict[str, Any]]]:
-    """One service for each instance, with GPUs and ports of its own."""
+    """One service per instance, each with separate GPUs and ports."""
     count = container.context.deployment.instances
     for index in range(count):
         name = "server" if count == 1 else f"server{index}"
@@ -146,7 +146,7 @@ def _machine(container: Container, index: int) -> dict[str, Any]:
 
 
 def _volumes(container: Container) -> Iterator[dict[str, Any]]:
-    """The files of the bundle beside this file, and the models; none can be changed."""
+    """The files of the bundle in this folder, and the models, all mounted read-only."""
     folder = container.server.entry["argv"][1].partition("/")[0]
     yield _mount(f"../{folder}", f"{BUNDLE}/{folder}")
     for variable, path in container.models.items():
@@ -164,7 +164,7 @@ def _mount(source: str, target: str) -> dict[str, Any]:
 
 
 def _secrets(container: Container) -> list[str]:
-    """The secrets that the server reads, by the paths that it is told."""
+    """The secrets that the server reads, by their paths in the container."""
     told = set(container.environment.values())
     return [name for name, (_, path) in SECRETS.items() if path in told]
 

@@ -1,6 +1,6 @@
 """A server in a container: its image, its files, its settings, and what it needs of its machine.
 
-The server's own script runs unchanged; everything is said to it by variables.
+The server's own script runs unchanged; environment variables configure it.
 """
 
 from __future__ import annotations
@@ -53,10 +53,9 @@ Seconds = Annotated[int, Bounds(ge=1, le=86_400)]
 class ContainerOptions(Strict):
     """How a server runs in a container.
 
-    `server` is the target that runs, where there are several. It listens on `host` in its own
-    network. One that has no time limit of its own for its last requests gets `drain_s`. Each of the
-    figures for the machine replaces one that is assumed: `load_gb_per_s` is how fast a pod reads
-    its checkpoint.
+    `server` is the target that runs if there are several. It listens on `host` in the container's
+    network. A server without a time limit for its last requests gets `drain_s`. Figures for the
+    machine replace assumed ones: `load_gb_per_s` is how fast a pod reads its checkpoint.
     """
 
     server: ServerName | None = None
@@ -230,7 +229,7 @@ def container(context: RenderContext, options: ContainerOptions) -> Container:
 def diagnostics(
     deployment: Deployment, target: str, options: ContainerOptions
 ) -> Iterator[Diagnostic]:
-    """Why no server of a deployment can run in a container."""
+    """Why a deployment's servers cannot run in a container."""
     if found := list(selection_diagnostics(deployment, target, options.server)):
         yield from found
         return
@@ -257,7 +256,7 @@ def _image_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnost
 
 
 def port_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnostic]:
-    """The server has no rights of its own in its container."""
+    """The server has no privileges in its container."""
     for name, port in options_of(deployment, server).ports.items():
         if port < FIRST_FREE_PORT:
             what = f"port {port} for {name} needs rights that a container does not get"

@@ -44,7 +44,7 @@ def path(target: str) -> str:
 
 
 def named(targets: Mapping[str, Any], target: str) -> Mapping[str, Any] | None:
-    """What a target says of its prefill servers, as far as it can be read; `None` without any."""
+    """The prefill servers in a target's options; `None` if it has none or they cannot be read."""
     options = targets.get(target)
     given = options.get("prefill") if isinstance(options, Mapping) else None
     return given if isinstance(given, Mapping) else None

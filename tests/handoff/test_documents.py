@@ -118,7 +118,7 @@ def test_the_runbook_answers_what_a_receiving_team_asks(render: Render) -> None:
         "1,357,728 tokens of 45,312 bytes",
         "| `max_requests` | 256 |",
         "272 output tok/s",
-        "Nobody had run this deployment on GB200",
+        "This deployment had not run on GB200",
         "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)",
         '`kv_cache_config.dtype` | `"fp8"` | FP8 halves the bytes',
         "MIT",

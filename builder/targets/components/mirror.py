@@ -93,7 +93,7 @@ def _digests_by(row: Checkpoint) -> str:
     """What to do for the digests that are missing; rendering reads no weights."""
     if row.listing.files:
         return f"in its folder: {checkpoint_files.COMMAND}; then render again"
-    return "render with the folder of the checkpoint in the place of its name"
+    return "render with the folder of the checkpoint instead of its name"
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:

@@ -211,7 +211,7 @@ def _rating(score: float) -> dict[str, Any]:
 
 def _analysis(reason: str | None) -> dict[str, Any]:
     if reason is None:
-        return {"state": "in_triage", "detail": "nobody has accepted or ruled out this one"}
+        return {"state": "in_triage", "detail": "this one was neither accepted nor ruled out"}
     return {"state": "exploitable", "response": ["will_not_fix"], "detail": f"accepted: {reason}"}
 
 

@@ -1,8 +1,8 @@
-"""Target `handoff`: a runbook and a document of objectives for a team that did not make this.
+"""Target `handoff`: a runbook and a document of objectives for the team that takes over.
 
-`runbook` and `objectives` say it, with `network` and `plan_sections` for parts of the runbook;
-`runbook_text` reads its text and commands from the data, `shell_settings` is what a shell is told.
-Both are a `document` of Markdown, of which the page is made too. `ci` are examples for the
+`runbook` and `objectives` write the two documents; `network` and `plan_sections` are parts of the
+runbook, `runbook_text` reads its text and commands from the data, and `shell_settings` sets the
+variables of its commands. `document` renders Markdown and the page. `ci` has examples for the
 pipelines of that team.
 """
 

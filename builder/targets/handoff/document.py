@@ -190,7 +190,7 @@ def _longest_run(text: str) -> int:
 
 @cache
 def _reader() -> MarkdownIt:
-    """Of Markdown for the page: no HTML of its own, scripts and wide tables by keyboard."""
+    """Markdown as HTML for the page: raw HTML is escaped, code and tables scroll by keyboard."""
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     reader.add_render_rule("fence", _fence)
     for name in ("th_open", "td_open"):

@@ -41,7 +41,7 @@ def _of_servers(context: RenderContext) -> Block:
 
 
 def _of_sides(context: RenderContext) -> Iterator[Block]:
-    """Each component of a service of prefill and decode servers has ports of its own."""
+    """The ports of each component of a disaggregated service."""
     given = {
         ("Ports under Slurm", "steps"): cluster.step_listeners(context),
         ("Ports under Kubernetes", "Services"): cluster.service_listeners(context),

@@ -39,15 +39,15 @@ def _promises(context: RenderContext, found: tuple[slo.Objective, ...]) -> Itera
     yield table("Objectives", columns, rows)
     if any(one.evidence == "assumed" for one in found):
         text = (
-            "An objective that is marked as assumed was asked for by nobody: it stands in until "
-            "the deployment says otherwise."
+            "An objective marked as assumed is a default; it holds until the deployment sets "
+            "another one."
         )
         yield note("Assumed", text)
     limits = context.deployment.slo
     if limits is None or limits.ttft_ms is None or limits.itl_ms is None:
         words = (
-            "Of the latencies only those are promised that the deployment names under `slo`. "
-            "Measure first: a limit that nobody has measured is a wish."
+            "Only latencies that the deployment names under `slo` are promised. Measure first: a "
+            "limit without a measurement is a wish."
         )
         yield note("Latency", fill(words, {}))
 

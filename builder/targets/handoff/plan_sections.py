@@ -23,7 +23,7 @@ ENGINE_LIMITS = {
 }
 MODEL_LIMITS = {
     "max_requests": "requests that run or wait; one more is refused at once, and may be sent again",
-    "max_unary_http_requests": "of these, over HTTP and not streamed: nobody says when they leave",
+    "max_unary_http_requests": "of these, over HTTP and not streamed: no client is seen leaving",
     "max_unary_http_running": "of those, in the engine at once; others wait in the model",
     "max_prompt_bytes": "bytes of a request's inputs; a longer one is refused before it is read",
     "max_tokens_per_request": "answer tokens that a request may ask for",
@@ -92,7 +92,7 @@ def figures(context: RenderContext) -> Section:
     """Whose figures these are stands before them: this deployment was never measured."""
     facts = context.plan.facts
     text = (
-        f"Nobody had run this deployment on {facts.gpu.product} when this page was made. What was "
+        f"This deployment had not run on {facts.gpu.product} when this page was made. What was "
         "measured since then is attached as evidence."
     )
     blocks: list[Block] = [note("Not measured", text), *_estimate(context)]

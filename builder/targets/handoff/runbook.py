@@ -220,7 +220,7 @@ def _settings(context: RenderContext) -> tuple[str, ...]:
     )
 
 
-# What stands for the value of an alert, which only the alert has.
+# Replaces the value of an alert, which is known only when it fires.
 VALUE = "shown in the alert"
 
 
@@ -233,7 +233,7 @@ def alerts(context: RenderContext, before: Sequence[Section]) -> Section:
 
 
 def _rules(context: RenderContext) -> Iterator[Rules]:
-    """Those of the target `monitoring`, or those that it would have for any of the servers."""
+    """The alerts of the target `monitoring`, or the ones that it would have for any server."""
     given = context.deployment.targets.get(MONITORING)
     if given is not None:
         yield Rules(context, MonitoringOptions.of(given))

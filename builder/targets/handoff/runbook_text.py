@@ -82,7 +82,7 @@ def errors() -> str:
 
 
 def _commands(step: str | Mapping[str, Any], values: Values, known: Set[str]) -> tuple[str, ...]:
-    """A step: a command, or several in one block under a title of its own."""
+    """A step: a command, or several in one block with a title."""
     names = [step] if isinstance(step, str) else step["of"]
     rows = [
         row for name in names if known >= set((row := _data()["commands"][name]).get("when", ()))

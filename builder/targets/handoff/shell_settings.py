@@ -1,4 +1,4 @@
-"""What a shell is told of a server before the runbook's commands: names, ports and functions."""
+"""Shell variables and functions that the runbook's commands use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from ...servers import PORT_STEP, RenderContext, RenderedServer
 
-# A server beside this one, on the same machine, listens this far away: beyond all instances.
+# Offset of the ports of a second server on the same machine, beyond those of all instances.
 CANARY_STEP = 200
 MAX_PORT = 65_535
 # Files that only a client has, by the variables that name them.
@@ -81,7 +81,7 @@ def _ready(server: RenderedServer) -> str:
 
 
 def _metrics(context: RenderContext, server: RenderedServer) -> str:
-    """A command that prints its metrics, or why there are none."""
+    """A command that prints the server's metrics, or the reason why it has no metrics."""
     record = server.record
     if record.metrics.protocol not in server.ports:
         return f'echo "# none: targets.{record.name}.{record.metrics.protocol} is off"'

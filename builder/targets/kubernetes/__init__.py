@@ -35,7 +35,7 @@ Documents = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def all_objects(context: RenderContext, options: Options) -> list[Mapping[str, Any]]:
-    """The objects of all folders as plain data, for targets that speak of them."""
+    """The objects of all folders as plain data, for targets that refer to them."""
     folders = _folders(*_components(context, options))
     return [plain(row) for files in folders.values() for rows in files.values() for row in rows]
 

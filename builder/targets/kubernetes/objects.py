@@ -21,7 +21,7 @@ OVER_SSH = "Open MPI over SSH between pods without rights was tried with stand-i
 BY_COMMAND = "The same command on each node was tried with two processes of one machine"
 DOMAIN_KIND = "resource.nvidia.com/v1beta1/ComputeDomain"
 GROUP_KIND = "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet"
-# The labels by which a server is told from the others of its side.
+# The labels that distinguish a server from the others of its side.
 # Source: kubernetes-sigs/lws@9f47d6c, api/leaderworkerset/v1/leaderworkerset_types.go; for pods,
 # kubernetes/api, apps/v1/types.go, PodIndexLabel.
 GROUP_NUMBER = "leaderworkerset.sigs.k8s.io/group-index"
@@ -157,7 +157,7 @@ def policy(
     ingress: list[dict[str, Any]],
     egress: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """What may reach a component, and what it may reach beside the names of the cluster."""
+    """What may reach a component, and what it may reach in addition to DNS."""
     names_of_hosts = {
         "to": [
             {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}

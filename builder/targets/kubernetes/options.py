@@ -73,9 +73,9 @@ class AutoscalingOptions(Strict):
 
 
 class GatewayOptions(Strict):
-    """The door for clients, who must show a certificate: HAProxy, from any image that has it.
+    """A gateway that asks clients for a certificate: HAProxy, from any image that has it.
 
-    `tls_secret` holds `tls.crt`, `tls.key` and `ca.crt`, by which clients are judged.
+    `tls_secret` holds `tls.crt`, `tls.key` and `ca.crt`, which verifies the clients.
     """
 
     image: ImageReference
@@ -98,20 +98,20 @@ class KubernetesOptions(ContainerOptions):
     """How the service runs under Kubernetes.
 
     There are `replicas` servers, as many as the deployment has instances unless it says otherwise.
-    A deployment of role decode names its `prefill` servers; a router is then before both sides.
-    `model` is the volume of the checkpoint, `draft_model` that of the draft model; both are only
-    read. `node_selector` replaces the one that the GPU gives. `key_secret` holds `key`, that of the
-    restricted APIs, `tls_secret` what the server itself encrypts gRPC with, and `ssh_secret` the
-    keys by which the pods of one server on several nodes trust each other. `resources` are further
-    ones of the cluster, such as network adapters, and `resource_claims` templates of such claims.
-    With `compute_domain` pods on several nodes share a domain of multi-node NVLink, whose claims
-    NVIDIA's DRA driver makes. Nodes with the same value of the label `topology_key` are near each
-    other: one server on several nodes has a domain of its own, both sides of a service share one.
+    A deployment of role decode names its `prefill` servers; a router then serves both sides.
+    `model` is the volume of the checkpoint, `draft_model` that of the draft model; both are mounted
+    read-only. `node_selector` replaces the one for the GPU. `key_secret` holds `key` for the
+    restricted APIs, `tls_secret` the certificate for gRPC, and `ssh_secret` the keys that pods of
+    one server on several nodes use for each other. `resources` are further resources of the
+    cluster, such as network adapters, and `resource_claims` templates of such claims. With
+    `compute_domain`, pods on several nodes share a domain of multi-node NVLink, claimed through
+    NVIDIA's DRA driver. Nodes with the same value of the label `topology_key` are near each other:
+    a server on several nodes gets a separate domain, both sides of a service share one.
 
-    Before it starts, a pod compares its files with their digests, those of models as far as they
-    are known; with `verify_weights` the weights too, which reads them once more. Metrics are for
-    `monitoring_namespace`; where their port is that of the API, only for pods in it with the labels
-    `monitoring_pods`.
+    Before it starts, a pod compares its files with their digests, and models with known digests;
+    with `verify_weights` the weights too, which reads them once more. `monitoring_namespace` may
+    read the metrics; if they share the port of the API, only its pods with the labels
+    `monitoring_pods` may.
     """
 
     replicas: Count | None = None

@@ -73,7 +73,7 @@ def placed(workload: Workload) -> dict[str, Any]:
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": CommentedValue(
-            False, "Variables of other services could be taken for settings of the server"
+            False, "Variables of other services could be mistaken for settings of the server"
         ),
         "securityContext": SECURITY,
         "nodeSelector": _node_selector(container, options),
@@ -87,15 +87,14 @@ def grace(workload: Workload) -> CommentedValue:
     wait_s, stop_s = workload.options.deregistration_s, workload.container.stop_s
     return CommentedValue(
         stop_s + wait_s,
-        f"{wait_s} s until nobody sends requests any more, and {stop_s} s for those that are "
-        "under way",
+        f"{wait_s} s until clients send no more requests, and {stop_s} s for requests in flight",
     )
 
 
 def worker_pod(workload: Workload) -> dict[str, Any]:
-    """The pod of every other node of a server: the first one's answers are those of all.
+    """The pod of every other node of a server; only the first node answers requests.
 
-    Where the first starts its ranks, it listens for that; otherwise it listens to nobody.
+    It listens only if the first node starts its ranks.
     """
     found = pod(workload)
     server = {
@@ -142,10 +141,9 @@ def first_pods(workload: Workload) -> dict[str, str]:
 
 
 def _verification(workload: Workload) -> dict[str, Any]:
-    """What ends a pod whose files are not those that were rendered.
+    """The init container that fails if a file differs from the rendered one.
 
-    The digest of the list stands in the pod itself, so whoever changes a file would have to change
-    the pod as well.
+    The digest of the list is in the pod itself, so a changed file needs a changed pod as well.
     """
     container, listed = workload.container, workload.files_list
     lines = [
@@ -321,7 +319,7 @@ def _volumes(workload: Workload) -> list[dict[str, Any]]:
 
 
 def _source(workload: Workload, role: str, volume: Volume) -> dict[str, Any]:
-    """A folder of the node comes by a claim: a pod of its own right may not mount one."""
+    """A folder of the node is mounted through a claim, since restricted pods may mount no path."""
     if volume.csi is None:
         claim = volume.claim or workload.called(role)
         return {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}

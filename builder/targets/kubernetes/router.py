@@ -1,6 +1,6 @@
-"""The router before the prefill and decode servers of a service, in a pod of its own.
+"""The engine's own router for the prefill and decode servers of a service, in a separate pod.
 
-It is the engine's own and needs no GPU. It knows its servers by the names of their Services.
+It needs no GPU, and reaches its servers by the names of their Services.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 CLIENT_LABEL = f"{TOOL}/client-of"
 
 
-# How the names of objects end that a service has beside its Service.
+# The suffixes of the names of a service's other objects.
 _PART = re.compile(
     rf"-((({'|'.join((*SIDES, ROUTER))})(-pods|-[0-9]+)?)|pods|group|gateway|domain|(draft-)?model"
     "|compute-domain-channel)$"
@@ -88,7 +88,7 @@ def config_maps(base: str, files: Mapping[str, File]) -> dict[str, dict[str, Fil
 
 
 def map_data(files: Mapping[str, File]) -> dict[str, dict[str, str]]:
-    """The data of a map; a file that is not text stands in another place."""
+    """The data of a ConfigMap; binary files go to `binaryData`."""
     places: dict[str, dict[str, str]] = {"data": {}, "binaryData": {}}
     for path, file in files.items():
         place, content = _content(file)
@@ -125,7 +125,7 @@ def _nbytes(path: str, file: File) -> int:
 
 
 def _content(file: File) -> tuple[str, str]:
-    """The place of a file in a map, and what stands there."""
+    """The key of a file in a ConfigMap, and its content there."""
     if (text := as_text(file.data)) is not None:
         return "data", text
     return "binaryData", base64.b64encode(file.data).decode()
@@ -156,7 +156,7 @@ class Workload:
 
     @cached_property
     def name(self) -> str:
-        """That of the Service for clients, of which the names of all objects are made."""
+        """The name of the Service for clients, which starts the names of all objects."""
         return object_name(self.deployment.name)
 
     def called(self, part: str) -> str:

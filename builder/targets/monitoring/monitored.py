@@ -102,14 +102,14 @@ class MonitoredServer:
 
     @property
     def prefill(self) -> list[Instance]:
-        """The servers of the other side, as far as it is said where they run."""
+        """The servers of the other side whose hosts are known."""
         other = self.context.prefill
         hosts = self.options.prefill_hosts
         return _instances(other, self.server, hosts) if other and hosts else []
 
     @property
     def router(self) -> list[Instance]:
-        """The router of both sides, if it is said where it listens."""
+        """The router of both sides, if its address is known."""
         if self.options.router is None:
             return []
         host, _, port = self.options.router.rpartition(":")

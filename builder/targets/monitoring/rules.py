@@ -166,7 +166,7 @@ _DEPTHS = ("mtp_draft_tokens", "speculative_config.max_draft_len")
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A word that expressions may use. Without a value, `reason` says why there is none."""
+    """A word that expressions may use. If `value` is missing, `reason` says why."""
 
     word: str
     value: float | str | None
@@ -174,7 +174,7 @@ class Threshold:
 
     @property
     def text(self) -> str:
-        """As it stands in PromQL: numbers exactly, texts inside of a string."""
+        """Its form in PromQL: exact numbers, and text for use inside a string."""
         if isinstance(self.value, str):
             return quoted(self.value)[1:-1]
         return json.dumps(self.value)

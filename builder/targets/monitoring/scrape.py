@@ -162,7 +162,7 @@ def alertmanager() -> dict[str, Any]:
                     "target_matchers": ['severity="warning"'],
                     "equal": ["deployment", "instance"],
                 },
-                "What a server suffers from that is not there, nobody needs to know.",
+                "Alerts about a server that is down are not sent: its absence has an alert.",
             )
         ],
         "receivers": [

@@ -42,7 +42,7 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
     if found.is_disaggregated:
         files[ROUTER_FILE] = yaml_document(
             f"The router of the prefill and decode servers of {found.deployment.name}. The "
-            "supervisor puts the host of a server in the place of its name in braces.",
+            "supervisor replaces a server's name in braces by its host.",
             service.sides_document(found),
         )
     elif found.has_router:
@@ -60,7 +60,7 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
 
 
 def steps(context: RenderContext, options: Options) -> list[dict[str, Any]]:
-    """The steps of a job as `service.json` has them, for targets that speak of them."""
+    """The steps of a job as in `service.json`, for targets that refer to them."""
     return service.steps(_service(context, options))
 
 

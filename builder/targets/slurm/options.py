@@ -48,16 +48,16 @@ class RouterPorts(Strict):
 class SlurmOptions(Strict):
     """How the service runs under Slurm.
 
-    `site` is the profile of the cluster: in a deployment file, mostly the name of its file.
-    `server` is the target that runs, where there are several. A service under Slurm has clients on
-    other nodes: its frontend listens on every address of its node unless `host` says otherwise;
-    `node` is the one address of the node's name.
+    `site` is the profile of the cluster, usually the name of its file. `server` is the target that
+    runs if there are several. A service under Slurm has clients on other nodes: its frontend
+    listens on every address of its node unless `host` is set; `node` means the address of the
+    node's name.
 
-    `successor_lead_s` before its time limit the job submits a successor, which takes the time to
-    queue, to start and to be admitted. Then the job drains for `drain_s`.
+    `successor_lead_s` before its time limit the job submits a successor, which needs that time to
+    queue, start and be admitted. Then the job drains for `drain_s`.
 
-    A deployment of role decode may name its `prefill` servers; so many `servers` of its own and a
-    router make the service then.
+    A deployment of role decode may name its `prefill` servers; the service then consists of them,
+    of `servers` decode servers and of a router.
     """
 
     site: Site
@@ -78,7 +78,7 @@ class SlurmOptions(Strict):
 
     @property
     def listen_address(self) -> str:
-        """The address as far as it is known before there is a job."""
+        """The address, or the part of it that is known before the job runs."""
         return self.host if is_address(self.host) else EVERYWHERE
 
     @classmethod
@@ -130,7 +130,7 @@ def _size_diagnostics(deployment: Deployment, options: SlurmOptions) -> Iterator
             "instances", what, "give at most one node's GPUs, and submit a job for each"
         )
     elif total > size and options.site.mpi == "none" and needs_mpi:
-        what = f"is none, and ranks on {-(-total // size)} nodes find each other by MPI"
+        what = f"'none' does not connect ranks on {-(-total // size)} nodes, which need MPI"
         yield Diagnostic(f"targets.{TARGET}.site.mpi", what, "name a plugin, such as pmix")
 
 

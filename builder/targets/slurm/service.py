@@ -1,9 +1,8 @@
 """What the job runs: the steps of `service.json`, which the supervisor reads.
 
-In it `{bundle}` is the bundle's folder, `{job}` the folder of this job's state and `{host}` the
-node whose address clients get. A step's `files` are copies in the job's folder of files of the
-bundle, in which `{NAME}` is the host of the step of that name, and a line `port: N` of its own port
-has the one that it got.
+`{bundle}` is the bundle's folder, `{job}` the folder of this job's state and `{host}` the node
+whose address clients get. A step's `files` are copied from the bundle into the job's folder; in the
+copies `{NAME}` becomes the host of that step, and `port: N` the port that the step got.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class SlurmService:
 
     @property
     def frontend_ports(self) -> dict[str, int]:
-        """Those that clients use: the router's, or those of the only server."""
+        """The ports for clients: the router's, or those of the only server."""
         ports: Mapping[str, int] = self.sides[0].entry["ports"]
         return self.options.router.ports(ports) if self.has_router else dict(ports)
 
@@ -111,7 +110,7 @@ class SlurmService:
 
 @dataclass(frozen=True, slots=True)
 class ServerInstance:
-    """One server: its side's, at a place, with ports of its own."""
+    """One server of a side: its nodes and ports."""
 
     side: ServingSide
     name: str
