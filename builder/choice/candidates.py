@@ -97,9 +97,9 @@ class Candidate:
 
 
 def candidates(request: ChoiceRequest) -> list[Candidate]:
-    """Every layout and count of servers within the GPUs, as far as the user's options allow it.
+    """Every layout and count of servers within the GPUs that the user's options allow.
 
-    Whether the planner accepts them is not known yet.
+    The planner may still refuse some of them.
     """
     return [
         Candidate(base, layout, depth, count)
@@ -137,7 +137,7 @@ def _is_allowed(base: Base, layout: Layout) -> bool:
 
 
 def _counts(request: ChoiceRequest, base: Base, layout: Layout) -> list[int]:
-    """How many servers: all counts within the GPUs, of many the most and every quarter more."""
+    """Counts of servers within the GPUs: all small ones, then the most and steps of a quarter."""
     most = request.num_gpus.at_most // layout.num_gpus
     least = max(1, -(-request.num_gpus.at_least // layout.num_gpus))
     if (load := request.workload.concurrency) is not None:
@@ -155,7 +155,7 @@ def _counts(request: ChoiceRequest, base: Base, layout: Layout) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A candidate's plan under a load, or why there is none."""
+    """A candidate's plan under a load, or the reason why it is refused."""
 
     plan: Plan | None
     objections: tuple[Diagnostic, ...] = ()

@@ -211,7 +211,7 @@ def _mark(
 
 
 def _labels(options: Sequence[Option], x: Axis, y: Axis, names_gpus: bool) -> dict[int, Label]:
-    """Where the names of options stand beside their marks; one without room is left out."""
+    """Positions of the labels next to their marks; a label without room is left out."""
     taken: list[tuple[float, float, float, float]] = []
     found: dict[int, Label] = {}
     for option in options:

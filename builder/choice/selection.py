@@ -85,14 +85,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Selection:
-    """Every option, the best first among those that keep the objectives."""
+    """Every option; options that meet the objectives come first, best first."""
 
     request: ChoiceRequest
     options: tuple[Option, ...]
 
     @cached_property
     def kept(self) -> list[Option]:
-        """Those that keep the objectives, the best first."""
+        """Options that meet the objectives, best first."""
         return self._ranked(option for option in self.options if option.keeps)
 
     @cached_property
@@ -109,17 +109,17 @@ class Selection:
 
     @cached_property
     def estimated(self) -> list[Option]:
-        """Those that fit and have an estimate, the best first."""
+        """Options that fit and have an estimate, best first."""
         return self._ranked(o for o in self.options if o.fits and o.forecast is not None)
 
     @cached_property
     def refused(self) -> list[Option]:
-        """Those that fit and have none, since nothing near them was measured."""
+        """Options that fit without an estimate, since nothing near them was measured."""
         return [o for o in self.options if o.fits and isinstance(o.outcome, Refusal)]
 
     @cached_property
     def nearest(self) -> list[Option]:
-        """Those that fit and miss an objective, the nearest to keeping all first."""
+        """Options that fit and miss an objective, the nearest miss first."""
         missing = (option for option in self.estimated if option.misses)
         return sorted(missing, key=lambda option: option.excess)
 
@@ -134,7 +134,7 @@ class Selection:
 
     @property
     def overloaded(self) -> list[Option]:
-        """Those that fit, and cannot keep up with the rate of requests."""
+        """Options that fit but cannot keep up with the request rate."""
         return [o for o in self.options if o.fits and isinstance(o.outcome, Overload)]
 
     def least_ms(self) -> dict[str, float]:
@@ -195,9 +195,10 @@ def select(request: ChoiceRequest, estimator: Estimator) -> Selection:
 
 
 def _told_apart(options: Iterable[Option], load: LoadModel, planner: Planner) -> Iterable[Option]:
-    """One of those that differ in the number of drafts only, where the rows do not tell it.
+    """One of several options that differ only in a draft length that the rows do not record.
 
-    They draft then, but do not say how many tokens: the planner's own number stays, or the least.
+    The measurements used speculative decoding without recording its draft length: the planner's own
+    number is kept, or else the smallest.
     """
     groups: dict[tuple[object, ...], list[Option]] = {}
     for option in options:

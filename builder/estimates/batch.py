@@ -1,7 +1,7 @@
-"""Questions as lines of JSON, and their answers as such lines: one for each, in their order.
+"""Answers questions in lines of JSON with lines of JSON, one for each, in order.
 
-A line that is no question is refused like one that the rows do not answer, and so is a name that
-nobody knows: the other lines have their answers.
+An invalid line, an unknown name and a question without measurements are refused in their own line;
+all other lines get their answers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Line = Question | Diagnostic  # a question, or what is wrong with its line
 
 
 def read(text: str, name: str) -> list[Line]:
-    """The lines of a file. Raises `BadInput` where it has none."""
+    """The lines of a file. Raises `BadInput` if it is empty."""
     found = [
         _line(line, name, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()
     ]
@@ -133,7 +133,7 @@ def _is_acceptance(value: object, mtp: int | None) -> bool:
 
 
 def _unknown(question: Question) -> Iterator[str]:
-    """Names that nobody knows, of which there is no row: they may be misspelt."""
+    """Unknown names without measurements; they may be misspelt."""
     known = {
         "gpu": (models.gpu_name(question.gpu), hardware.known()),
         "precision": (models.weight_precision(question.precision), PRECISIONS),

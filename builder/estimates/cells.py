@@ -17,7 +17,7 @@ from .roofline import Load
 from .shapes import Shape, Speeds, speeds
 from .surface import Surface, doublings, knots
 
-# That carry the answers of a cell: all of its own, and others while there are fewer.
+# Rows that carry the answers of a cell: all its own rows, and others up to this number.
 ENOUGH_ROWS = 100
 # A public row whose log residual is so far off the median of its cell carries nothing: 85 ms a
 # token where four times the load has 21 ms. It stays in the file, and is asked about like others.
@@ -63,7 +63,7 @@ def key_of(row: Row) -> Key:
 
 
 def drafts(row: Row) -> str:
-    """Whether a row's steps draft, as far as it makes another curve of it."""
+    """Whether a row's steps draft, where that puts it on another curve."""
     return "on" if row.drafting == "on" else ""
 
 
@@ -124,7 +124,7 @@ class Cell:
 
     @cached_property
     def is_untried(self) -> bool:
-        """Whether nobody but the user measured anything of the cell."""
+        """Whether only the user measured anything in the cell."""
         return all(row.source == OWN for row in self.own)
 
     @cached_property

@@ -83,16 +83,16 @@ class Estimator:
 
     @classmethod
     def load(cls, rows_dir: Path | None = None) -> Estimator:
-        """The rows that ship, and those of the runs of `launch bench` below `rows_dir`.
+        """The shipped rows, and rows from runs of `launch bench` below `rows_dir`.
 
-        Raises `BadFacts` where the rows are not those that the factors were fitted to, `BadInput`
-        where a run cannot be read.
+        Raises `BadFacts` if the factors were fitted to other rows, `BadInput` if a run cannot be
+        read.
         """
         return cls([*_public(), *(own_runs.read(rows_dir) if rows_dir else ())], fits.load())
 
     @classmethod
     def of_model(cls, model: str) -> Estimator | None:
-        """The rows of one model that ship, by their name of it; `None` where it has none."""
+        """The shipped rows of one model, by its name there; `None` if there are no rows."""
         rows = _public(model)
         return cls(rows, fits.load()) if rows else None
 
@@ -101,7 +101,7 @@ class Estimator:
         return self._of_model.get(model, ())
 
     def estimate(self, question: Question) -> Estimate | Refusal:
-        """An estimate, or why there is none."""
+        """An estimate, or the reason why it is refused."""
         return self._estimate(question, promised=False)
 
     def idle_runs(self, questions: Iterable[Question]) -> tuple[str, ...]:
@@ -238,7 +238,7 @@ class Estimator:
         )
 
     def _new_cell(self, key: Key, with_release: bool) -> tuple[Cell, tuple[str, ...]]:
-        """A cell, and what is said of all its answers."""
+        """A cell, and the notes of all its answers."""
         facts = models.facts_of(key.model)
         if facts is None:
             what = "the rows name a model without facts"
@@ -291,7 +291,7 @@ class Estimator:
         return Kernel(self.fits.tpot.with_release), Point(curve, log2(asked.concurrency))
 
     def _nearest_beside(self, asked: Question) -> tuple[Neighbor, ...]:
-        """The same with the nearest of those that carry nothing."""
+        """The same with the nearest of the rows that carry no estimate."""
         kernel, place = self._place(asked)
         found = []
         for row in _beside(asked.model, asked.gpu):

@@ -27,7 +27,7 @@ _FIT: Any = {
     "with_release": _SCALES,
     "without_release": _SCALES,
 }
-# Of the files beside the rows, by their paths in the data folder.
+# Schemas of the measurement files, by their paths in the data folder.
 SCHEMAS: Mapping[str, Any] = {
     "measurements/factors.json": {
         "rows_sha256": str,
@@ -63,11 +63,11 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """Both, and the digest of the rows that they were fitted to.
+    """The fits of TPOT and TTFT, and the digest of the rows that they were fitted to.
 
-    `intervals` has how many standard deviations make an 80 % interval and `promises` how many the
-    promised end lies above the value: by cell, and by engine for cells of which no row was fitted.
-    `untried` is how many times as wide intervals are of a cell that only the user measured.
+    `intervals` is the half width of an 80 % interval and `promises` the distance of the
+    conservative bound, both in standard deviations: by cell, and by engine for cells without fitted
+    rows. `untried` widens the intervals of a cell that only the user measured.
     """
 
     rows_sha256: str

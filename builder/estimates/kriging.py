@@ -66,7 +66,7 @@ class Kernel:
         self._kinds = scales[6:11]
         self.slope = 1 / scales.concurrency
         self.far, self.near = scales.far**2, scales.near**2
-        # Of one new measurement of which nothing is known.
+        # The variance of a new measurement without any known row.
         self.variance = self.far + self.near + scales.noise**2
 
     def apart(self, one: Curve, other: Curve) -> float:

@@ -1,7 +1,7 @@
-"""Measured rows: `builder/data/measurements/*.csv`, one measurement of one load a line.
+"""Reads measurements: `builder/data/measurements/*.csv`, one load per line.
 
-`python -m maintenance.import_measurements` writes the files and says which rows it repaired and
-which it left out; `index.yaml` beside them has its counts, the sources and the digests.
+`python -m maintenance.import_measurements` writes the files and says which rows it repaired or left
+out; `index.yaml` in the same folder has its counts, the sources and the digests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..files import read_text
 MEASUREMENTS = DATA / "measurements"
 AGGREGATED = MEASUREMENTS / "aggregated.csv"
 DISAGGREGATED = MEASUREMENTS / "disaggregated.csv"
-# Rows of models of which there are too few to tell others: shown where such a model is asked for.
+# Rows of models with too few rows for estimates; shown if such a model is asked for.
 OTHERS = MEASUREMENTS / "others.csv"
 MAX_BYTES = 20_000_000
 
@@ -247,7 +247,7 @@ def read(path: Path = AGGREGATED, model: str | None = None) -> tuple[list[Row], 
 
 
 def _of_model(text: str, model: str) -> str:
-    """The head and the lines of a model, which are told without reading the others' cells."""
+    """The header and the lines of a model, found without reading the cells of other lines."""
     head, *lines = text.splitlines(keepends=True)
     return "".join([head, *(line for line in lines if f",{model}," in line)])
 

@@ -42,7 +42,7 @@ def command(isl: int, osl: int, loads: Sequence[int]) -> str:
 
 
 def _covariances(kernel: Kernel, loads: Sequence[int]) -> list[list[float]]:
-    """Of the loads of one curve of which nothing was measured."""
+    """For the loads of one curve without any measurement."""
     return [
         [
             kernel.far * exp(-distance / FAR) + kernel.near * exp(-distance)

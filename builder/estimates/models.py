@@ -107,7 +107,7 @@ def of_checkpoint(facts: Checkpoint) -> str:
 
 @cache
 def facts_of(reference: str) -> Checkpoint | None:
-    """The facts of a model of the rows or of a checkpoint; `None` where there are none."""
+    """The facts of a measured model or of a checkpoint; `None` if they are unknown."""
     models = measured_models()
     try:
         if reference in models:

@@ -18,10 +18,10 @@ STEP_ERROR = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Which curve of a cell answers: "on" is that of rows that draft.
+    """Which curve of a cell answers: "on" is the curve of rows that draft.
 
-    `is_open` says that nobody knows which; `gain` is by how much drafts divide the time per token
-    of rows without; `missing` what nobody knows of that.
+    `is_open` says that the curve is unknown; `gain` divides the time per token of rows without
+    drafts; `missing` tells what is unknown about the gain.
     """
 
     curve: str = ""

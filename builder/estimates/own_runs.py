@@ -173,7 +173,7 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
             [Diagnostic(str(path), what, "measure with the bundle: launch bench BUNDLE")]
         )
     model = models.model_name(subject["model"])
-    # A run without its bundle's options has been spread over all GPUs, as far as anyone knows.
+    # A run without its bundle's options is assumed to be spread over all GPUs.
     options = {"tensor_parallel_size": subject["num_gpus"], **(subject.get("options") or {})}
     tp, attention_dp, ep, drafts = layout_of(options)
     gpu = models.gpu_name(subject["gpu"])

@@ -60,10 +60,10 @@ def unmeasured(asked: Question, reason: str) -> Refusal:
 
 @lru_cache(maxsize=256)
 def estimate(question: Question) -> Estimate | Refusal:
-    """An answer from the rows that ship, of which those of the model are read once.
+    """An answer from the shipped rows; the rows of the model are read once.
 
-    A model without any is refused without the nearest rows, which are those of other models and
-    take long to find among all: `Estimator` names them.
+    For a model without rows the refusal names no nearest rows, since finding them among other
+    models takes long; `Estimator` names them.
     """
     model = models.model_name(question.model)
     if (rows := _of_model(model)) is None:
@@ -136,7 +136,7 @@ def evidence_text(estimate: Mapping[str, Any]) -> str:
 
 
 def published_text(point: Mapping[str, Any]) -> str:
-    """A published figure beside its estimate, and whether both agree."""
+    """A published figure with its estimate, and whether both agree."""
     found, low, high = point["published"], point["low"], point["high"]
     beyond = found / (high if found > high else low) - 1
     side = "above" if beyond > 0 else "below"
@@ -149,7 +149,7 @@ def published_text(point: Mapping[str, Any]) -> str:
 
 
 def published_points(plan: Plan) -> Iterator[PublishedPoint]:
-    """Published figures of this engine whose load is known, beside the estimate of that load."""
+    """Published figures of this engine with a known load, and the estimate for that load."""
     own = plan.facts.release.engine.name
     for row in plan.facts.published:
         if not (row.isl and row.osl) or models.engine_name(row.engine.partition(" ")[0]) != own:

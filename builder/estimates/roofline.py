@@ -87,7 +87,7 @@ def decode_terms(load: Load, model: Shape, gpu: Speeds, draft_tokens: int = 0) -
 
 
 def first_terms(load: Load, model: Shape, gpu: Speeds) -> tuple[float, ...]:
-    """Of the time to the first token: its prompt, those that came with it, the step in progress."""
+    """Terms of the time to the first token: its prompt, the prompts before it, the current step."""
     t = _terms(load, model, gpu)
     per_rank, few = load.concurrency / load.attention_dp, min(load.concurrency, 4)
     return (

@@ -16,7 +16,7 @@ WEIGHT_BYTES = {
     "fp4": 0.5625,
     **dict.fromkeys(("int4", "w4a8"), 0.53),
 }
-# What a GPU multiplies them with, the first of these that it has; BF16 where it has none.
+# The precisions that multiply them, best first; a GPU without any of them uses BF16.
 _ARITHMETIC = {"fp4": ("fp4", "fp8"), "fp8": ("fp8",), "w4a8": ("fp8",), "int8": ("int8",)}
 
 _ROUTED = frozenset({"routed_expert"})

@@ -2,9 +2,9 @@
 
 A value is decided in this order: what the user set in `engine_config`, what a published deployment
 of the same checkpoint on the same GPUs used, the heuristics of published configurations. `decision`
-is what goes in and comes out, `plan_builder` holds what is decided so far, `choices` are those that
-need more than rows of data, `requirements` refuses what cannot work, `memory_budget` says what it
-costs, `server_flags` are those of the command line.
+has the types that go in and out, `plan_builder` what is decided so far, `choices` the decisions
+that need more than rows of data. `requirements` refuses what cannot work, `memory_budget` computes
+the memory, and `server_flags` the flags of the command line.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _warn_without_evidence(builder: PlanBuilder) -> None:
 
 
 def _engine_defaults(builder: PlanBuilder) -> Iterator[Decision]:
-    """What the plan asked for and nobody set, as far as the engine's value is known before it."""
+    """Options that the plan read but did not set, if the engine's value is known in advance."""
     spell, release = builder.facts.release.option_path, builder.facts.release
     decided = {spell(path) for path in builder.decisions}
     for path in builder.asked:
@@ -137,9 +137,9 @@ def _engine_defaults(builder: PlanBuilder) -> Iterator[Decision]:
 
 
 def engine_default(release: Release, path: str) -> Decision:
-    """What the engine uses for an option or server flag that nobody sets.
+    """What the engine uses for an option or server flag that is not set.
 
-    The value is `None` where it is found when the engine starts.
+    The value is `None` if the engine decides it when it starts.
     """
     if path in release.paths:
         value = release.default(path)

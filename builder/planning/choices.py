@@ -59,7 +59,7 @@ def parallelism(builder: PlanBuilder) -> bool:
 
 
 def _copies(builder: PlanBuilder, gpus: int) -> int:
-    """The copies of the attention that share the GPUs of a stage, each with requests of its own."""
+    """The number of attention replicas on the GPUs of a stage, each with separate requests."""
     if _COPIES not in builder.facts.release.paths:
         return 1
     builder.apply("parallelism.copies")

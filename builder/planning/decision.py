@@ -115,9 +115,9 @@ class Limits:
 class Plan:
     """All decisions, in the order in which they were made, and what they cost in memory.
 
-    `flags` are those on the server's command line, `environment` the variables of the engine's
-    processes; all other settings live in the option file. `engine_defaults` are options that
-    nobody sets and the budget or the limits rest on.
+    `flags` go on the server's command line, `environment` are variables of the engine's processes;
+    all other settings are in the option file. `engine_defaults` are unset options that the memory
+    budget or the limits depend on.
     """
 
     deployment: Deployment

@@ -28,7 +28,7 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """The groups of GPUs that take requests in turn, each with a batch of its own."""
+        """The number of GPU groups that take requests in turn, each with a separate batch."""
         return self.num_gpus if self.attention_dp else 1
 
     def settings(self, release: Release, checkpoint: Checkpoint) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _PAUSES = "MAX_UTILIZATION"
 
 
 def budget_of(builder: PlanBuilder) -> Budget:
-    """The budget of one GPU; every instance has GPUs of its own."""
+    """The budget of one GPU; instances share no GPUs."""
     facts = builder.facts
     return budget(facts.checkpoint, facts.gpu, _sharding(builder), _load(builder), facts.draft)
 
@@ -87,7 +87,7 @@ def limits_of(builder: PlanBuilder, result: Budget) -> Limits:
         "the KV cache": result.kv_tokens,
     }
     bounds = {name: max(0, int(end) - 1) for name, end in longest.items() if end}
-    # A decode server gets the prompt's KV cache from elsewhere, in no step of its own.
+    # A decode server receives the prompt's KV cache, which takes none of its steps.
     whole = builder.deployment.role == "decode" or _chunks_prompts(builder)
     step = int(builder.value("max_num_tokens"))
     if not whole:
@@ -142,7 +142,7 @@ def _num_graphs(builder: PlanBuilder) -> int:
 
 
 def _graphs(builder: PlanBuilder) -> list[int]:
-    """The batch sizes that are captured; of those that the engine lists itself, the largest."""
+    """The batch sizes that are captured; only the largest if the engine makes the list."""
     sizes = builder.given("cuda_graph_config.batch_sizes")
     if sizes is not None:
         return [size for size in sizes if size <= _largest_graph(builder)]

@@ -37,8 +37,8 @@ _INSTEAD: dict[str, tuple[str, ...]] = {
 class PlanBuilder:
     """What is decided so far, and the problems found.
 
-    `overrides` are flat option paths, `asked` those that were left to the engine when they counted,
-    `left_out` decisions to set nothing.
+    `overrides` are flat option paths, `asked` options that were read while unset, and `left_out`
+    decisions to set nothing.
     """
 
     deployment: Deployment
@@ -85,7 +85,7 @@ class PlanBuilder:
         self.warnings.append(Diagnostic(where, what, remedy, severity="warning"))
 
     def leave_out(self, path: str, why: str, source: str, value: Any = None) -> None:
-        """Set nothing, and say why; `value` is the engine's own, as far as it is known."""
+        """Set nothing, and say why; `value` is the engine's default, if it is known."""
         self.left_out[path] = Decision(path, value, f"Not set: {why}", "engine default", source)
 
     def apply(self, section: str) -> None:
@@ -121,7 +121,7 @@ class PlanBuilder:
             return
 
     def grade(self, row: HeuristicRow) -> Evidence:
-        """A row's evidence; configurations of other models or GPUs are none for this one."""
+        """A row's evidence; configurations of other models or GPUs prove nothing for this one."""
         found = row.evidence or "assumed"
         return "assumed" if row.count and found == "documented" and not self.covered else found
 
@@ -154,7 +154,7 @@ class PlanBuilder:
         return next((row.message for row in faults), None)
 
     def _violates_rules(self, option: str, value: Any) -> bool:
-        """Whether a rule between options speaks against a value, whatever the user set beside it.
+        """Whether a rule between options forbids a value, whatever else the user set.
 
         What only an override makes wrong is not the value's fault: that override is reported.
         """
@@ -245,11 +245,11 @@ class PlanBuilder:
 
     @property
     def copies(self) -> int:
-        """Copies of the attention, each with a batch of its own, in an engine that counts them."""
+        """The number of attention replicas with separate batches, in an engine that counts them."""
         return int(self.value("data_parallel_size") or 1)
 
     def draft_tokens(self) -> int:
-        """Tokens that are drafted per step, as far as it is decided."""
+        """Draft tokens per step, if they are decided."""
         given = self.given(MTP_DRAFT_TOKENS)
         if given is None and self.deployment.draft:
             given = self.given("speculative_config.max_draft_len")

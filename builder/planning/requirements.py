@@ -67,8 +67,8 @@ def _check_arithmetic(builder: PlanBuilder, checkpoint: Checkpoint, name: str, w
 
 
 def _check_format(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> None:
-    """A format that the release does not read on this GPU is an error; a rule warns of one of which
-    nothing is known."""
+    """A format that the release does not read on this GPU is an error; a rule warns of unknown
+    ones."""
     release, gpu = builder.facts.release, builder.facts.gpu
     has_experts = checkpoint.architecture.experts_field is not None
     known = release, checkpoint.quantization, has_experts, gpu.sm.value
@@ -94,7 +94,7 @@ def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> 
 
 
 def _readers(release: Release, name: str) -> Iterator[str]:
-    """Releases of which a source names an architecture: of the engine itself, and of others."""
+    """Releases that support an architecture according to a source: of this engine, and of others."""
     found = named_by(name)
     if own := found.pop(release.engine, []):
         yield f"choose release {either(own)}"
@@ -113,7 +113,7 @@ def check_batch(builder: PlanBuilder) -> bool:
 
 
 def check_gpus(builder: PlanBuilder) -> None:
-    """The GPUs are shared evenly, and stand in one node or in whole nodes of a Slurm job."""
+    """The GPUs are shared evenly, in one node or in whole nodes of a Slurm job."""
     total, instances = builder.deployment.hardware.num_gpus, builder.deployment.instances
     if total % instances:
         what = f"{total} GPUs cannot be shared by {instances} instances"

@@ -69,7 +69,7 @@ def _served_name(builder: PlanBuilder) -> Decision:
 
 
 def _parser(builder: PlanBuilder, name: str) -> Decision:
-    """The parser of the model as far as its facts and the release name one."""
+    """The parser of the model, if its facts and the release name one."""
     text, flag = f"{_PARSERS[name]} stay in the text", _flag(builder, name)
     rows = [getattr(model, name) for model in _models(builder)]
     values = {row and row.value for row in rows}

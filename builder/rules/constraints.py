@@ -1,8 +1,8 @@
 """Constraints: whether options agree with each other, the model, the GPU, workload and flags.
 
-The rules are rows of `builder/data/rules.yaml`; a release's table lists those that it adds to the
-ones of all releases. Options with unknown keys or values of a wrong type are the business of
-`validation`: a rule that cannot judge them stays silent.
+The rules are rows of `builder/data/rules.yaml`; a release's table lists the rules that it adds to
+those of all releases. `validation` reports unknown keys and values of a wrong type; a rule that
+depends on such a value is skipped.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Rule:
         return self.releases == "all"
 
     def broken(self, inputs: RuleInputs) -> str | None:
-        """The word to blame, `None` where the rule holds or cannot be judged."""
+        """The word to blame, `None` if the rule holds or cannot be evaluated."""
         if not self.applies(inputs):
             return None
         if not self.must:
@@ -169,9 +169,9 @@ def flag_rule(name: str, engine: Engine) -> Rule:
 
 @lru_cache(maxsize=16)
 def of_release(release: Release) -> tuple[Rule, ...]:
-    """The rules that hold for a release, those of another one only as far as it has their options.
+    """The rules for a release; rules of another release apply if it has their options.
 
-    A rule that was taken over says so.
+    A rule from another release says so.
     """
     listed = frozenset(release.rule_ids)
     found = (rule for rule in load(release.engine).rules if rule.everywhere or rule.id in listed)
@@ -199,15 +199,15 @@ def _names(release: Release) -> set[str]:
 
 @cache
 def _all_names(engine: Engine) -> frozenset[str]:
-    """Names of options that some release has, as far as no other word is spelled like them."""
+    """Names of options of any release, without names that also mean something else."""
     names = {name for release in releases.of_engine(engine) for name in _names(release)}
     return frozenset(name for name in names if "_" in name)
 
 
 @lru_cache(maxsize=4096)
 def _judging(release: Release, blamed: str | None) -> tuple[tuple[Rule, frozenset[str]], ...]:
-    """The rules and known issues of a release, with the options that each of them needs; of all
-    rules those that can blame a path, or stand for such."""
+    """The rules and known issues of a release with the options that each needs; with a path, only
+    the rules that can blame it."""
     issues = (row for row in load(release.engine).known_issues if _has(release, row))
     rules = (*of_release(release), *issues)
     if blamed is None:
@@ -227,7 +227,7 @@ def violations(
     """Every rule that these options break; `where` is the dotted path of the value to blame.
 
     With `strict`, a value that the engine ignores is an error instead of a warning. With `blamed`,
-    rules that cannot blame that path are not asked, as far as they matter to none that can.
+    rules that cannot blame that path are skipped, unless a rule that can depends on them.
     """
     inputs = RuleInputs(options, context)
     reported: set[str] = set()

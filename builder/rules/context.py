@@ -63,7 +63,7 @@ class RuleContext:
 
     @property
     def block(self) -> int | None:
-        """The nodes of a block of the cluster, or else those that NVLink connects."""
+        """The nodes of a block of the cluster, or else of an NVLink domain."""
         gpu = self.gpu
         nodes = gpu.nvlink_domain_gpus.value // gpu.gpus_per_node.value if gpu else 1
         return self.block_size or (nodes if nodes > 1 else None)

@@ -30,7 +30,7 @@ def all_hold(conditions: Conditions, inputs: RuleInputs) -> bool:
 
 
 def holds(inputs: RuleInputs, word: str, test: Any) -> bool | None:
-    """Whether an word passes a test; `None` where its value cannot be judged.
+    """Whether a word passes a test; `None` if its value cannot be compared.
 
     A scalar asks for that value, a list for one of its values, a mapping for each of its
     relations.

@@ -157,7 +157,7 @@ def option_path(flag: Flag, release: Release) -> str | None:
 
 
 def _loser(path: str, options: Mapping[str, Any], release: Release) -> Iterator[str]:
-    """Who loses if a flag sets an option beside this file: `flag`, `file` or nobody."""
+    """Which loses if a flag sets an option that the file sets too: `flag`, `file` or neither."""
     top, _, nested = path.partition(".")
     given = RuleInputs(options, RuleContext(release)).value(path) is not MISSING
     if release.precedence != "yaml":

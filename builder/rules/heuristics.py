@@ -92,8 +92,8 @@ class Heuristic:
 class HeuristicsFile:
     """Heuristics by section, in the order in which they are applied.
 
-    `sources` are those that rows name by a short word, `texts` what YAML anchors repeat, `names`
-    those by which releases know the same choice.
+    `sources` are named by rows with a short word, `texts` hold what YAML anchors repeat, and
+    `names` maps the names of one choice in different releases.
     """
 
     sources: Mapping[str, Text]

@@ -1,6 +1,7 @@
-"""What several release tables say of the same options, as one judgement.
+"""Merges the findings of several release tables for the same options.
 
-A release without a table is judged by its neighbours: what only one of them refuses may be right.
+A release without a table is checked against its neighbours: what only one of them refuses may be
+right.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ..facts.release import Release
 
 
 def judged(release: Release, find: Callable[[Release], Iterable[Diagnostic]]) -> list[Diagnostic]:
-    """What `find` has against something, by the table of a release or by those beside it."""
+    """The findings of `find` with the table of a release, or with its neighbours' tables."""
     return agreed({table.name: list(find(table)) for table in release.judges})
 
 
@@ -57,7 +58,7 @@ def _silent(found: Mapping[str, Sequence[Diagnostic]], row: Diagnostic) -> list[
 
 
 def refuses(diagnostics: Iterable[Diagnostic], row: Diagnostic) -> bool:
-    """Whether there is an error at the place of a finding, or for a group that it stands in."""
+    """Whether there is an error at the place of a finding, or for a group around it."""
     name = _name(row)
     return any(
         other.severity == "error"

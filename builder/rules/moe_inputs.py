@@ -1,4 +1,4 @@
-"""Rule inputs of MoE backends: which have kernels for a checkpoint on a GPU, as far as is known."""
+"""Rule inputs of MoE backends: which are known to have kernels for a checkpoint on a GPU."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class NamedImage:
 
 
 def named(request: Deployment) -> Iterator[NamedImage]:
-    """Those that can run here. A site profile is that of a cluster, with images of all its
-    services: of these, the one of the server that the job runs."""
+    """The images that can run here. A site profile has images of all services of a cluster: only
+    the image of the server in the job counts."""
     for server, reference in request.images.items():
         yield NamedImage(server, reference, f"images.{server}")
     slurm = request.targets.get(site.TARGET, {})

@@ -109,7 +109,7 @@ def shown(value: Any) -> str:
 
 
 def spelled(field: Field, value: Any) -> Any:
-    """The allowed value that was given, in its own spelling; `None` if there is none."""
+    """The allowed value that was given, in the release's spelling; `None` for other values."""
     for allowed in field["values"]:
         if value == allowed and isinstance(value, bool) == isinstance(allowed, bool):
             return allowed

@@ -33,7 +33,7 @@ def remedy(text: str, name: str, kinds: Iterable[str]) -> str:
 
 
 def _numbers(number: float, unit: str, name: str) -> list[float]:
-    """What a number with a unit stands for, the more common meaning first."""
+    """The meanings of a number with a unit, the more common one first."""
     if unit == "%":
         return [number / 100]
     last = name.rpartition("_")[2]

@@ -82,8 +82,7 @@ def unknown_key(
     kind: str,
     given: Mapping[Any, Any],
 ) -> Diagnostic:
-    """A key that a record does not know, with the most certain thing to do about it. `given` is
-    all that stands in the record."""
+    """An unknown key of a record, with the most certain remedy. `given` has all keys of the record."""
     inner = place.key(key)
     fields = by_name(record["fields"])
     near = closest(key, fields)
@@ -208,7 +207,7 @@ def elsewhere(release: Release, key: str, near: str | None = None) -> str:
 
 
 def _of_value(given: Mapping[Any, Any], key: str, fields: Mapping[str, Field]) -> str:
-    """The only option of a group, of those that are not given, that takes a key's value."""
+    """The only unset option of a group that accepts a key's value."""
     value = given.get(key)
     rows = [
         name

@@ -21,7 +21,7 @@ from .context import RuleContext
 from .options import FALSE, TRUE
 
 MISSING: Final[Any] = object()
-"""Stands for a value that nobody gave and nobody knows; `None` is a null that somebody wrote."""
+"""Marks a value that is neither set nor known; `None` is a null in the file."""
 
 _LARGEST = 2**53  # no option comes near it, and up to it int and float are the same number
 
@@ -82,11 +82,11 @@ class RuleInputs:
         return self.known[word]
 
     def number(self, word: str | float) -> float | None:
-        """The number that a word or a literal stands for."""
+        """The number of a word or a literal."""
         return as_number(self.value(word) if isinstance(word, str) else word)
 
     def count(self, word: str) -> int | None:
-        """The whole number that a word stands for."""
+        """The whole number of a word."""
         value = self.number(word)
         return int(value) if value is not None and value == int(value) else None
 
@@ -331,7 +331,7 @@ def _batch_sequence_tokens(inputs: RuleInputs) -> float | None:
 def _batch_tokens(inputs: RuleInputs) -> float | None:
     """Tokens of one decode step with a full batch, which may be the engine's own.
 
-    Draft tokens that nobody set yet count as none.
+    Draft tokens that are not set yet count as zero.
     """
     drafts = _draft_tokens(inputs) or 0
     return _product(inputs.count("effective.max_batch_size") or None, 1 + drafts)

@@ -1,7 +1,7 @@
 """Validation of nested engine options against a release's table: every fault, path and remedy.
 
-Values are judged as the engine's own validation does: `"3"` is 3, 1 is true, and a key that the
-release does not know is refused at any depth.
+Values are read as the engine's own validation reads them: `"3"` is 3, 1 is true, and unknown keys
+are refused at any depth.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ KV-capacity tests of ai-dynamo/aiconfigurator@095f58a. The tests compute and pri
 - weights of 28 logs: 0.2 to 6.6 GiB over the computed, as a log holds workspaces and graphs too;
 - six outliers hold 8 to 36 GiB more: prefill servers of DeepSeek-R1 (two) and V3.2 (three) with
   attention data parallelism and MTP, explained to 0.6 GiB by the workspace of MTP's BF16 experts,
-  and one of Kimi-K2.5, of which only the shape of Kimi-K2 is known;
+  and one of Kimi-K2.5, whose shape is assumed to be that of Kimi-K2;
 - whole budgets: within 2 GiB of 15 logs of aggregated and prefill servers that tell
   `max_num_tokens`, but 8.7 GiB short for V3.2 with attention data parallelism, MTP and CUTLASS
   experts; decode servers up to 7.9 GiB short;
@@ -90,12 +90,11 @@ class Load:
 class Budget:
     """The memory of one GPU in GiB of what CUDA reports, and what its KV cache holds.
 
-    `activations_gib` holds the experts' workspace too. `temporary_kv_gib` is the pool that the dry
-    run wants and the KV cache replaces; the engine makes it smaller where it must. `needed_gib` is
-    what the workload keeps in the cache at once, `request_gib` what one request does.
-    `cached_requests` counts those that the cache holds over all GPUs of one server,
-    `max_concurrency` those that also run at once: not more than a batch on every rank.
-    `uncertainty_gib` is the largest error of such budgets against logs.
+    `activations_gib` includes the experts' workspace. `temporary_kv_gib` is the pool of the dry
+    run, which the KV cache replaces; the engine shrinks it if it must. `needed_gib` is the cache
+    for all concurrent requests of the workload, `request_gib` for one. `cached_requests` fit into
+    the cache of all GPUs of one server, and `max_concurrency` of them run concurrently: at most a
+    batch on every rank. `uncertainty_gib` is the largest error of such budgets against logs.
     """
 
     total_gib: float

@@ -35,7 +35,7 @@ _DTYPE_BYTES: dict[str, float] = {
 def kv_dtype_bytes(dtype: str, kv_cache_quant_algo: str | None) -> float:
     """Bytes of one value of the KV cache; `auto` is what the checkpoint is quantized for.
 
-    A word that nobody knows counts as two bytes, the most that a model has by itself.
+    An unknown word counts as two bytes, the most that a model uses by default.
     """
     word = dtype.lower()
     if word == "auto":

@@ -1,9 +1,9 @@
 """What the engine itself takes of a GPU: activations, expert workspaces, graphs, buffers.
 
-None of this is documented; the constants are fits, and each says to what. Two sets of measurements
-are there: 72 capacities of dense models on H100 and GB300 (aiconfigurator's KV-capacity tests), and
-40 logs of GB200 runs in NVIDIA's CI of early 2026 (DeepSeek-R1 and V3.2, Kimi-K2, Qwen3-235B,
-gpt-oss), of which ten tell `max_num_tokens`.
+None of this is documented; the constants are fits, and each names its measurements: 72 capacities
+of dense models on H100 and GB300 (aiconfigurator's KV-capacity tests), and 40 logs of GB200 runs in
+NVIDIA's CI of early 2026 (DeepSeek-R1 and V3.2, Kimi-K2, Qwen3-235B, gpt-oss), ten of them with
+`max_num_tokens`.
 """
 
 from __future__ import annotations
