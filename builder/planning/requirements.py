@@ -94,7 +94,7 @@ def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> 
 
 
 def _readers(release: Release, name: str) -> Iterator[str]:
-    """Releases that support an architecture according to a source: of this engine, and of others."""
+    """Releases that a source says support an architecture: of this engine, and of others."""
     found = named_by(name)
     if own := found.pop(release.engine, []):
         yield f"choose release {either(own)}"

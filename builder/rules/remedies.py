@@ -82,7 +82,7 @@ def unknown_key(
     kind: str,
     given: Mapping[Any, Any],
 ) -> Diagnostic:
-    """An unknown key of a record, with the most certain remedy. `given` has all keys of the record."""
+    """An unknown key of a record, with the most certain remedy; `given` is the whole record."""
     inner = place.key(key)
     fields = by_name(record["fields"])
     near = closest(key, fields)
