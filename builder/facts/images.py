@@ -72,11 +72,14 @@ class Carried:
     """The engine releases that an image carries, in the `words` of a text, from `start` on.
 
     Two are given where the image lies between two that are known, none where nothing is known.
+    An image that `is_fork` is another publisher's, or a development build: its engine may have
+    other options than the release that it names.
     """
 
     start: int
     words: str
     releases: tuple[str, ...]
+    is_fork: bool = False
 
 
 def carried_releases(line: str, engine: Engine) -> Iterator[Carried]:
@@ -106,7 +109,80 @@ def engine_releases(line: str) -> Iterator[Carried]:
         for name in servers.names():
             told = told_version(name, found["image"])
             if told and servers.load(name).image["product"] == engines.default().product:
+                taken.append((spot, found.end()))
                 yield Carried(spot, found["image"], (told.removeprefix("v"),))
+    for row in references(line, _ANY_NAME):
+        if not any(start <= row.start + len(row.text) and row.start <= end for start, end in taken):
+            version = row.version(_ANY_NAME)
+            yield Carried(row.start, row.text, (version,) if version else (), is_fork=True)
+
+
+_ANY_NAME = re.compile(r"(?:tensorrt|trt)[-_]?llm", re.IGNORECASE)
+_NUMBERS = r"\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*(?![\d.])"
+_REFERENCE = re.compile(r"(?:^|(?<=[\s=\"',(]))[\w./#@+${}:-]*[\w}]")
+# What stands before an image in a file or a command that says so.
+_SAID = re.compile(r"(?:image|container|\bFROM)[\w-]*[\"']?[\s:=]+[\"']?\Z", re.IGNORECASE)
+_BUILD = re.compile(r"(?:latest|nightly|main|master|dev|edge|stable)(?![a-z])", re.IGNORECASE)
+_IS_MOVING = re.compile(r"latest(?![a-z])|\$")  # the newest release, or what a variable says
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An image in a line of text: its `host` where one is named, the `spaces` of its registry, its
+    `name` and its `tag`."""
+
+    start: int
+    text: str
+    host: str
+    spaces: tuple[str, ...]
+    name: str
+    tag: str
+
+    def version(self, name: re.Pattern[str]) -> str:
+        """The version of the engine, which has a `name`, that the tag tells; empty for none."""
+        tag = re.sub(r"^\$\{\w+:?-", "", self.tag)
+        found = (
+            re.search(rf"(?:{name.pattern})[-_]?v?({_NUMBERS})", tag, name.flags)
+            or re.match(rf"v?({_NUMBERS})", tag)
+            or re.search(rf"(?<![\w.])v({_NUMBERS})", tag)
+        )
+        return found[1] if found else ""
+
+    @property
+    def is_development(self) -> bool:
+        """Whether the tag is neither that of a release nor one that moves with the releases."""
+        if self.version(_NO_NAME):
+            return re.search(r"dev\d", self.tag) is not None
+        return bool(self.tag) and not _IS_MOVING.match(self.tag)
+
+
+_NO_NAME = re.compile(r"(?!)")
+
+
+def references(line: str, name: re.Pattern[str]) -> Iterator[Reference]:
+    """The images in a line that have a `name` in their own: where the line says that it is one, or
+    the tag does."""
+    if not name.search(line):
+        return
+    for found in _REFERENCE.finditer(line):
+        text = re.sub(r"^docker(?:d|-daemon)?:(?://)?", "", found[0])
+        plain, _, digest = text.replace("#", "/").partition("@")
+        *above, last = plain.split("/")
+        own, _, tag = last.partition(":")
+        is_said = bool(_SAID.search(line, 0, found.start()))
+        if not name.search(own) or "://" in text or ":/" in text or plain[:1] in "/.~":
+            continue
+        if re.search(r"\.(?:ya?ml|json|py|sh|sqsh|toml|txt|md)$", own) or tag.isdigit():
+            continue
+        row = Reference(found.start(), text, *_host(above), own, tag)
+        if is_said or digest or row.version(name) or _BUILD.match(tag):
+            yield row
+
+
+def _host(above: list[str]) -> tuple[str, tuple[str, ...]]:
+    """The host before the parts of a repository, where one is named, and these parts."""
+    is_host = bool(above) and bool(re.search(r"[.:$}]|^localhost$", above[0]))
+    return (above[0], tuple(above[1:])) if is_host else ("", tuple(above))
 
 
 # Images of any name, where a file or a command says that they are images.

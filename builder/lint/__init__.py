@@ -15,6 +15,7 @@ from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
 from ..rules.context import RuleContext
+from ..rules.remedies import was_option
 from . import (
     data_files,
     kinds,
@@ -159,7 +160,7 @@ def _judge(
             found += _of_deployment(source.documents[0], each, target, request, planner)
         by_release[each] = found
     if stated and named:
-        verdicts = [by_statement(stated, releases[0], judge)]
+        verdicts = [by_statement(stated, releases[0], judge, _is_former)]
         kind, releases = verdicts[0].kind, [row for each in named for row in each.releases]
         by_release = {releases[0]: verdicts[0].diagnostics}
     assumed = stated is not None and not named
@@ -185,9 +186,14 @@ def _judge(
         )
     if assumed and kind != DEPLOYMENT:  # planning was for the one it names
         newest, plainly = releases[0], partial(judge, for_mentioned_gpu=False)
-        by_release[newest], note = by_others(newest, by_release[newest], plainly)
+        found = by_release[newest]
+        by_release[newest], note = by_others(newest, found, plainly, _is_former, stated)
         report.notes += [f"{name}: {note}"] if note else []
     report.findings += findings_by_release(by_release, name)
+
+
+def _is_former(row: Diagnostic) -> bool:
+    return row.rule == "unknown-key" and was_option(row.path)
 
 
 def _say_unknown_models(report: Report) -> None:

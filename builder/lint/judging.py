@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from operator import itemgetter
 
 from ..diagnostics import Diagnostic
+from ..facts.engines import Engine
 from ..facts.release import Release, of_engine
 from ..facts.release.version import NO_VERSION, Order, order
+from ..rules import constraints
 from ..rules.judgement import agreed, refuses
+from ..rules.options import WRONG_VALUES
 from .coverage import Verdict
 from .stated import Named, Stated
 
 Judge = Callable[[Release], Verdict]
 """What one table has against the file."""
+IsFormer = Callable[[Diagnostic], bool]
+"""Whether what is wrong is an option that releases before the first table had."""
 
 
 def by_neighbours(table: Release, judge: Judge) -> Verdict:
@@ -26,11 +32,18 @@ def by_neighbours(table: Release, judge: Judge) -> Verdict:
 
 
 def by_others(
-    assumed: Release, found: list[Diagnostic], judge: Judge
+    assumed: Release,
+    found: list[Diagnostic],
+    judge: Judge,
+    is_former: IsFormer,
+    stated: Stated | None = None,
 ) -> tuple[list[Diagnostic], str]:
     """What was found by a release that a file does not name, and which others have nothing against
-    the file: what a later one takes may be right, as may what a release without a table could
-    still take, and is warned of."""
+    the file: what any of them takes or took is warned of, as is what a release without a table may
+    take. In lines for a fork, which `stated` knows, that is all that a table can have against it.
+    """
+    if stated:
+        found = [_of_fork(row, stated, assumed.engine) for row in found]
     found = [row for row in found if row.rule != "model-needs-release"]  # nobody named this one
     if not any(row.severity == "error" for row in found):
         return found, ""
@@ -39,9 +52,19 @@ def by_others(
     near = [others[table] for table in _may_be_meant(assumed, tables)]
     guess = f"(release {assumed.name} is assumed)"
     newer = [row for row in found if row.rule in _OF_TABLES and any(_takes(x, row) for x in near)]
+
+    def is_doubtful(row: Diagnostic) -> bool:
+        if row in newer or (newer and (_may_be_new(row) or _is_of(row, near))):
+            return True
+        if row.severity != "error" or row.rule not in _table_rules(assumed.engine):
+            return False
+        if row.rule == "value-range":  # an older table has no bounds, and the engine no use for it
+            return False
+        return is_former(row) or any(_takes(rows, row) for rows in others.values())
+
     doubtful = [
         replace(row, severity="warning", message=f"{row.message} {guess}")
-        if row in newer or (newer and (_may_be_new(row) or _is_of(row, near)))
+        if is_doubtful(row)
         else row
         for row in found
     ]
@@ -93,7 +116,7 @@ def _takes(diagnostics: Sequence[Diagnostic], row: Diagnostic) -> bool:
     return not refuses(diagnostics, row) and next(same, None) is None
 
 
-def by_statement(stated: Stated, assumed: Release, judge: Judge) -> Verdict:
+def by_statement(stated: Stated, assumed: Release, judge: Judge, is_former: IsFormer) -> Verdict:
     """A file of which each line is judged by the release that counts for it.
 
     Where the nearest words do not tell a release, that is the one that is assumed.
@@ -102,27 +125,44 @@ def by_statement(stated: Stated, assumed: Release, judge: Judge) -> Verdict:
     unknown = any(not row.releases for row in stated.statements)
     found = {table: judge(table) for table in (*used, *([assumed] if unknown else ()))}
     lines = {row.location.line for verdict in found.values() for row in verdict.diagnostics}
-    governed: dict[tuple[tuple[Release, ...], bool], set[int]] = {}
+    governed: dict[tuple[tuple[Release, ...], bool] | None, set[int]] = {}
     for line in sorted(lines):
         named = stated.tables(line)
-        key = (named.judges, named.too_old) if named else ((assumed,), False)
-        governed.setdefault(key, set()).add(line)
+        governed.setdefault((named.judges, named.too_old) if named else None, set()).add(line)
     rows: list[Diagnostic] = []
-    for (judges, doubtful), here in governed.items():
+    for known, here in governed.items():
+        judges, doubtful = known or ((assumed,), False)
         agreed_on = agreed(
             {
                 table.name: [row for row in found[table].diagnostics if row.location.line in here]
                 for table in judges
             }
         )
+        if known is None:
+            agreed_on, _ = by_others(assumed, agreed_on, judge, is_former)
         rows += (_doubted(row) if doubtful else row for row in agreed_on)
     *_, last = found.values()
+    rows = [_of_fork(row, stated, assumed.engine) for row in rows]
     return replace(last, diagnostics=rows)
 
 
 def _doubted(row: Diagnostic) -> Diagnostic:
     """What the table of another release has against a file; what images hold is known."""
     return row if row.rule == "vulnerable-version" else replace(row, severity="warning")
+
+
+def _of_fork(row: Diagnostic, stated: Stated, engine: Engine) -> Diagnostic:
+    """What is wrong in a line, which is a warning where only a table says so of a fork."""
+    if row.severity != "error" or not stated.is_fork(row.location.line):
+        return row
+    return replace(row, severity="warning") if row.rule in _table_rules(engine) else row
+
+
+@cache
+def _table_rules(engine: Engine) -> frozenset[str]:
+    """The rules by which a release's table, or what is known of its options, refuses something."""
+    own = (row.id for row in constraints.load(engine).every)
+    return frozenset((*_OF_TABLES, *WRONG_VALUES, "flag-value", *own))
 
 
 def of_old(named: Named) -> str:

@@ -168,7 +168,7 @@ def _verdict(
 
     notes: list[str] = []
     if stated and named:
-        verdict = by_statement(stated, newest, judge)
+        verdict = by_statement(stated, newest, judge, reader.is_former)
         releases = [row for each in named for row in each.releases]
         notes = [text for each in named if (text := of_old(each))]
         by_release = {releases[0]: verdict.diagnostics}
@@ -180,8 +180,8 @@ def _verdict(
     if verdict.kind is None:
         return EngineVerdict("", (), NOTHING, ())
     if is_assumed := not tables and not named:
-        found_here, fits = by_others(newest, verdict.diagnostics, judge)
-        by_release[newest] = [reader.of_assumed(row) for row in found_here]
+        rows = verdict.diagnostics
+        by_release[newest], fits = by_others(newest, rows, judge, reader.is_former, stated)
         notes += [f"{name}: {fits}"] if fits else []
     told_lines = frozenset(reader.told_lines(source))
     return EngineVerdict(

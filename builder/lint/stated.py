@@ -91,10 +91,8 @@ _OF_ANOTHER = re.compile(
 def _remark(line: str) -> Iterator[Carried]:
     found = _REMARK.match(line)
     if found and _is_of_this_file(found["before"]) and _ends_so(found["rest"]):
-        from ..facts.images import Carried  # most files have no such remark
-
         release_name = found["version"].removeprefix("v")
-        yield Carried(found.start("words"), found["words"], (release_name,))
+        yield _carried(found.start("words"), found["words"], (release_name,))
 
 
 def _is_of_this_file(text: str) -> bool:
@@ -135,18 +133,21 @@ _Place = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A release that a line names in its own words; `releases` is empty where the words do not tell
-    which one it is. `place` is where in the file it stands, outermost part first."""
+    which one it is. `place` is where in the file it stands, outermost part first. What `is_fork`
+    may have other options than that release."""
 
     line: int
     words: str
     releases: tuple[str, ...]
     place: _Place
     comment: bool = False
+    is_fork: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The tables by which lines are judged, and the words of the file that name them."""
+    """The tables by which lines are judged. What they refuse is a warning for a release that is
+    `too_old` for all tables, or for a fork."""
 
     releases: tuple[Release, ...]
     judges: tuple[Release, ...]
@@ -175,6 +176,10 @@ class Stated:
         if part not in self._tables:  # a file may have thousands of lines and of statements
             self._tables[part] = _tables(tuple(self._within[part]), self._naming.engine)
         return self._tables[part]
+
+    def is_fork(self, line: int) -> bool:
+        """Whether what counts for a line is a fork of the engine."""
+        return any(row.is_fork for row in self._within[self._nearest(line)])
 
     def _nearest(self, line: int) -> _Place:
         """The smallest part of the file around a line in which there is a statement."""
@@ -216,9 +221,9 @@ class Stated:
         for number, line in enumerate(self._text.splitlines(), 1):
             if not naming.likely.search(line):
                 continue
-            for start, words, releases in _of_line(line, naming):
-                remark = any(mark.start() < start for mark in _COMMENT.finditer(line))
-                yield Statement(number, words, releases, self._place(number), remark)
+            for found in _of_line(line, naming):
+                remark = any(mark.start() < found.start for mark in _COMMENT.finditer(line))
+                yield self._statement(found, number, found.words, remark)
 
     def _split_images(self) -> Iterator[Statement]:
         """Images whose repository and tag are two values of one mapping."""
@@ -227,11 +232,15 @@ class Stated:
                 name, tag = _text_of(data, _REPOSITORY_KEYS), _text_of(data, _TAG_KEYS)
                 if "/" not in name or ":" in name.rpartition("/")[2] or not tag:
                     continue
-                registry = data.get("registry")
-                for found in self._naming.images(f"image: {registry or ''}/{name}:{tag}"):
+                image = "/".join(filter(None, (data.get("registry"), name)))
+                for found in self._naming.images(f"image: {image}:{tag}"):
                     line = document.locate(path).line
                     words = f"{name}:{tag}"
-                    yield Statement(line, words, found.releases, self._place(line))
+                    yield self._statement(found, line, words)
+
+    def _statement(self, found: Carried, line: int, words: str, comment: bool = False) -> Statement:
+        is_fork = found.is_fork or any("dev" in name for name in found.releases)
+        return Statement(line, words, found.releases, self._place(line), comment, is_fork)
 
     def _place(self, line: int) -> _Place:
         """Where a line stands: its document and the keys above it, or the stage of a Dockerfile."""
@@ -269,20 +278,26 @@ def _parts(place: _Place) -> Iterator[_Place]:
 
 
 @lru_cache(maxsize=2_000)
-def _of_line(line: str, naming: Naming) -> tuple[tuple[int, str, tuple[str, ...]], ...]:
+def _of_line(line: str, naming: Naming) -> tuple[Carried, ...]:
     """Where a line names releases, in which words, and which ones."""
     return tuple(_read_line(line, naming))
 
 
-def _read_line(line: str, naming: Naming) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    for found in (*naming.images(line), *naming.own(line)):
-        yield found.start, found.words, found.releases
+def _read_line(line: str, naming: Naming) -> Iterator[Carried]:
+    yield from naming.images(line)
+    yield from naming.own(line)
     for match in _requirement(naming.name).finditer(line):
-        bounds = match["bounds"]
-        yield match.start(), match[0].strip(" ,"), _satisfying(bounds, naming.engine)
+        releases = _satisfying(match["bounds"], naming.engine)
+        yield _carried(match.start(), match[0].strip(" ,"), releases)
     for pattern in (_field(naming.name), _BACKEND_FIELD):
         for match in pattern.finditer(line):
-            yield match.start(), match[0].strip(), (match["version"],)
+            yield _carried(match.start(), match[0].strip(), (match["version"],))
+
+
+def _carried(start: int, words: str, releases: tuple[str, ...]) -> Carried:
+    from ..facts.images import Carried  # most files name none
+
+    return Carried(start, words, releases)
 
 
 def _satisfying(bounds: str, engine: Engine) -> tuple[str, ...]:

@@ -27,6 +27,14 @@ def former_options() -> Mapping[str, str]:
     return {name: remedy for group in groups.values() for name, remedy in group["options"].items()}
 
 
+def was_option(path: str) -> bool:
+    """Whether a path ends in an option that the default engine had before the first table."""
+    groups: Mapping[str, Any] = data_file.load(FORMER, plain_data.FORMER_OPTIONS)
+    keys = path.split(".")
+    ends = {".".join(keys[depth:]) for depth in range(len(keys))}
+    return not ends.isdisjoint(groups[engines.default().name]["options"])
+
+
 @cache
 def _value_words() -> Mapping[str, Sequence[str]]:
     table: Mapping[str, Sequence[str]] = data_file.load(VALUE_WORDS, plain_data.VALUE_WORDS)[

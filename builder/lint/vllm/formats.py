@@ -27,6 +27,8 @@ class Formats:
     images: tuple[Text, ...]
     extended_images: tuple[Text, ...]
     bare_images: tuple[Text, ...]
+    publishers: tuple[Text, ...]
+    mirrors: tuple[Text, ...]
     extensions: tuple[Text, ...]
     flag_lists: tuple[Text, ...]
     model_commands: tuple[Text, ...]
@@ -53,6 +55,7 @@ class Formats:
     brought_by: dict[str, Text]
     lifted: dict[str, Text]
     former: dict[str, Text]
+    former_values: tuple[Text, ...]
     former_variables: dict[str, Text]
     foreign: dict[str, Text]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from ...diagnostics import Diagnostic, Location, located
@@ -28,6 +27,7 @@ from .releases import naming, stating
 
 __all__ = [
     "is_alone",
+    "is_former",
     "is_options",
     "naming",
     "option_files",
@@ -114,13 +114,15 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
     return Verdict(kind, found, _judged(given))
 
 
-def of_assumed(row: Diagnostic) -> Diagnostic:
-    """A fault by a release that nobody named: a program around the engine brings its own, which
-    may be one that still has a former option."""
-    *_, holder, option = ("", *row.path.split("."))
-    is_wrapped = row.rule == "unknown-key" and holder in formats().wrapped_in.values()
-    is_former = is_wrapped and option in formats().former
-    return replace(row, severity="warning") if is_former else row
+def is_former(row: Diagnostic) -> bool:
+    """Whether an unknown option is one that releases before the first table had, or a value of one
+    may be of a form that they took."""
+    keys = [key.lstrip("-").replace("-", "_") for key in row.path.split(".")]
+    ends = {".".join(keys[depth:]) for depth in range(len(keys))}
+    if row.rule in ("flag-value", "value-type"):
+        return not ends.isdisjoint(formats().former_values)
+    is_unknown = row.rule in ("unknown-key", "unknown-flag")
+    return is_unknown and not ends.isdisjoint(formats().former)
 
 
 def _given(source: Text, table: Release, is_told: bool) -> list[tuple[Given, Yaml | None]]:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from ...facts import engines, release
+from ...facts import engines, images, release
 from ...facts.images import Carried
 from ...facts.release.version import order
 from ..stated import Naming
-from .formats import ENGINE, formats, image_pattern
+from .formats import ENGINE, formats
 
-_VERSION = re.compile(r"v?(?P<version>\d+\.\d+\.\d+(?:\.?(?:rc|post)\d+)*)(?![\d.])")
 _NAME = r"(?:vllm(?:[-_]cpu)?)"
+_IMAGE = re.compile("vllm", re.IGNORECASE)
 
 
 @cache
@@ -24,16 +24,30 @@ def naming() -> Naming:
 
 def _of_images(line: str) -> Iterator[Carried]:
     """The images of the server in a line, and those of others that carry the engine; a tag such as
-    `nightly` tells no release."""
-    from ...facts import images  # most files name none
+    `nightly` tells no release. One of another publisher is a fork, whose tag may tell one."""
+    carried = list(images.carried_releases(line, engines.load(ENGINE)))
+    yield from carried
+    taken = {row.start + len(row.words) for row in carried}
+    for found in images.references(line, _IMAGE):
+        if found.start + len(found.text) in taken:
+            continue
+        is_own, version = _is_own(found), found.version(_IMAGE)
+        if is_own and not found.tag:
+            continue  # of the newest release
+        told = () if found.name in formats().extended_images or not version else (version,)
+        is_fork = not is_own or found.is_development
+        yield Carried(found.start, found.text, told, is_fork)
 
-    yield from images.carried_releases(line, engines.load(ENGINE))
-    for found in image_pattern().finditer(line):
-        tag = found["tag"] or ""
-        version = _VERSION.match(tag)
-        told = (version["version"],) if version and found["own"] else ()
-        if tag:
-            yield Carried(found.start(), found[0], told)
+
+def _is_own(image: images.Reference) -> bool:
+    """Whether an image is its publisher's, or a mirror of it."""
+    known = formats()
+    if image.name in known.extended_images:
+        return False
+    if image.spaces and image.spaces[-1] in known.publishers:
+        return True
+    is_plain = not image.spaces or image.spaces[-1] in known.mirrors
+    return is_plain and image.name in (*known.images, known.program)
 
 
 def _of_minimum(line: str) -> Iterator[Carried]:
