@@ -17,6 +17,7 @@ from .errors import BadInput
 from .facts import advisories, engines, hardware, servers
 from .facts.images import REFERENCE_PATTERN
 from .facts.model_names import served_name
+from .facts.release import published
 from .files import is_there, read_text
 from .objective import Choice, Objective, Price, Slo, open_choices
 from .strict import After, Before, Bounds, default, one_of
@@ -72,9 +73,18 @@ class Hardware(Strict):
 
 
 class Engine(Strict):
+    """An engine and its release, as its publisher writes it. `assume_release` takes one that was
+    not published as far as is known."""
+
     other_names = MappingProxyType({"version": "release", "tag": "release", "engine": "name"})
     name: EngineName = default(lambda: engines.default().name)
-    release: str
+    release: Annotated[str, Before(published.spelled)]
+    assume_release: Literal[True] | None = None
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What others are told of it."""
+        return {"name": self.name, "release": self.release}
 
 
 class Workload(Strict):
@@ -268,8 +278,10 @@ class Document:
         return Path() if any(given) else self.folder
 
     def locate_all(self, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-        """The errors in the order of the file, each with file and line before its path."""
-        ordered = sorted(diagnostics, key=lambda diagnostic: self._line(diagnostic.where))
+        """The errors in the order of the file, each once, with file and line before its path."""
+        ordered = sorted(
+            dict.fromkeys(diagnostics), key=lambda diagnostic: self._line(diagnostic.where)
+        )
         return [replace(row, where=self._place(row.where), path=row.where) for row in ordered]
 
     def _line(self, path: str) -> int:

@@ -27,7 +27,7 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
     facts, request = plan.facts, plan.deployment
     return {
         "tool": {"name": "trtllm-deployment-toolkit", "version": __version__},
-        "engine": request.engine.data(),
+        "engine": request.engine.identity,
         "inputs": {
             "checkpoint": {"name": facts.checkpoint.name, "source": facts.checkpoint.source},
             "files": dict(_inputs(facts)),

@@ -298,7 +298,7 @@ def _launch(context: RenderContext) -> dict[str, Any]:
         "format": bundle.FORMAT,
         "name": deployment.name,
         "checkpoint": deployment.checkpoint,
-        "engine": deployment.engine.data(),
+        "engine": deployment.engine.identity,
         "environment": context.environment,
         "targets": {name: server.entry for name, server in context.servers.items()},
     }

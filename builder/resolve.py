@@ -15,7 +15,7 @@ from .errors import BadFacts, BadInput, ToolkitError
 from .facts import checkpoint, engines, hardware, published_results, release, servers
 from .facts.checkpoint import Checkpoint
 from .facts.engines import Engine
-from .facts.release import Release
+from .facts.release import Release, published
 from .planning import Facts
 from .rules import vulnerability_policy
 from .rules.judgement import judged
@@ -40,10 +40,11 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
     diagnostics += (Diagnostic(path, what, _CREDENTIAL_REMEDY) for path, what in held)
     errors: list[ToolkitError] = [BadInput(diagnostics)] if diagnostics else []
 
-    def attempt(path: str, load: Callable[[str], T]) -> T | None:
+    def attempt(path: str, load: Callable[[Any], T]) -> T | None:
         """Facts for a field of the file, if the field itself can be read."""
         value = document.get(path)
-        if not isinstance(value, str) or not value:
+        text = published.spelled(value) if path == published.WHERE else value
+        if not isinstance(text, str) or not text:
             return None
         try:
             return load(value)
@@ -52,9 +53,7 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
             return None
 
     gpu = attempt("hardware.gpu", hardware.load)
-    home = document.home("engine.release")
-    engine = _engine(document)
-    table = attempt("engine.release", lambda name: release.load(name, home, engine))
+    table = attempt("engine.release", lambda name: _release(name, document))
     folder = document.home("checkpoint")
     facts = attempt("checkpoint", lambda name: known.get(name) or _gather_checkpoint(name, folder))
     if table and isinstance(overrides := document.get("engine_config"), dict):
@@ -65,17 +64,22 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
     if request:
         errors.append(BadInput(_server_diagnostics(request)))
         if gpu:
-            errors.append(BadInput(target_table.diagnostics(request)))
+            found = target_table.diagnostics(request)
+            errors.append(BadInput(row for row in found if table or row.where != published.WHERE))
     diagnostics = document.locate_all(row for error in errors for row in error.diagnostics)
     if diagnostics:
         only_facts = all(isinstance(error, BadFacts) for error in errors if error.diagnostics)
         raise BadFacts(diagnostics) if only_facts else BadInput(diagnostics)
     assert request and gpu and table and facts  # a missing one has left an error
-    published = published_results.published(
-        facts, gpu.name, request.hardware.num_gpus, request.role
-    )
+    results = published_results.published(facts, gpu.name, request.hardware.num_gpus, request.role)
     draft = _gather_draft(request, document.home("draft.checkpoint"), known)
-    return _resolved(request, table, facts, draft), Facts(facts, gpu, table, published, draft)
+    return _resolved(request, table, facts, draft), Facts(facts, gpu, table, results, draft)
+
+
+def _release(value: Any, document: Document) -> Release:
+    """The table of the release that a file names. Raises `BadInput` for one that is unknown."""
+    home, assume = document.home(published.WHERE), document.get("engine.assume_release") is True
+    return release.load_published(value, home, _engine(document), assume)
 
 
 def _engine(document: Document) -> Engine:

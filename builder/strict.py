@@ -233,7 +233,9 @@ class _PartReader:
                 self._add(
                     path,
                     f"is {shown}, not text",
-                    f'write "{shown}" in quotes' if one else "write one name",
+                    f"""write "{shown}" in quotes (in a shell '"{shown}"')"""
+                    if one
+                    else "write one name",
                 )
         elif kind is bool:
             if not isinstance(value, bool):

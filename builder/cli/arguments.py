@@ -8,6 +8,8 @@ from pathlib import Path
 from ..command import Override
 
 SITE = "targets.slurm.site"  # what --site sets
+ASSUME_RELEASE = "engine.assume_release=true"  # what --assume-release sets
+ASSUME_RELEASE_HELP = "go on with an engine release that this toolkit does not know"
 
 Parser = argparse.ArgumentParser
 
@@ -43,6 +45,13 @@ def add_deployment(parser: Parser) -> None:
         dest="set",
         const=Override("strict=true", "--strict"),
         help="refuse versions of which it is not known whether they are vulnerable",
+    )
+    parser.add_argument(
+        "--assume-release",
+        action="append_const",
+        dest="set",
+        const=ASSUME_RELEASE,
+        help=ASSUME_RELEASE_HELP,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..credentials import mask
 from ..diagnostics import NOWHERE, Diagnostic
 from ..errors import BadInput
-from .arguments import Parser, add_advisories, add_json
+from .arguments import ASSUME_RELEASE, ASSUME_RELEASE_HELP, Parser, add_advisories, add_json
 from .terminal import lines_text, print_json, wrapped
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def add_check(parser: Parser) -> None:
         default=[],
         help="the engine release; given twice, what is right for one only is explained",
     )
+    parser.add_argument("--assume-release", action="store_true", help=ASSUME_RELEASE_HELP)
     parser.add_argument("--role", choices=("agg", "prefill", "decode"), help="what the server does")
     parser.add_argument("--gpu", help="the kind of GPU, where the files do not say it")
     text = "the checkpoint, where the files do not say it: a known name or a folder"
@@ -51,10 +52,13 @@ def run_check(options: argparse.Namespace) -> None:
     def planner(path: Path, overrides: Sequence[str]) -> Sequence[Diagnostic]:
         from .. import pipeline  # planning is needed for deployment files only
 
-        return pipeline.deployment_diagnostics(path, overrides)
+        assumed = (ASSUME_RELEASE,) if options.assume_release else ()
+        return pipeline.deployment_diagnostics(path, (*overrides, *assumed))
 
     releases = tuple(dict.fromkeys(options.release))
-    request = lint.CheckOptions(releases, options.role, options.gpu, options.model)
+    request = lint.CheckOptions(
+        releases, options.role, options.gpu, options.model, assume_release=options.assume_release
+    )
     report = lint.check(options.paths, request, planner)
     forms = {options.sarif: sarif, options.code_quality: code_quality}
     for path, form in forms.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,7 +15,7 @@ from ..documents import DATA
 from ..errors import BadInput
 from . import data_file
 from .release.version import Order, is_stable, order
-from .schema import Check, Text
+from .schema import Check, Day, Text
 
 ADVISORIES = DATA / "advisories"
 
@@ -33,9 +32,6 @@ STALE_DAYS = 60
 ACCEPTED = "accepted_advisories"
 
 Version = Annotated[str, Check(lambda text: order(text) is not None, "must be a version")]
-Day = Annotated[
-    str, Check(lambda text: bool(re.fullmatch(r"\d{4}-\d\d-\d\d", text)), "must be YEAR-MONTH-DAY")
-]
 
 _FOLDER: ContextVar[Path] = ContextVar("advisories", default=ADVISORIES)
 _NAMED = 3  # the worst ones; a warning is no place for dozens

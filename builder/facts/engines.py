@@ -73,9 +73,10 @@ class Engine:
     """One engine.
 
     `package` is its name on a package index, `module` what Python imports, and `product` its name
-    in advisories. `releases` is the folder of its option tables, `heuristics` that of its
-    heuristics, `rules` the file of its cross-field rules and `weight_formats` that of the quantized
-    weights that it reads, all relative to `builder/data`.
+    in advisories. `releases` is the folder of its option tables, `published_releases` the file of
+    the days on which its releases were published, `heuristics` the folder of its heuristics,
+    `rules` the file of its cross-field rules and `weight_formats` that of the quantized weights
+    that it reads, all relative to `builder/data`.
     `option_file_flag` is the server flag of the option file, `needed_options` and `needed_numbers`
     are options without which, or without a number as whose default, nothing can be planned.
 
@@ -99,6 +100,7 @@ class Engine:
     license: Text
     product: Text
     releases: Text
+    published_releases: Text
     rules: Text
     weight_formats: Text
     heuristics: Text

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from ..documents import DATA
 from . import advisories, data_file, engines, release, servers
 from .engines import Engine
-from .release.version import order
+from .release.version import oldest_first, order
 from .schema import Check, Text
 
 IMAGES = DATA / "images.yaml"
@@ -371,6 +371,12 @@ def image(server: str, release: str, given: str | None = None) -> Image | None:
     last = f"{found['name'].rpartition('/')[2]}:{found['tag']}"
     same = (row for row in _rows() if row.image.rpartition("/")[2] == last)
     return _image(given, next((row for row in same if row.server == server), None), product)
+
+
+def newest_release(server: str) -> str | None:
+    """The newest engine release of which an image with this server is published."""
+    carried = [row.release for row in _rows() if row.server == server]
+    return max(carried, key=oldest_first, default=None)
 
 
 def versions(server: str) -> list[str]:

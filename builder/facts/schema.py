@@ -18,6 +18,7 @@ Errors are collected, each with its dotted path and the nearest known name; `dat
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 import types
 import typing
@@ -71,6 +72,9 @@ def one_of(names: Collection[object]) -> Check:
 
 Positive = typing.Annotated[int, at_least(1)]
 Text = typing.Annotated[str, Check(lambda text: bool(text.strip()), "must not be empty")]
+Day = typing.Annotated[
+    str, Check(lambda text: bool(re.fullmatch(r"\d{4}-\d\d-\d\d", text)), "must be YEAR-MONTH-DAY")
+]
 
 
 def build(kind: Any, data: Any) -> tuple[Any, list[Diagnostic]]:

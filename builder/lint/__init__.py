@@ -51,13 +51,15 @@ Planner = Callable[[Path, Sequence[str]], Iterable[Diagnostic]]
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
     """What to check against, as far as the files do not say it themselves; `other_releases` are
-    those of other engines than the usual one, by engine."""
+    those of other engines than the usual one, by engine. With `assume_release`, one may be unknown.
+    """
 
     releases: tuple[str, ...] = ()
     role: ServerRole | None = None
     gpu: str | None = None
     model: str | None = None
     other_releases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    assume_release: bool = False
 
 
 def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Report:
@@ -65,7 +67,7 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
 
     Raises `BadInput` for an unknown release or GPU, `BadFacts` for a model without facts.
     """
-    own, others = other_engines.split(request.releases)
+    own, others = other_engines.split(request.releases, request.assume_release)
     request = replace(request, releases=own, other_releases=others)
     if request.gpu:
         hardware.load(request.gpu)

@@ -32,6 +32,7 @@ def schemas() -> Mapping[str, Any]:
     from ..facts.model_facts import ModelFacts
     from ..facts.published_results import AcceptanceFile, Publication
     from ..facts.release import CHANGED_TABLE
+    from ..facts.release.published import PublishedReleases
     from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
     from ..facts.release.weight_formats import WeightFormats
     from ..facts.servers import Server
@@ -57,6 +58,7 @@ def schemas() -> Mapping[str, Any]:
         "models/*.yaml": ModelFacts,
         "packages.yaml": plain_data.Packages,
         "heuristics/*.yaml": HeuristicsFile,
+        "published_releases/*.yaml": PublishedReleases,
         "releases/*.json": RELEASE_TABLE,
         "releases/*.yaml": CHANGED_TABLE,
         "results/*.yaml": Publication,

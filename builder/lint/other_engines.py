@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..facts import engines, release
 from ..facts.engines import Engine
-from ..facts.release import Release
+from ..facts.release import Release, published
 from ..rules.context import RuleContext
 from . import serving
 from .coverage import NOTHING, Judged, Verdict
@@ -76,35 +77,42 @@ def readers(source: Text, told: Collection[str]) -> Iterator[tuple[Engine, Modul
             yield engine, import_module(f"{package.__name__}.reader")
 
 
-def split(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+def split(
+    names: Sequence[str], assume: bool = False
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
     """Releases that were asked for, by engine: those of the usual one, and those that only another
     engine has.
 
-    Raises `BadInput` for a release that no engine has.
+    Raises `BadInput` for a release that no engine has, or that none is known to have unless
+    `assume`.
     """
     own: list[str] = []
     others: dict[str, list[str]] = {}
     for name in names:
+        engine = _engine_of(name) or engines.default()
         try:
-            release.load(name)
-            own.append(name)
-        except BadInput:
-            engine = _engine_of(name)
-            if engine is None:
-                raise
-            others.setdefault(engine.name, []).append(name)
+            found = release.load_published(name, Path(), engine, assume)
+        except BadInput as error:
+            raise BadInput(replace(row, where="--release") for row in error.diagnostics) from None
+        kept = own if engine.default else others.setdefault(engine.name, [])
+        kept.append(found.name if found.ships else name)
     return tuple(own), {name: tuple(rows) for name, rows in others.items()}
 
 
 def _engine_of(name: str) -> Engine | None:
-    for engine_name in engines.names():
-        engine = engines.load(engine_name)
-        try:
-            release.load(name, engine=engine)
-        except BadInput:
-            continue
-        return engine
-    return None
+    """The first engine that is known to have a release, else the first that may have it."""
+    records = sorted(map(engines.load, engines.names()), key=lambda row: not row.default)
+    able = [engine for engine in records if _has(name, engine)]
+    sure = [engine for engine in able if not published.unknown(name, engine)]
+    return next(iter(sure or able), None)
+
+
+def _has(name: str, engine: Engine) -> bool:
+    try:
+        release.load(name, engine=engine)
+    except BadInput:
+        return False
+    return True
 
 
 Surroundings = Callable[[Release], RuleContext]

@@ -9,6 +9,7 @@ rendered, `prefill_diagnostics(deployment, prefill)`, why not with these prefill
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -48,11 +49,17 @@ def render(context: RenderContext) -> dict[str, File]:
 
 
 def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
-    """Why targets cannot be rendered, for reasons that need no plan."""
-    for module in _around(deployment).values():
+    """Why targets cannot be rendered, for reasons that need no plan; each once, with the names of
+    the targets that share it."""
+    stopped: dict[Diagnostic, list[str]] = {}
+    for name, module in _around(deployment).items():
         found: Callable[[Deployment], Iterator[Diagnostic]] | None
         if found := getattr(module, "diagnostics", None):
-            yield from found(deployment)
+            for row in found(deployment):
+                stopped.setdefault(row, []).append(name)
+    for row, names in stopped.items():
+        several = f" (targets {' and '.join(names)})" if len(names) > 1 else ""
+        yield replace(row, message=f"{row.message}{several}")
 
 
 def prefill_diagnostics(deployment: Deployment, prefill: Deployment) -> Iterator[Diagnostic]:

@@ -18,6 +18,7 @@ from ..diagnostics import Diagnostic
 from ..facts import images
 from ..facts.hardware import load as load_gpu
 from ..facts.images import Image
+from ..facts.release import published
 from ..render import CommentedValue
 from ..servers import RenderContext, RenderedServer, options_of
 from ..strict import Bounds
@@ -251,8 +252,11 @@ def warnings(context: RenderContext, options: ContainerOptions) -> Iterator[Diag
 def _image_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnostic]:
     release, given = deployment.engine.release, deployment.images.get(server)
     if images.image(server, release, given) is None:
-        what = f"no image of {server} for release {release} is known"
-        yield Diagnostic("images", what, f"add {server}: REFERENCE@sha256:DIGEST")
+        what = f"no image of {server} with release {release} is known"
+        newest = images.newest_release(server)
+        other = f"use {newest}, the newest release with an image, or " if newest else ""
+        own = f"name an image of your own by images.{server}: REFERENCE@sha256:DIGEST"
+        yield Diagnostic(published.WHERE, what, f"{other}{own}")
 
 
 def port_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnostic]:

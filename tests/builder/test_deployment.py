@@ -213,7 +213,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "a number for a string": (
         edited("1.2.1", "1.2"),
         2,
-        [':4: engine.release: is 1.2, not text; write "1.2" in quotes'],
+        [":4: engine.release: 1.2 is not a release of TensorRT-LLM; is 1.2.1 meant?"],
     ),
     "a target for the targets": (
         edited("[trtllm_serve, triton]", "triton"),

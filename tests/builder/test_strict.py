@@ -102,7 +102,7 @@ def test_all_errors_are_found_at_once_each_at_its_path() -> None:
         ),
         (
             {"inner": {"size": 2, "word": 7}},
-            'outer.inner.word: is 7, not text; write "7" in quotes',
+            """outer.inner.word: is 7, not text; write "7" in quotes (in a shell '"7"')""",
         ),
         ({"kind": "three"}, "outer.kind: three is not allowed; allowed: 'one' or 'two'"),
         ({"share": 0}, "outer.share: 0 is out of range; must be > 0.0"),
@@ -113,7 +113,10 @@ def test_all_errors_are_found_at_once_each_at_its_path() -> None:
             "input should be a valid number, unable to parse string as a number",
         ),
         ({"names": 3}, "outer.names: is 3; input should be a valid list"),
-        ({"names": ["a", 1]}, 'outer.names.1: is 1, not text; write "1" in quotes'),
+        (
+            {"names": ["a", 1]},
+            """outer.names.1: is 1, not text; write "1" in quotes (in a shell '"1"')""",
+        ),
         ({"sizes": {"a": 1}}, "outer.sizes.a.[key]: a is not allowed; it must match ^[A-Z]$"),
         ({"price": {"x": "y"}}, "outer.price.x: is y; input should be a valid number"),
         ({"price": "y"}, "outer.price: is y; input should be a valid number"),

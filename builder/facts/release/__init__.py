@@ -20,10 +20,10 @@ from ...files import parse_json, read_text, without_links
 from .. import data_file, engines
 from ..engines import Engine
 from ..schema import Consistent, build
-from . import changes, common
+from . import changes, common, published
 from .record import Field, Flag, Release, ServerRole, discriminator, record_types
 from .table import RELEASE_TABLE, Fault, engine_of, lacking
-from .version import is_stable, is_version, oldest_first, order, without_post
+from .version import canonical, is_stable, is_version, oldest_first, order, without_post
 
 __all__ = [
     "CHANGED_TABLE",
@@ -36,6 +36,7 @@ __all__ = [
     "discriminator",
     "known",
     "load",
+    "load_published",
     "newest_stable",
     "of_all_engines",
     "of_engine",
@@ -83,9 +84,22 @@ def load(name: str, folder: Path = Path(), engine: Engine | None = None) -> Rele
     if name.endswith(".json"):
         return _read(folder / name, engine)
     engine = engine or engines.default()
-    if name not in known(engine):
-        return _between(name.strip().removeprefix("v"), engine)
-    return _shipped(name, engine)
+    name = canonical(name)
+    return _shipped(name, engine) if name in known(engine) else _between(name, engine)
+
+
+def load_published(value: object, folder: Path, engine: Engine, assume: bool) -> Release:
+    """The table of a release as somebody wrote it. Raises `BadInput` as `load` does, and for one
+    that was not published as far as is known, unless `assume`."""
+    name, tables = str(published.spelled(value)), known(engine)
+    if name in tables:
+        return load(name, folder, engine)
+    if refused := published.only_begun(value, engine, tables):
+        raise BadInput(refused)
+    found = load(name, folder, engine)
+    if not assume and (refused := published.unknown(name, engine)):
+        raise BadInput(refused)
+    return found
 
 
 @cache

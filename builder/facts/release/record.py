@@ -11,6 +11,7 @@ from typing import Any, Literal
 from ...documents import DATA
 from .. import engines
 from ..engines import Engine
+from . import published
 from .version import without_post
 
 ServerRole = Literal["agg", "prefill", "decode"]
@@ -87,19 +88,22 @@ class Release:
         names = [row.name for row in self.neighbours]
         if not names:
             return ""
+        lacks = "has no option table"
+        if published.unknown(self.name, self.engine):
+            lacks = "is not a known release and has no option table"
         if len(names) == 2:
             return (
-                f"{self.name} has no option table: it is judged by its neighbours "
+                f"{self.name} {lacks}: it is judged by its neighbours "
                 f"{' and '.join(names)}; an error is what both refuse"
             )
         (one,) = self.neighbours
         if one.position == self.name:
             why = "a development table, the nearest to it"
         elif without_post(self.name) == one.name:
-            why = "of which it is a patch"
+            why = f"of which it is a {'build' if '+' in self.name else 'patch'}"
         else:
             why = "the newest table; what came later is not known"
-        return f"{self.name} has no option table: it is judged by {one.name}, {why}"
+        return f"{self.name} {lacks}: it is judged by {one.name}, {why}"
 
     @property
     def may_lack_options(self) -> bool:

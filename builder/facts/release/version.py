@@ -13,6 +13,7 @@ _AFTER_RELEASE = re.compile(r"\.?post(?P<number>\d+)", re.IGNORECASE)
 _WHOLE = re.compile(
     r"v?\d+(\.\d+)+(\.?(a|b|rc)\d+)?(\.?post\d+)?(\.?dev\d+)?(\+[a-z0-9.]+)?", re.IGNORECASE
 )
+_SEPARATED = re.compile(r"[-_.]?(?P<stage>rc|post)[-_.]?(?P<number>\d+)", re.IGNORECASE)
 _STAGES = {"dev": 0, "a": 1, "b": 2, "rc": 3}
 _RELEASE_STAGE = 4
 
@@ -43,6 +44,19 @@ def is_version(text: str) -> bool:
     return _WHOLE.fullmatch(text) is not None
 
 
+def canonical(text: str) -> str:
+    """A version as package indexes spell it; other text stays as it is.
+
+    >>> [canonical(text) for text in ("v1.2.1", "1.3.0-RC24", "1.2.0rc6-post2", "main-00043967")]
+    ['1.2.1', '1.3.0rc24', '1.2.0rc6.post2', 'main-00043967']
+    """
+    plain = text.strip().lower().removeprefix("v")
+    plain = _SEPARATED.sub(
+        lambda found: f"{'.post' if found['stage'] == 'post' else 'rc'}{found['number']}", plain
+    )
+    return plain if is_version(plain) else text.strip()
+
+
 def is_stable(version: str) -> bool:
     """Whether it is a finished version, no candidate or development build of one."""
     found = order(version)
@@ -50,12 +64,12 @@ def is_stable(version: str) -> bool:
 
 
 def without_post(version: str) -> str:
-    """A version without the number of a later patch of the same code.
+    """A version without the number of a later patch of the same code, or the name of a build.
 
-    >>> without_post("1.2.0rc6.post2")
-    '1.2.0rc6'
+    >>> without_post("1.2.0rc6.post2"), without_post("0.20.0+cu130")
+    ('1.2.0rc6', '0.20.0')
     """
-    return _AFTER_RELEASE.sub("", version)
+    return _AFTER_RELEASE.sub("", version.partition("+")[0])
 
 
 def oldest_first(name: str) -> tuple[bool, Order, str]:

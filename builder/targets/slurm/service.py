@@ -127,7 +127,7 @@ def document(service: SlurmService) -> dict[str, Any]:
         "name": deployment.name,
         "bundle_digest_file": "manifest.json",
         "model": service.model,
-        "engine": deployment.engine.data(),
+        "engine": deployment.engine.identity,
         "server": service.target,
         "state_folder": service.site.state_folder,
         "steps": steps(service),
