@@ -28,7 +28,6 @@ PRESETS = DATA / "presets"
 _SET = "--set"
 MAX_CHARACTERS = 500_000  # of a deployment file or a site profile
 
-
 # Far beyond every real machine, model and load: what is larger is a slip of the pen.
 MAX_GPUS = 100_000
 MAX_TOKENS = 100_000_000
@@ -73,8 +72,7 @@ class Hardware(Strict):
 
 
 class Engine(Strict):
-    """An engine and its release, as its publisher writes it. `assume_release` takes one that was
-    not published as far as is known."""
+    """An engine and its release; `assume_release` takes one that is not known."""
 
     other_names = MappingProxyType({"version": "release", "tag": "release", "engine": "name"})
     name: EngineName = default(lambda: engines.default().name)
@@ -83,7 +81,6 @@ class Engine(Strict):
 
     @property
     def identity(self) -> dict[str, str]:
-        """What others are told of it."""
         return {"name": self.name, "release": self.release}
 
 
@@ -127,7 +124,6 @@ ModelName = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_
 Variable = Annotated[str, Bounds(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # A variable's value is text; a whole number without quotes is taken for it.
 NUMBERS_AS_TEXT = Before(lambda value: str(value) if type(value) is int else value)
-
 
 # Variables by which a loader, a shell or an interpreter takes up code that no bundle shows.
 _CODE = re.compile(

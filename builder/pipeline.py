@@ -23,8 +23,9 @@ from .facts import advisories, checkpoint, servers
 from .facts.checkpoint import Checkpoint
 from .facts.release import Release
 from .planning import Facts, Plan
-from .resolve import IMPORTED_RELEASE, Known, for_engine, gather
+from .resolve import IMPORTED_RELEASE, Known, for_engine, gather, with_release
 from .rules import constraints, named_images, vulnerability_policy
+from .rules.upgrade_advice import Trial
 from .servers import RenderContext
 from .targets import disaggregated
 
@@ -36,12 +37,16 @@ HANDOFF = "handoff"
 
 @dataclass(frozen=True)
 class ServicePlan:
-    """The plan of a deployment, its spelling for the release, and its prefill servers' if any."""
+    """The plan of a deployment, its spelling for the release, and its prefill servers' if any.
+
+    With a `trial` of other releases, warnings name one that it can be rendered for.
+    """
 
     document: Document
     plan: Plan
     engine: EngineConfig
     prefill: ServicePlan | None = None
+    trial: Trial | None = None
 
     @cached_property
     def context(self) -> RenderContext:
@@ -49,7 +54,7 @@ class ServicePlan:
         prefill = self.prefill.context if self.prefill else None
         return RenderContext(self.plan, self.engine, prefill)
 
-    @property
+    @cached_property
     def warnings(self) -> list[Diagnostic]:
         """What a reader should know of the plan, its targets and its versions.
 
@@ -59,7 +64,7 @@ class ServicePlan:
         planned = self.plan.deployment, self.plan.facts.release.name
         versions = (
             *named_images.diagnostics(*planned),
-            *vulnerability_policy.diagnostics(*planned),
+            *vulnerability_policy.diagnostics(*planned, self.trial),
         )
         standing = _standing(self.plan.facts.release)
         own = [*standing, *self.plan.warnings, *self.engine.warnings, *targets, *versions]
@@ -101,14 +106,35 @@ def plan(
 
 def plan_document(document: Document) -> ServicePlan:
     """The same of a document that was read."""
-    return _plan(document, {})
+    return _with_trial(_plan(document, {}))
 
 
-def _plan(document: Document, known: Known) -> ServicePlan:
-    request, facts = gather(document, known)
+def _with_trial(planned: ServicePlan) -> ServicePlan:
+    """A plan that can tell which releases its deployment can be rendered for."""
+    document, facts = planned.document, planned.plan.facts
+    own = {"checkpoint": facts.checkpoint, "draft.checkpoint": facts.draft}
+    known = {str(document.get(path)): row for path, row in own.items() if row}
+
+    def trial(name: str) -> list[Diagnostic]:
+        try:
+            _plan(document, known, name)
+        except ToolkitError as error:
+            return error.diagnostics
+        return []
+
+    return replace(planned, trial=trial)
+
+
+def _plan(document: Document, known: Known, trial: str | None = None) -> ServicePlan:
+    """The plan, or that for another release of the engine on trial."""
+    if trial:
+        document = with_release(document, trial)
+    request, facts = gather(document, known, trial is not None)
     if (other := _prefill_document(document)) is None:
         return _plan_role(document, request, facts)
-    prefill = _plan_role(other, *gather(other, known))
+    if trial:
+        other = with_release(other, trial)
+    prefill = _plan_role(other, *gather(other, known, trial is not None))
     own = _plan_role(document, _with_prefill(request, prefill.plan.deployment), facts, prefill)
     if diagnostics := list(_disagreements(prefill, own)):
         raise BadInput(document.locate_all(diagnostics))
@@ -243,7 +269,7 @@ def render_again(folder: Path, with_facts: bool = True) -> dict[str, File]:
     """
     facts = checkpoint.in_bundle(folder) if with_facts else {}
     document = deployment.read(str(folder / "deployment.yaml"))
-    planned = _plan(site.with_profile(document), _by_reference(document, facts))
+    planned = _with_trial(_plan(site.with_profile(document), _by_reference(document, facts)))
     return bundle.complete(_files(planned), manifest_facts(planned))
 
 

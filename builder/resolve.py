@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,8 +34,9 @@ _CREDENTIAL_REMEDY = (
 IMPORTED_RELEASE = "release.json"
 
 
-def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
-    """The valid request and its facts, or all errors of the file and of its facts together."""
+def gather(document: Document, known: Known, is_trial: bool = False) -> tuple[Deployment, Facts]:
+    """The valid request and its facts, or all errors of the file and of its facts together. A trial
+    of another release looks for no remedy."""
     request, diagnostics = document.validate(target_table.names(), target_table.options_type)
     held = credentials.found(document.data)
     diagnostics += (Diagnostic(path, what, _CREDENTIAL_REMEDY) for path, what in held)
@@ -59,8 +61,8 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
     if table and isinstance(overrides := document.get("engine_config"), dict):
         errors.append(BadInput(_wrong_overrides(table, overrides)))
     if request and table:
-        found = vulnerability_policy.diagnostics(request, table.name)
-        errors.append(BadInput(row for row in found if row.severity == "error"))
+        trial = None if is_trial else partial(_faults, document, known)
+        errors.append(BadInput(vulnerability_policy.refusals(request, table.name, trial)))
     if request:
         errors.append(BadInput(_server_diagnostics(request)))
         if gpu:
@@ -74,6 +76,22 @@ def gather(document: Document, known: Known) -> tuple[Deployment, Facts]:
     results = published_results.published(facts, gpu.name, request.hardware.num_gpus, request.role)
     draft = _gather_draft(request, document.home("draft.checkpoint"), known)
     return _resolved(request, table, facts, draft), Facts(facts, gpu, table, results, draft)
+
+
+def _faults(document: Document, known: Known, name: str) -> list[Diagnostic]:
+    """What the facts have against another release of the engine."""
+    try:
+        gather(with_release(document, name), known, is_trial=True)
+    except ToolkitError as error:
+        return error.diagnostics
+    return []
+
+
+def with_release(document: Document, name: str) -> Document:
+    """The document with another release of its engine."""
+    return replace(
+        document, data={**document.data, "engine": {**document.data["engine"], "release": name}}
+    )
 
 
 def _release(value: Any, document: Document) -> Release:

@@ -97,6 +97,8 @@ def _like(found: Release) -> Release:
 
 def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
     """Option tables as `release list --json` prints them."""
+    from ..facts.release import published
+
     return [
         {
             "engine": table.engine.name,
@@ -104,6 +106,7 @@ def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
             "options": sum("*" not in path for path in table.paths),
             "flags": len(table.serve_flags),
             "rules": len(table.rule_ids),
+            "published": published.day(table.name, table.engine),
             "based_on": table.based_on.name if table.based_on else None,
             "nearest": table.table.get("nearest"),
             **{f"{server}_containers": list(tags) for server, tags in table.containers.items()},
@@ -116,7 +119,18 @@ def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
 
 
 def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    table = [("ENGINE", "RELEASE", "OPTIONS", "FLAGS", "TRITON CONTAINERS", "CARRIED FROM", "IS")]
+    table = [
+        (
+            "ENGINE",
+            "RELEASE",
+            "PUBLISHED",
+            "OPTIONS",
+            "FLAGS",
+            "TRITON CONTAINERS",
+            "CARRIED FROM",
+            "IS",
+        )
+    ]
     for row in rows:
         counts = (str(row["options"]), str(row["flags"]))
         carried = ", ".join(dict.fromkeys(row["carried_from"].values())) or "-"
@@ -124,7 +138,15 @@ def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
         standing = f"changes to {row['based_on']}" if row["based_on"] else ""
         nearest = f"nearest {row['nearest']}" if row["nearest"] else ""
         table.append(
-            (row["engine"], row["name"], *counts, containers, carried, standing or nearest or "-")
+            (
+                row["engine"],
+                row["name"],
+                row["published"] or "-",
+                *counts,
+                containers,
+                carried,
+                standing or nearest or "-",
+            )
         )
     return columns(table)
 

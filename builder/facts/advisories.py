@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ Version = Annotated[str, Check(lambda text: order(text) is not None, "must be a 
 
 _FOLDER: ContextVar[Path] = ContextVar("advisories", default=ADVISORIES)
 _NAMED = 3  # the worst ones; a warning is no place for dozens
-_NO_FIX = "no version fixes them yet: let only clients that you trust reach the server"
+NO_FIX = "no version fixes them yet: let only clients that you trust reach the server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +196,32 @@ def diagnostic(product: str, version: str, where: str) -> Diagnostic | None:
     if not found:
         return None
     refused = is_refused(product, version)
-    listed = found if refused else found[:_NAMED]
-    scores = ", ".join(f"{row.cve} ({score_text(row.cvss)})" for row in listed)
-    more = f" and {len(found) - len(listed)} more" if len(found) > len(listed) else ""
     what = (
-        f"{name(product)} {version} has {len(found)} known vulnerabilities, the worst of "
-        f"CVSS {score_text(found[0].cvss)}: {scores}{more} (as of {as_of(product)})"
+        f"{name(product)} {version} has {number_text(len(found))}, the worst of CVSS "
+        f"{score_text(found[0].cvss)}: {listed(found, len(found) if refused else _NAMED)} "
+        f"(as of {as_of(product)})"
     )
     if refused:
         needed, usual = least(product, version), minimum(product)
         why = usual.reason if needed == usual.version else "it fixes the worst of them"
         return Diagnostic(where, what, f"upgrade to {needed} or later: {why}", RULE)
-    fixed = any(row.fixed_in for row in found)
-    fix = f"upgrade to {closes_all(product)} or later" if fixed else _NO_FIX
+    if not any(row.fixed_in for row in found):
+        return Diagnostic(where, what, NO_FIX, RULE, "warning")
+    fix, unfixed = f"upgrade to {closes_all(product)} or later", open_for_all(product)
+    if unfixed:
+        fix += f"; {listed(unfixed)} stay open: no version fixes them yet"
     return Diagnostic(where, what, fix, RULE, "warning")
+
+
+def listed(rows: Sequence[Advisory], most: int = _NAMED) -> str:
+    """Advisories with their scores, the first ones by name."""
+    scores = ", ".join(f"{row.cve} ({score_text(row.cvss)})" for row in rows[:most])
+    return f"{scores} and {len(rows) - most} more" if len(rows) > most else scores
+
+
+def open_for_all(product: str) -> list[Advisory]:
+    """Advisories that no version fixes, worst first."""
+    return open_for(product, closes_all(product))
 
 
 def unknown(product: str, version: str, where: str, strict: bool) -> Diagnostic:
@@ -221,6 +233,10 @@ def unknown(product: str, version: str, where: str, strict: bool) -> Diagnostic:
     accept = f'{ACCEPTED}: [{{product: {product}, version: {version}, reason: "..."}}]'
     fix = f"name the publisher's version, beside a digest too; or accept it by {accept}"
     return Diagnostic(where, message, fix, UNKNOWN_RULE, "error" if strict else "warning")
+
+
+def number_text(count: int) -> str:
+    return "1 known vulnerability" if count == 1 else f"{count} known vulnerabilities"
 
 
 def score_text(cvss: float | None) -> str:

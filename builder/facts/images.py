@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from ..documents import DATA
 from . import advisories, data_file, engines, release, servers
 from .engines import Engine
 from .release.version import oldest_first, order
-from .schema import Check, Text
+from .schema import Check, Day, Text
 
 IMAGES = DATA / "images.yaml"
 
@@ -349,10 +349,21 @@ class Carrier:
 
 
 @dataclass(frozen=True, slots=True)
+class Search:
+    """How far images of a server were looked for, and what to do about a release without one."""
+
+    server: Text
+    as_of: Day
+    source: Text
+    remedy: Text | None
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedImages:
     """What `images.yaml` holds."""
 
     images: tuple[PublishedImage, ...]
+    searches: tuple[Search, ...]
     carriers: tuple[Carrier, ...]
 
 
@@ -377,6 +388,32 @@ def newest_release(server: str) -> str | None:
     """The newest engine release of which an image with this server is published."""
     carried = [row.release for row in _rows() if row.server == server]
     return max(carried, key=oldest_first, default=None)
+
+
+def release_in(server: str, version: str) -> str | None:
+    """The engine release in the container of a server's version, where that is known."""
+    return _containers(server).get(version)
+
+
+def search_words(server: str) -> str:
+    """How far images of a server were looked for, and where to get another; empty where unknown."""
+    row = next((row for row in _data().searches if row.server == server), None)
+    if row is None:
+        return ""
+    what, held = f"no published one is listed as of {row.as_of}", _containers(server)
+    if held:
+        newest = max(held, key=oldest_first)
+        what += f" (the newest, {newest}, has {held[newest]})"
+    return f"{what}; {row.remedy}" if row.remedy else what
+
+
+def _containers(server: str) -> Mapping[str, str]:
+    """The engine release by the version of a server's containers."""
+    record = servers.load(server)
+    for row in _data().carriers:
+        if row.repository == record.image["repository"] and row.engine in record.engines:
+            return row.tags
+    return {}
 
 
 def versions(server: str) -> list[str]:

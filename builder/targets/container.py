@@ -255,8 +255,9 @@ def _image_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnost
         what = f"no image of {server} with release {release} is known"
         newest = images.newest_release(server)
         other = f"use {newest}, the newest release with an image, or " if newest else ""
-        own = f"name an image of your own by images.{server}: REFERENCE@sha256:DIGEST"
-        yield Diagnostic(published.WHERE, what, f"{other}{own}")
+        own = f"name your own by images.{server}: REFERENCE@sha256:DIGEST"
+        found = images.search_words(server)
+        yield Diagnostic(published.WHERE, what, f"{other}{own}{f'; {found}' if found else ''}")
 
 
 def port_diagnostics(deployment: Deployment, server: str) -> Iterator[Diagnostic]:

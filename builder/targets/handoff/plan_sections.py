@@ -237,8 +237,7 @@ def _open(use: vulnerability_policy.ComponentReference, accepted: str | None) ->
     if not found:
         yield paragraph(f"{title}: none known on {day}.")
         return
-    number = "1 known vulnerability" if len(found) == 1 else f"{len(found)} known vulnerabilities"
-    text = f"{title} has {number} on {day}; {_way_out(use.product)}"
+    text = f"{title} has {advisories.number_text(len(found))} on {day}; {_way_out(use.product)}"
     yield note("Open", text)
     if accepted:
         yield note("Accepted by the deployment", accepted)
@@ -256,8 +255,9 @@ def _open(use: vulnerability_policy.ComponentReference, accepted: str | None) ->
 
 
 def _way_out(product: str) -> str:
-    least = advisories.minimum(product)
+    least, stays = advisories.minimum(product), advisories.open_for_all(product)
+    unfixed = f", {advisories.listed(stays)} stay open" if stays else ""
     return (
-        f"{advisories.closes_all(product)} has every known fix. The oldest version that is let in "
-        f"is {least.version}: {least.reason}."
+        f"{advisories.closes_all(product)} has every known fix{unfixed}. The oldest version that is "
+        f"let in is {least.version}: {least.reason}."
     )
