@@ -133,7 +133,8 @@ def test_a_warning_names_count_score_the_worst_and_the_version_that_closes_all()
     assert found is not None and found.severity == "warning"
     for part in ("15 known", "CVSS 8.4", "CVE-2026-24233", "and 12 more", "2026-10-27"):
         assert part in found.message
-    assert found.fix == "upgrade to 1.3.0rc17 or later"
+    assert found.fix.startswith("upgrade to 1.3.0rc17 or later; CVE-2026-65119 (8.4), ")
+    assert found.fix.endswith("stay open: no version fixes them yet")
 
 
 def test_advisories_of_another_folder_are_read_only_where_they_are_asked_for(

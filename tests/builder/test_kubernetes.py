@@ -249,7 +249,16 @@ def test_prefill_servers_are_warned_of_where_they_are_named(tmp_path: Path) -> N
 
 def test_a_release_without_an_image_needs_one(tmp_path: Path) -> None:
     found = refusals(tmp_path, TRITON, preset="qwen3.5-397b-nvfp4-b300")
-    assert any("add triton: REFERENCE@sha256:DIGEST" in line for line in found), found
+    assert any("images.triton: REFERENCE@sha256:DIGEST" in line for line in found), found
+
+
+def test_what_stops_several_targets_is_said_once_where_the_user_wrote_it(tmp_path: Path) -> None:
+    """The line of the release, which every file has; not that of images, which few have."""
+    given = "targets={triton: {}, compose: {}, kubernetes: {}}"
+    (found,) = refusals(tmp_path, given, preset="qwen3.5-397b-nvfp4-b300")
+    assert found.startswith("preset qwen3.5-397b-nvfp4-b300:6: engine.release: no image of triton")
+    assert "(targets compose and kubernetes)" in found
+    assert "(the newest, 26.07, has 1.2.1)" in found and "tritonrelease_build" in found
 
 
 def test_an_image_without_a_digest_is_warned_of(tmp_path: Path) -> None:

@@ -10,19 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from builder import pipeline
 from builder.cli import releases
+from builder.documents import DATA
 from builder.errors import BadFacts, BadInput, ToolkitError
-from builder.facts import data_file, hardware, release
-from builder.facts.release import support
+from builder.facts import data_file, engines, hardware, release
+from builder.facts.release import published, support
 from builder.facts.release.table import RELEASE_TABLE, lacking
+from builder.facts.release.version import is_version, oldest_first
 from builder.facts.schema import build
 from builder.rules import options
 from builder.rules.constraints import violations
 from builder.rules.context import RuleContext
 from builder.rules.flags import flag_traps
 from builder.rules.validation import validate
-from tests.conftest import ABSENT, ROOT
+from tests.conftest import ABSENT, ROOT, Run
 
 SPECIFICATION = ROOT.parent / "shared" / "trtllm-options"
 
@@ -142,6 +146,7 @@ BESIDE = [
     ("1.3.0rc22.post1", ["1.2.1", "1.3.0rc23"], "an error is what both refuse"),
     ("1.3.0", ["1.3.0rc29"], "the newest table"),
     ("1.4.0rc1", ["1.3.0rc29"], "the newest table"),
+    ("1.2.1+cu130", ["1.2.1"], "of which it is a build"),
 ]
 
 
@@ -151,8 +156,157 @@ def test_a_release_without_a_table_stands_between_its_neighbours(
 ) -> None:
     found = release.load(name)
     assert found.name == name and [row.name for row in found.judges] == names
-    assert found.statement.startswith(f"{name} has no option table") and words in found.statement
+    assert found.statement.startswith(name) and words in found.statement
+    assert "has no option table: it is judged by" in found.statement
+    is_known = name not in ("1.3.0rc24.post1", "1.3.0")
+    assert ("is not a known release" in found.statement) != is_known
     assert not list(lacking(found.engine, found.paths, found.default))
+
+
+# What people write -> the release that is meant.
+SPELLINGS = [
+    ("tensorrt_llm", "v1.2.1", "1.2.1"),
+    ("tensorrt_llm", " V1.2.1 ", "1.2.1"),
+    ("tensorrt_llm", "1.3.0-RC24", "1.3.0rc24"),
+    ("tensorrt_llm", "1.3.0.rc24", "1.3.0rc24"),
+    ("tensorrt_llm", "v1.3.0rc22-post1", "1.3.0rc22.post1"),
+    ("vllm", "v0.20.0", "0.20.0"),
+    ("vllm", "v0.33.0", "0.33.0"),
+]
+
+
+@pytest.mark.parametrize(("engine", "written", "meant"), SPELLINGS)
+def test_a_release_may_be_written_as_a_tag(engine: str, written: str, meant: str) -> None:
+    """In a deployment, in a bundle and for `check`, it has one name."""
+    record = engines.load(engine)
+    assert release.load(written, engine=record).name == meant
+    settings = [f"engine.name={engine}", f"engine.release='{written}'"]
+    targets = "targets=[trtllm_serve]" if record.default else "targets=[vllm_serve]"
+    planned = pipeline.plan("llama-tiny", [*settings, targets])
+    assert planned.plan.deployment.engine.release == meant
+    assert planned.plan.facts.release.name == meant
+
+
+# What is refused -> the releases that the remedy offers.
+UNPUBLISHED = [
+    ("tensorrt_llm", "1.2.2", "use 1.2.1 or 1.3.0rc0"),
+    ("tensorrt_llm", "v1.2.2", "use 1.2.1 or 1.3.0rc0"),
+    ("tensorrt_llm", "1.20.1", "use 1.2.1 or 1.4.0rc1"),
+    ("tensorrt_llm", "9.9.9", "use 1.2.1 or 1.4.0rc1"),
+    ("tensorrt_llm", "1.3.0", "use 1.3.0rc29 or 1.4.0rc0"),
+    ("tensorrt_llm", "1.3.0rc24.post1", "use 1.3.0rc24 or 1.3.0rc25"),
+    ("tensorrt_llm", "1.2.2+cu130", "use 1.2.1 or 1.3.0rc0"),
+    ("vllm", "0.20.3", "use 0.20.2 or 0.21.0"),
+    ("vllm", "v1.0.0", "use 0.33.0"),
+]
+
+
+@pytest.mark.parametrize(("engine", "name", "remedy"), UNPUBLISHED)
+def test_a_release_that_nobody_published_is_refused_unless_it_is_assumed(
+    engine: str, name: str, remedy: str
+) -> None:
+    server = "trtllm_serve" if engine == "tensorrt_llm" else "vllm_serve"
+    settings = [f"engine.name={engine}", f"engine.release={name}", f"targets=[{server}]"]
+    with pytest.raises(BadInput) as caught:
+        pipeline.plan("llama-tiny", settings)
+    (found,) = caught.value.diagnostics
+    assert (found.path, found.rule) == ("engine.release", published.RULE)
+    assert "is not a known release" in found.message and found.fix.startswith(remedy)
+    assert "--assume-release" in found.fix
+    planned = pipeline.plan("llama-tiny", [*settings, "engine.assume_release=true"])
+    assert any("is not a known release" in row.message for row in planned.warnings)
+
+
+# Beginnings of releases, as YAML reads them or as text -> what is asked.
+BEGINNINGS = [
+    ("tensorrt_llm", "1.2", "is 1.2.1 meant?"),
+    ("tensorrt_llm", "'1.2'", "is 1.2.1 meant?"),
+    ("tensorrt_llm", "v1.2", "is 1.2.1 meant?"),
+    ("tensorrt_llm", "1", "is 1.2.1 meant?"),
+    ("tensorrt_llm", "1.0", "is 1.0.0 meant?"),
+    ("tensorrt_llm", "1.3", "is 1.3.0rc29 meant?"),
+    ("tensorrt_llm", "1.4", "is 1.4.0rc1 meant?"),
+    ("vllm", "0.20", "is 0.20.0 meant?"),  # a number to YAML: 0.2
+    ("vllm", "0.33", "is 0.33.0 meant?"),
+]
+
+
+@pytest.mark.parametrize(("engine", "written", "question"), BEGINNINGS)
+@pytest.mark.parametrize("assume", [(), ("engine.assume_release=true",)])
+def test_the_beginning_of_a_release_asks_which_is_meant(
+    engine: str, written: str, question: str, assume: tuple[str, ...]
+) -> None:
+    """It is no release that could be assumed. Every one that is offered can be planned for."""
+    server = "trtllm_serve" if engine == "tensorrt_llm" else "vllm_serve"
+    settings = [f"engine.name={engine}", f"targets=[{server}]", *assume]
+    with pytest.raises(BadInput) as caught:
+        pipeline.plan("llama-tiny", [*settings, f"engine.release={written}"])
+    (found,) = caught.value.diagnostics
+    assert found.path == "engine.release" and found.fix == question
+    assert release.load(question.split()[1], engine=engines.load(engine)).judges
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_a_published_release_goes_on_without_being_assumed(engine: str) -> None:
+    """Whether or not it has a table, if it is not older than all of them."""
+    record = engines.load(engine)
+    tables = release.known(record)
+    for name in published.names(record):
+        if oldest_first(name) >= oldest_first(tables[0]):
+            found = release.load_published(name, Path(), record, assume=False)
+            assert found.name == name and found.paths
+    numbered = [name for name in tables if is_version(name)]
+    assert [name for name in numbered if not published.day(name, record)] == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (("1.2.1:", "v1.2.1:"), "is not a version as package indexes spell it"),
+        (('"2026-04-20"', '"2027-04-20"'), "is later than as_of"),
+        (("1.2.0:", "1.2.1:"), "1.2.1: is given twice"),
+        (("1.3.0rc16: null", "1.2.1: null"), "is listed twice"),
+        (('"2026-04-20"', '"20 April"'), "must be YEAR-MONTH-DAY"),
+    ],
+)
+def test_a_list_of_releases_with_a_slip_is_refused(
+    edit: tuple[str, str], words: str, tmp_path: Path
+) -> None:
+    text = (DATA / "published_releases/tensorrt_llm.yaml").read_text()
+    (tmp_path / "list.yaml").write_text(text.replace(*edit, 1))
+    found = data_file.validate(tmp_path / "list.yaml", published.PublishedReleases)
+    assert any(words in str(row) for row in found), found
+
+
+def test_check_takes_releases_as_a_deployment_does(builder: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("kv_cache_config: {enable_block_reuse: true}\n")
+    given = "name: x\ncheckpoint: llama-tiny\nhardware: {gpu: h100, num_gpus: 1}\n"
+    given += "engine: {release: 9.9.9}\nworkload: {isl: 8, osl: 8, concurrency: 1}\n"
+    (tmp_path / "deployment.yaml").write_text(given + "targets: [trtllm_serve]\n")
+    for words, code, said in (
+        (("config.yaml", "--release", "v1.2.1"), 0, "release 1.2.1"),
+        (("config.yaml", "--release", "1.3.0rc17"), 0, "judged by its neighbours"),
+        (("config.yaml", "--release", "1.2"), 2, "--release: 1.2 is not a release"),
+        (("config.yaml", "--release", "9.9.9"), 2, "--release: 9.9.9 is not a known release"),
+        (("config.yaml", "--release", "9.9.9", "--assume-release"), 0, "is not a known release"),
+        (("deployment.yaml",), 2, "deployment.yaml:4:10: error[unpublished-release]"),
+        (("deployment.yaml", "--assume-release"), 0, "warning[release-without-table]"),
+    ):
+        done = builder("check", *words)
+        assert done.returncode == code and said in done.stdout + done.stderr, words
+
+
+def test_an_assumed_release_stays_assumed_in_its_bundle(builder: Run, tmp_path: Path) -> None:
+    """So that the bundle can be verified and planned again."""
+    words = ("llama-tiny", "--set", "engine.release=v9.9.9", "--target", "handoff")
+    assert builder("render", *words, "-o", "b").returncode == 2
+    assert not (tmp_path / "b").exists()
+    done = builder("render", *words, "--assume-release", "-o", "b")
+    assert done.returncode == 0, done.stderr
+    engine = yaml.safe_load((tmp_path / "b/deployment.yaml").read_text())["engine"]
+    assert engine == {"name": "tensorrt_llm", "release": "9.9.9", "assume_release": True}
+    assert builder("verify", "b").returncode == 0
+    assert builder("plan", "b/deployment.yaml").returncode == 0
 
 
 def test_the_table_between_two_holds_what_both_accept() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .record import record_types
+
 Table = Mapping[str, Any]
 Row = Mapping[str, Any]
 
@@ -96,9 +98,9 @@ class _Options:
         if "either" in (one, two):
             return self._either(row, other)
         if two == "any":
-            return dict(row)
+            return self._whole(row, self._older)
         if one == "any":
-            return {**other}
+            return self._whole(other, self._newer)
         if {one, two} == {"int", "float"}:
             return _bounded({**row, "type": "int"}, other)
         if {one, two} == {"enum", "str"}:
@@ -127,13 +129,23 @@ class _Options:
 
     def _open(self, row: Row, own: bool) -> dict[str, Any]:
         """A group of options where the other release takes any mapping."""
-        side = self._older if own else self._newer
-        kinds = [row["of"]]
-        while kinds:
-            kind = kinds.pop()
-            if kind not in self.types:
-                self.types[kind] = side["types"][kind]
-                kinds += [each["of"] for each in _inner_records(side["types"][kind])]
+        return self._whole(row, self._older if own else self._newer)
+
+    def _whole(self, row: Row, side: Table) -> dict[str, Any]:
+        """An option as one release has it, with all groups of options that it may hold."""
+        rows = [row]
+        while rows:
+            each = rows.pop()
+            if each["type"] == "union":
+                self.unions.setdefault(each["of"], side["unions"][each["of"]])
+            if each["type"] == "either":
+                rows += each["of"]
+            if "items" in each:
+                rows.append(each["items"])
+            for kind in record_types(each, side["unions"]):
+                if kind not in self.types:
+                    self.types[kind] = side["types"][kind]
+                    rows += side["types"][kind]["fields"].values()
         return dict(row)
 
     def _either(self, row: Row, other: Row) -> dict[str, Any] | None:
@@ -175,10 +187,6 @@ def _default(row: Row) -> Any:
 
 def _by_name(fields: Mapping[str, Row]) -> dict[str, Row]:
     return {name: row for key, row in fields.items() for name in (key, *row.get("alias", ()))}
-
-
-def _inner_records(record: Row) -> list[Row]:
-    return [row for row in record["fields"].values() if row["type"] == "record"]
 
 
 def _enum(row: Row, other: Row) -> dict[str, Any] | None:

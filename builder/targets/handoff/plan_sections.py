@@ -258,6 +258,6 @@ def _way_out(product: str) -> str:
     least, stays = advisories.minimum(product), advisories.open_for_all(product)
     unfixed = f", {advisories.listed(stays)} stay open" if stays else ""
     return (
-        f"{advisories.closes_all(product)} has every known fix{unfixed}. The oldest version that is "
-        f"let in is {least.version}: {least.reason}."
+        f"{advisories.closes_all(product)} has every known fix{unfixed}. The oldest version "
+        f"that is let in is {least.version}: {least.reason}."
     )
