@@ -106,11 +106,12 @@ def plan(
 
 def plan_document(document: Document) -> ServicePlan:
     """The same of a document that was read."""
-    return _with_trial(_plan(document, {}))
+    return _checked(_plan(document, {}))
 
 
-def _with_trial(planned: ServicePlan) -> ServicePlan:
-    """A plan that can tell which releases its deployment can be rendered for."""
+def _checked(planned: ServicePlan) -> ServicePlan:
+    """A plan that can tell which releases its deployment can be rendered for. Raises `BadInput` for
+    variables that its start scripts set."""
     document, facts = planned.document, planned.plan.facts
     own = {"checkpoint": facts.checkpoint, "draft.checkpoint": facts.draft}
     known = {str(document.get(path)): row for path, row in own.items() if row}
@@ -122,7 +123,11 @@ def _with_trial(planned: ServicePlan) -> ServicePlan:
             return error.diagnostics
         return []
 
-    return replace(planned, trial=trial)
+    planned = replace(planned, trial=trial)
+    for each in filter(None, (planned.prefill, planned)):
+        if diagnostics := list(_taken_variables(each)):
+            raise BadInput(each.document.locate_all(diagnostics))
+    return planned
 
 
 def _plan(document: Document, known: Known, trial: str | None = None) -> ServicePlan:
@@ -146,10 +151,7 @@ def _plan_role(
 ) -> ServicePlan:
     try:
         decided = alternatives.by_measured_rows(planning.plan(request, facts))
-        planned = ServicePlan(document, decided, engines.translate(decided), prefill)
-        if diagnostics := list(_taken_variables(planned)):
-            raise BadInput(diagnostics)
-        return planned
+        return ServicePlan(document, decided, engines.translate(decided), prefill)
     except BadInput as error:
         raise BadInput(document.locate_all(error.diagnostics)) from None
 
@@ -269,7 +271,7 @@ def render_again(folder: Path, with_facts: bool = True) -> dict[str, File]:
     """
     facts = checkpoint.in_bundle(folder) if with_facts else {}
     document = deployment.read(str(folder / "deployment.yaml"))
-    planned = _with_trial(_plan(site.with_profile(document), _by_reference(document, facts)))
+    planned = _checked(_plan(site.with_profile(document), _by_reference(document, facts)))
     return bundle.complete(_files(planned), manifest_facts(planned))
 
 
