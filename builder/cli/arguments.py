@@ -50,7 +50,7 @@ def add_deployment(parser: Parser) -> None:
         "--assume-release",
         action="append_const",
         dest="set",
-        const=ASSUME_RELEASE,
+        const=Override(ASSUME_RELEASE, "--assume-release"),
         help=ASSUME_RELEASE_HELP,
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..command import Override
 from ..credentials import mask
 from ..diagnostics import NOWHERE, Diagnostic
 from ..errors import BadInput
@@ -52,7 +53,7 @@ def run_check(options: argparse.Namespace) -> None:
     def planner(path: Path, overrides: Sequence[str]) -> Sequence[Diagnostic]:
         from .. import pipeline  # planning is needed for deployment files only
 
-        assumed = (ASSUME_RELEASE,) if options.assume_release else ()
+        assumed = (Override(ASSUME_RELEASE, "--assume-release"),) if options.assume_release else ()
         return pipeline.deployment_diagnostics(path, (*overrides, *assumed))
 
     releases = tuple(dict.fromkeys(options.release))
