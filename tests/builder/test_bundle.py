@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder import bundle as bundles
+from builder.contents import EVIDENCE, SUMS, File
 from builder.errors import BadInput
 from tests.conftest import Run
 
@@ -204,6 +207,58 @@ def test_many_writers_of_one_folder_leave_one_whole_bundle(tmp_path: Path, build
     assert [writer.wait() for writer in writers] == [0] * 8
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
     assert builder("verify", "bundle").returncode == 0
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "no space"), KeyboardInterrupt()])
+@pytest.mark.parametrize("is_file", [False, True])
+def test_what_was_there_comes_back_where_the_new_bundle_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException, is_file: bool
+) -> None:
+    folder = tmp_path / "b"
+    if is_file:
+        folder.write_text("mine")
+    else:
+        folder.mkdir()
+        (folder / "mine").write_text("mine")
+    refuse_last_rename(monkeypatch, folder, fault)
+    with pytest.raises(BadInput if isinstance(fault, OSError) else KeyboardInterrupt):
+        bundles.write(folder, {"new": File(b"new")}, FACTS, force=True)
+    assert (folder if is_file else folder / "mine").read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_evidence_comes_back_where_the_new_cannot_take_its_place(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = bundles.read(bundle)
+    bundles.attach(found, {"run.json": b"{}"})
+    before = (bundle / SUMS).read_bytes()
+    for path in (bundle / EVIDENCE, bundle / SUMS):
+        with monkeypatch.context() as patch:
+            refuse_last_rename(patch, path, OSError(errno.ENOSPC, "no space"))
+            with pytest.raises(BadInput, match="no space"):
+                bundles.attach(found, {"other.json": b"[]"})
+        assert [one.name for one in (bundle / EVIDENCE).iterdir()] == ["run.json"]
+        assert (bundle / SUMS).read_bytes() == before
+        assert list(bundle.parent.iterdir()) == [bundle]
+
+
+FACTS: dict[str, Any] = {key: [] if key == "decisions" else {} for key in bundles.REQUIRED}
+
+
+def refuse_last_rename(monkeypatch: pytest.MonkeyPatch, target: Path, fault: BaseException) -> None:
+    """The new one does not get that name; the one that was there does."""
+    for name in ("rename", "replace"):
+        real, refused = getattr(Path, name), list[Path]()
+
+        def move(self: Path, to: Path, real: Any = real, refused: list[Path] = refused) -> Path:
+            if to == target and not refused:
+                refused.append(self)
+                raise fault
+            moved: Path = real(self, to)
+            return moved
+
+        monkeypatch.setattr(Path, name, move)
 
 
 def test_a_folder_that_another_writes_below_is_to_be_tried_again(

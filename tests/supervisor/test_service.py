@@ -705,6 +705,17 @@ def test_a_job_that_failed_is_replaced_where_its_service_wants_that(
     assert len(job.given("sbatch")) == (3 if restart else 0)
 
 
+@pytest.mark.parametrize("request_of", ["the service", "the job"])
+def test_a_job_that_fails_while_it_is_stopped_is_not_replaced(job: Job, request_of: str) -> None:
+    job.document["limits"].update(restart=True, settle_s=20)
+    job.document["time"]["drain_s"] = 20
+    drain = job.path / state.DRAIN
+    job.once("published", job.stop if request_of == "the service" else drain.touch)
+    job.once("withdrawn", lambda: job.answer(health="exit 3"))
+    assert job.run() == 72
+    assert job.given("sbatch") == []
+
+
 def test_a_service_whose_jobs_fail_in_a_row_is_given_up(job: Job) -> None:
     job.document["limits"].update(restart=True, attempts=2)
     for one in ("3", "5"):

@@ -129,6 +129,49 @@ def test_an_endpoint_that_is_replaced_while_it_is_withdrawn_stays(
     assert [path.name for path in tmp_path.iterdir()] == ["endpoint.json"]
 
 
+def test_an_endpoint_that_is_written_while_one_is_put_back_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two looks of job 1 its successor publishes itself, and after the second look a
+    third one does."""
+    write(tmp_path / "endpoint.json", job_id="1")
+    real = state.read_json
+
+    def read(path: Path, *limits: int) -> state.Json | None:
+        found = real(path, *limits)
+        if path.name == "endpoint.json" and found and found["job_id"] == "1":
+            write(path, job_id="2")
+        if path.name != "endpoint.json":
+            write(tmp_path / "endpoint.json", job_id="3")
+        return found
+
+    monkeypatch.setattr(state, "read_json", read)
+    service_in(tmp_path).withdraw_endpoint("1")
+    monkeypatch.undo()
+    assert service_in(tmp_path).owner == "3"
+    assert [path.name for path in tmp_path.iterdir()] == ["endpoint.json"]
+
+
+@pytest.mark.parametrize("newer", ["2", "18"])
+def test_an_endpoint_that_is_written_between_two_looks_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newer: str
+) -> None:
+    write(tmp_path / "endpoint.json", job_id="1")
+    real = state.read_json
+
+    def read(path: Path, *limits: int) -> state.Json | None:
+        found = real(path, *limits)
+        if found and found["job_id"] == "1":
+            write(path, job_id=newer)
+        return found
+
+    monkeypatch.setattr(state, "read_json", read)
+    service_in(tmp_path).withdraw_endpoint("1")
+    monkeypatch.undo()
+    assert service_in(tmp_path).owner == newer
+    assert [path.name for path in tmp_path.iterdir()] == ["endpoint.json"]
+
+
 @pytest.mark.parametrize(
     ("job_state", "silent_s", "is_live"),
     [("serving", 0, True), ("ended", 0, False), ("serving", 3600, False)],
