@@ -39,7 +39,7 @@ def run_explain(options: argparse.Namespace) -> None:
 def explained(found: Bundle, path: str | None) -> list[dict[str, Any]]:
     """The decisions at or below a path, then the engine's own values of what nobody decided there.
 
-    A server flag may be written without its dashes. Raises `BadInput` if the engine's release has
+    Below a path, options of kinds that the plan does not use are left out. A server flag may be written without its dashes. Raises `BadInput` if the engine's release has
     no such option.
     """
     decided: list[dict[str, Any]] = found.manifest["decisions"]
@@ -50,8 +50,10 @@ def explained(found: Bundle, path: str | None) -> list[dict[str, Any]]:
     if [row["path"].lstrip("-") for row in rows] == [path]:
         return rows
     defaults = _engine_defaults(found)
-    known = {row["path"] for row in decided}
-    left = [name for name in defaults if wanted.fullmatch(name) and name not in known]
+    known = {row["path"]: row["value"] for row in decided}
+    foreign = _of_other_kinds(_release(found), known) - {path}
+    left = [name for name in defaults if wanted.fullmatch(name)]
+    left = [name for name in left if name not in known and name not in foreign]
     if not rows and not left:
         what = f"unknown option of release {found.manifest['engine']['release']}"
         remedy = _called_here(found, path) or nearest(path, {*known, *defaults})
@@ -94,6 +96,31 @@ def _engine_defaults(found: Bundle) -> dict[str, dict[str, Any]]:
     flags = [text for text, flag in own if not (flag.positional or option_path(flag, table))]
     known = {path: asdict(engine_default(table, path)) for path in (*options, *flags)}
     return known | {row["path"]: row for row in found.manifest.get("engine_defaults", ())}
+
+
+def _of_other_kinds(table: Release, decided: Mapping[str, Any]) -> set[str]:
+    """Options that only other kinds of a record have than the one that is decided.
+
+    Of a record whose kind nobody decided, these are all but the one that names the kind.
+    """
+    from ..facts.release import discriminator
+    from ..rules.options import kind_fields, spelled
+
+    found: set[str] = set()
+    for path, (field, *_) in table.paths.items():
+        if field["type"] != "union":
+            continue
+        union = table.table["unions"][field["of"]]
+        chooser = union["discriminator"]
+        is_used = any(name.startswith(f"{path}.") for name in decided)
+        given = decided.get(f"{path}.{chooser}") or (union.get("default") if is_used else None)
+        kind = spelled(discriminator(union), given)
+        own = {chooser, *(kind_fields(table, union, kind) if kind else ())}
+        below = (name for name in table.paths if name.startswith(f"{path}."))
+        found.update(
+            name for name in below if name.removeprefix(f"{path}.").split(".")[0] not in own
+        )
+    return found
 
 
 def _called_here(found: Bundle, path: str) -> str:

@@ -189,6 +189,23 @@ def test_explain_answers_for_what_is_left_to_the_engine(builder: Run) -> None:
     assert builder("explain", "bundle", "chat_template").stdout.startswith("--chat_template = null")
 
 
+def test_explain_leaves_out_options_of_methods_that_the_plan_does_not_use(builder: Run) -> None:
+    builder("render", PRESET, "-o", "bundle")
+
+    def names(path: str) -> list[str]:
+        return [
+            row["path"] for row in json.loads(builder("explain", "bundle", path, "--json").stdout)
+        ]
+
+    found = names("speculative_config")
+    assert "speculative_config.num_nextn_predict_layers" in found
+    assert "speculative_config.relaxed_topk" in found
+    others = ("medusa_choices", "eagle_choices", "max_matching_ngram_size")
+    assert not {f"speculative_config.{name}" for name in others} & {*found}
+    assert names("speculative_config.eagle_choices") == ["speculative_config.eagle_choices"]
+    assert names("sparse_attention_config") == ["sparse_attention_config.algorithm"]
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
