@@ -174,7 +174,7 @@ def _quick_bench(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:
     reported = system_under_test.reported(system.endpoint)
     files = results.create(folder, "quick")
     try:
-        runner = Runner(quick, system, reported, files, Progress(lines=False))
+        runner = Runner(quick, system, reported, files, Progress(form="none"))
         runner.run()
     finally:
         files.close()

@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from launch import pip_settings
 
@@ -230,3 +232,14 @@ def test_uv_reaches_it_as_pip_does() -> None:
     settings = ["global.cert='/etc/ca.pem'", ":env:.cert='/own.pem'", "global.proxy='http://p:1'"]
     found = pip_settings.environment(pip_settings.read([*settings, ":env:.default-timeout='9'"]))
     assert list(found) == ["SSL_CERT_FILE=/own.pem", "ALL_PROXY=http://p:1", "UV_HTTP_TIMEOUT=9"]
+
+
+def test_the_extra_for_gpus_has_no_nvml_that_ends_its_engine() -> None:
+    """Of NVIDIA/TensorRT-LLM#18816: workers of 1.2.1 end with nvidia-ml-py 13.610."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    wanted = {row.name: row.specifier for row in map(Requirement, extras["gpu"])}
+    assert "1.2.1" in wanted["tensorrt-llm"]
+    allowed = ("13.595.45" in wanted["nvidia-ml-py"], "13.610.43" in wanted["nvidia-ml-py"])
+    assert allowed == (True, False)

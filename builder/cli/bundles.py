@@ -39,8 +39,8 @@ def run_explain(options: argparse.Namespace) -> None:
 def explained(found: Bundle, path: str | None) -> list[dict[str, Any]]:
     """The decisions at or below a path, then the engine's own values of what nobody decided there.
 
-    Below a path, options of kinds that the plan does not use are left out. A server flag may be written without its dashes. Raises `BadInput` if the engine's release has
-    no such option.
+    Below a path, options of kinds that the plan does not use are left out. A server flag may be
+    written without its dashes. Raises `BadInput` if the engine's release has no such option.
     """
     decided: list[dict[str, Any]] = found.manifest["decisions"]
     if path is None:

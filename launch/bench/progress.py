@@ -1,4 +1,4 @@
-"""Progress of a benchmark: a line that changes on a terminal, JSON lines elsewhere."""
+"""Progress of a benchmark: a line that changes on a terminal, lines of text or JSON elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from ..run import now
 from .request import RequestRecord
@@ -15,6 +15,9 @@ from .request import RequestRecord
 TERMINAL_S = 0.2
 LINE_S = 5.0
 WIDTH = 79
+LINE_WIDTH = 100  # elsewhere
+
+Form = Literal["text", "json", "none"]
 # From here on, the time left is told in minutes.
 SECONDS_SHOWN = 120
 
@@ -22,12 +25,12 @@ SECONDS_SHOWN = 120
 class Progress:
     """Says how far a point is. Every point has a first and a last line for readers of a log.
 
-    Without `lines` nothing is said where there is no terminal.
+    In the form `json` a terminal gets lines too; in the form `none`, only a terminal gets anything.
     """
 
-    def __init__(self, stream: TextIO = sys.stderr, lines: bool = True) -> None:
-        self._stream, self._lines = stream, lines
-        self._live = stream.isatty()
+    def __init__(self, stream: TextIO = sys.stderr, form: Form = "text") -> None:
+        self._stream, self._form = stream, form
+        self._live = stream.isatty() and form != "json"
         self._label = self._of = ""
         self._total: int | None = None
         self._duration_s: float | None = None
@@ -73,10 +76,13 @@ class Progress:
         if point and point.get("output_tokens_per_s") is not None:
             per_s = point["output_tokens_per_s"]
         left_s = None if state == "ended" else self._left_s(elapsed_s)
-        if self._live:
-            self._stream.write(self._live_line(elapsed_s, left_s, per_s))
-        elif self._lines:
+        if self._form == "json":
             self._stream.write(self._row(state, elapsed_s, left_s, per_s))
+        elif self._live:
+            text = self._text("runs", elapsed_s, left_s, per_s)
+            self._stream.write(f"\r{text[:WIDTH].ljust(WIDTH)}")
+        elif self._form == "text":
+            self._stream.write(f"{self._text(state, elapsed_s, left_s, per_s)[:LINE_WIDTH]}\n")
         self._stream.flush()
 
     def _left_s(self, elapsed_s: float) -> float | None:
@@ -87,10 +93,11 @@ class Progress:
             return None
         return elapsed_s * (self._total - self._done) / self._done
 
-    def _live_line(self, elapsed_s: float, left_s: float | None, per_s: float) -> str:
-        """What a terminal's width may cut off stands last."""
+    def _text(self, state: str, elapsed_s: float, left_s: float | None, per_s: float) -> str:
+        """What a line's width may cut off stands last."""
         total = f"/{self._total}" if self._total else ""
-        text = f"{self._label}: {self._done}{total} requests"
+        text = f"{self._label}: " + ("" if state == "runs" else f"{state}, ")
+        text += f"{self._done}{total} requests"
         text += f", {self._failed} failed" if self._failed else ""
         text += f", {elapsed_s:.0f} s"
         if left_s is not None:
@@ -98,7 +105,7 @@ class Progress:
             text += f", about {left_s / 60:.0f} min left" if minutes else f", {left_s:.0f} s left"
         text += f", {per_s:,.1f} tokens/s"
         text += f", point {self._of}" if self._of else ""
-        return f"\r{text[:WIDTH].ljust(WIDTH)}"
+        return text
 
     def _row(self, state: str, elapsed_s: float, left_s: float | None, per_s: float) -> str:
         row = {

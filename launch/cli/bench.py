@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 PUBLISHED = "published"
 WORKLOADS = ("fixed", "sharegpt", "trace", "shared-prefix", "agent")
 REHEARSAL_HINT = (
-    "this is the reference engine, which is slow and whose figures are no GPU's; "
+    "this is the reference engine, which is slow and whose figures are no GPU's;\n"
     "--isl 16 --osl 16 --concurrency 1,4 takes seconds"
 )
 EPILOG = """\
@@ -105,6 +105,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     _add_quality(parser.add_argument_group("quality, by an lm-eval of your own environment"))
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="for the results; under runs/")
     parser.add_argument("--json", action="store_true", help="print the whole document")
+    text = "how stderr says how far it is: json has a line for programs every 5 s"
+    parser.add_argument("--progress", choices=("text", "json"), default="text", help=text)
     add_access(parser)
 
 
@@ -214,10 +216,11 @@ def bench(options: argparse.Namespace) -> None:
     reported = system_under_test.reported(system.endpoint)
     bench_config = config.of_options(options, system, reported[0])
     files = results.create(options.run_dir, _folder_name(system))
-    runner = Runner(bench_config, system, reported, files, Progress())
+    runner = Runner(bench_config, system, reported, files, Progress(form=options.progress))
     about = runner.document["subject"]
     words = runner.document["workload"]["words"]
-    _say(f"{words}; prompts are {bench_config.prompts.source}")
+    _say(words)
+    _say(f"prompts are {bench_config.prompts.source}")
     if about["engine"]["rehearsal"] and not (options.isl or options.osl or options.data):
         _say(REHEARSAL_HINT)
     try:

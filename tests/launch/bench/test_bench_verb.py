@@ -103,8 +103,22 @@ def test_a_trace_is_replayed_at_its_times(reference: Reference, tmp_path: Path) 
     assert point["late_ms"]["max"] < 100
 
 
-def test_progress_is_json_lines_away_from_a_terminal(reference: Reference, tmp_path: Path) -> None:
+def test_progress_is_lines_of_text_away_from_a_terminal(
+    reference: Reference, tmp_path: Path
+) -> None:
     done = bench(tmp_path, reference.url, *SMALL, "--concurrency", "2", "--requests", "4")
+    assert done.returncode == 0
+    said = done.stderr.splitlines()
+    assert not [line for line in said if line.startswith("{")]
+    assert [line.partition(" requests")[0] for line in said if " requests" in line] == [
+        "c2 warm-up: begins, 0/2", "c2 warm-up: ended, 2/2", "c2: begins, 0/4", "c2: ended, 4/4"
+    ]  # fmt: skip
+    assert max(len(line) for line in said if not line.startswith("results in ")) <= 100
+
+
+def test_progress_is_json_lines_where_it_is_asked_for(reference: Reference, tmp_path: Path) -> None:
+    order = ("--concurrency", "2", "--requests", "4", "--progress", "json")
+    done = bench(tmp_path, reference.url, *SMALL, *order)
     assert done.returncode == 0
     rows = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     said = [(row["point"], row["state"], row["done"]) for row in rows if row["state"] != "runs"]

@@ -75,9 +75,35 @@ def test_a_terminal_loses_the_least_of_a_long_line(clock: Clock) -> None:
     assert "about 166650 min left" in shown(stream)
 
 
-def test_a_log_gets_the_same_in_json(clock: Clock) -> None:
+def test_a_log_gets_readable_lines(clock: Clock) -> None:
     stream = io.StringIO()
     progress = Progress(stream)
+    progress.begin("trace x0.125 warm-up", 10_000, of="100 of 100")
+    progress.on_request(failed())
+    clock.now_s += 1000
+    progress.on_look()
+    progress.end({"output_tokens_per_s": 1234567.8})
+    begins, runs, ended = stream.getvalue().splitlines()
+    assert begins.startswith("trace x0.125 warm-up: begins, 0/10000 requests, 0 s")
+    assert runs == (
+        "trace x0.125 warm-up: 1/10000 requests, 1 failed, 1000 s, about 166650 min left, "
+        "0.0 tokens/s, point"
+    )
+    assert ended.endswith(
+        "ended, 1/10000 requests, 1 failed, 1000 s, 1,234,567.8 tokens/s, point 1"
+    )
+
+
+def test_where_lines_are_not_wanted_only_a_terminal_gets_any(clock: Clock) -> None:
+    for stream, is_told in ((io.StringIO(), False), (Terminal(), True)):
+        Progress(stream, form="none").begin("c1", 4)
+        assert bool(stream.getvalue()) == is_told
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_a_program_gets_the_same_in_json(kind: type[io.StringIO], clock: Clock) -> None:
+    stream = kind()
+    progress = Progress(stream, form="json")
     progress.begin("c1", 4)
     progress.on_request(seen())
     clock.now_s += 6
