@@ -90,7 +90,7 @@ def test_a_log_gets_readable_lines(clock: Clock) -> None:
         "0.0 tokens/s, point"
     )
     assert ended.endswith(
-        "ended, 1/10000 requests, 1 failed, 1000 s, 1,234,567.8 tokens/s, point 1"
+        "ended, 1/10000 requests, 1 failed, 1000 s, 1,234,567.8 tokens/s, point 100 of "
     )
 
 
