@@ -65,20 +65,26 @@ def test_wrong_arguments_are_bad_input(
 def test_a_checkpoint_that_is_no_folder_is_refused_before_anything_is_made(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, path: str
 ) -> None:
-    (tmp_path / "README").touch()
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("CHECKPOINT", path if path != "README" else str(tmp_path / path))
+    home, here, file = tmp_path / "home", tmp_path / "here", tmp_path / "README"
+    file.touch()
+    for folder in (home, here):
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("CHECKPOINT", path if path != "README" else str(file))
     monkeypatch.setenv("DRAFT_CHECKPOINT", "/absent")
-    done = run(verb, bundle.folder, "--target", "triton", cwd=tmp_path)
+    done = run(verb, bundle.folder, "--target", "triton", cwd=here)
     assert done.returncode == 2
     first, second = done.stderr.splitlines()
-    near = {"/no/such/folder": "exists is /", "README": f"is a file; give its folder: {tmp_path}"}
+    said = {
+        "/no/such/folder": "no such folder; the nearest parent that exists is /",
+        "./nosuch": f"no such folder; the nearest parent that exists is {here}",
+        "~/nosuch": f"no such folder; the nearest parent that exists is {home}",
+        "README": f"is a file; give its folder: {tmp_path}",
+    }
     assert first.startswith("error: CHECKPOINT: ")
-    assert first.endswith(
-        near.get(path, f"no such folder; the nearest parent that exists is {tmp_path}")
-    )
+    assert first.endswith(said[path])
     assert second.startswith("error: DRAFT_CHECKPOINT: /absent: there is no such folder")
-    assert [one.name for one in tmp_path.iterdir()] == ["README"]
+    assert list(here.iterdir()) == []
 
 
 def test_a_target_with_a_url_is_bad_input() -> None:
