@@ -18,6 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
+from . import extras
 from .credentials import mask
 from .diagnostics import closest, nearest, one_line, printable
 from .errors import BadInput, ToolkitError
@@ -86,13 +87,10 @@ def _run(verb: Callable[[], None]) -> int:
         verb()
         sys.stdout.flush()
     except ToolkitError as error:
-        for diagnostic in error.diagnostics[:MOST_ERRORS]:
-            _say(f"{diagnostic.severity}: {diagnostic}")
-            for line in diagnostic.log:
-                _say(f"    {one_line(line)}")
-        if (left := len(error.diagnostics) - MOST_ERRORS) > 0:
-            _say(f"error: {left} more; mend these first")
-        return error.exit_code
+        return _report(error)
+    except ModuleNotFoundError as absent:
+        fault = extras.missing(absent.name)
+        return _report(fault) if fault else _report_bug(absent)
     except BrokenPipeError:
         pass  # the reader went away, as `| head` does; nothing more can be said
     except KeyboardInterrupt as interrupt:
@@ -110,6 +108,16 @@ def _run(verb: Callable[[], None]) -> int:
     except Exception as bug:
         return _report_bug(bug)
     return 0
+
+
+def _report(error: ToolkitError) -> int:
+    for diagnostic in error.diagnostics[:MOST_ERRORS]:
+        _say(f"{diagnostic.severity}: {diagnostic}")
+        for line in diagnostic.log:
+            _say(f"    {one_line(line)}")
+    if (left := len(error.diagnostics) - MOST_ERRORS) > 0:
+        _say(f"error: {left} more; mend these first")
+    return error.exit_code
 
 
 def _report_bug(bug: Exception) -> int:

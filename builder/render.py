@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .contents import File
+from .diagnostics import printable
 from .documents import load_yaml
 from .files import resource_root
 
@@ -55,8 +56,9 @@ def text(template: str, **values: Any) -> str:
 
 
 def html(template: str, **values: Any) -> str:
-    """A rendered template in which every value is escaped."""
-    return _environment(autoescape=True).get_template(template).render(values)
+    """A rendered template in which every value is escaped; what turns the direction of writing,
+    hides a letter or is none is written out."""
+    return printable(_environment(autoescape=True).get_template(template).render(values))
 
 
 def scalar(value: Any) -> str:

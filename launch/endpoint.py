@@ -15,7 +15,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
-from builder.files import parse_json
 
 from .access import Access
 
@@ -223,38 +222,6 @@ def from_url(text: str, access: Access | None = None) -> Endpoint:
     )
 
 
-def identified(endpoint: Endpoint, text: str) -> Endpoint:
-    """The endpoint of a URL as what is found there: a server of another kind than its scheme says,
-    with those of its usual ports that take connections, and the only model that it has ready. Of
-    several kinds with one scheme, that whose models these are.
-
-    Raises `BadInput` if it has several and the URL names none of them.
-    """
-    from builder.facts import servers
-
-    if endpoint.url and not endpoint.url.startswith("https") and not _answers(endpoint):
-        for record in map(servers.load, servers.names()):
-            rest = text.partition("://")[2]
-            try:
-                found = from_url(f"{record.url_scheme}://{rest}", endpoint.access)
-            except BadInput:  # its parameters are those of the other kind
-                continue
-            if _answers(found):
-                grpc = found.grpc if found.grpc and _takes_connections(found.grpc) else None
-                endpoint = replace(found, grpc=grpc)
-                break
-    if endpoint.api == "openai":
-        return _by_its_models(endpoint)
-    if "model" in parse_qs(urlsplit(text).query):
-        return endpoint
-    return replace(endpoint, model=_only_model(endpoint))
-
-
-def _answers(endpoint: Endpoint) -> bool:
-    """Whether a server of this kind is there."""
-    return _body(endpoint, endpoint.record.paths["live"]) is not None
-
-
 def _by_scheme() -> dict[str, servers.Server]:
     """The servers by the scheme of their URLs; of several, that of the default engine."""
     from builder.facts import engines, servers
@@ -264,68 +231,7 @@ def _by_scheme() -> dict[str, servers.Server]:
     return {record.url_scheme: record for record in records}
 
 
-def _by_its_models(endpoint: Endpoint) -> Endpoint:
-    """The server whom its list of models names as their owner, and how long they take texts."""
-    import httpx
-
-    from builder.facts import servers
-
-    from .bounded_answer import UNPACKED, bound
-
-    try:
-        with httpx.Client(
-            timeout=CONNECT_TIMEOUT_S,
-            trust_env=False,
-            # Without TLS all certificates would be read for nothing.
-            verify=str(endpoint.url).startswith("https:"),
-            headers={**UNPACKED, **endpoint.access.http_headers},
-            event_hooks={"response": [bound]},
-        ) as client:
-            listed = client.get(f"{endpoint.url}/v1/models")
-        model = parse_json(listed.content)["data"][0]
-        owner, positions = model.get("owned_by"), model.get("max_model_len")
-    except (httpx.HTTPError, ValueError, TypeError, AttributeError, LookupError):
-        return endpoint
-    records = map(servers.load, servers.names())
-    owned = (one.name for one in records if owner and one.model_owner == owner)
-    known = positions if isinstance(positions, int) else None
-    return replace(endpoint, server=next(owned, endpoint.server), positions=known)
-
-
-def _only_model(endpoint: Endpoint) -> str | None:
-    """By the index of models (KServe's model repository extension), where it is open."""
-    if endpoint.url is None or (body := _body(endpoint, "/v2/repository/index", {})) is None:
-        return endpoint.model
-    try:
-        names = [str(row["name"]) for row in parse_json(body) if row.get("state") == "READY"]
-    except (ValueError, TypeError, AttributeError, KeyError):
-        what = f"answers with something else than the models of {endpoint.record.title}"
-        raise BadInput(Diagnostic(endpoint.url, what, f"write {URL_FORMS}")) from None
-    second = {f"{name}{endpoint.record.unary_suffix}" for name in names}
-    names = [name for name in names if name not in second]
-    if endpoint.model in names or not names:
-        return endpoint.model
-    if len(names) > 1:
-        what = f"has {len(names)} models ready: {', '.join(names)}"
-        remedy = f"name one: {endpoint.record.url_scheme}://...?model={names[0]}"
-        raise BadInput(Diagnostic(endpoint.url or "", what, remedy))
-    return names[0]
-
-
-def _body(endpoint: Endpoint, path: str, sent: dict[str, Any] | None = None) -> bytes | None:
-    """Of an answer with status 200, without any proxy between."""
-    from supervisor.checks import http_request
-
-    parts, headers = urlsplit(endpoint.url or ""), endpoint.access.http_headers
-    address = (parts.hostname or "", parts.port or 80)
-    try:
-        status, body = http_request(*address, parts.path + path, CONNECT_TIMEOUT_S, sent, headers)
-    except OSError:
-        return None
-    return body if status == 200 else None
-
-
-def _takes_connections(address: str) -> bool:
+def takes_connections(address: str) -> bool:
     parts = urlsplit(f"//{address}")
     try:
         socket.create_connection((parts.hostname, parts.port or 0), CONNECT_TIMEOUT_S).close()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from builder import extras
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 from builder.facts import engines, servers
@@ -35,7 +36,7 @@ def choose(wanted: str, name: str) -> str:
     record = engines.load(name)
     is_here = _is_installed(record) or cpu_build.folder(record) is not None
     if wanted == REFERENCE or (wanted == "auto" and not is_here):
-        return REFERENCE
+        return _reference()
     _check_same(wanted, record)
     programs = _programs(record)
     if not is_here and not any(map(shutil.which, programs)):
@@ -49,11 +50,17 @@ def choose_without_gpu(wanted: str, name: str) -> str:
     record = engines.load(name)
     is_here = cpu_build.folder(record) is not None
     if wanted == REFERENCE or (wanted == "auto" and not is_here):
-        return REFERENCE
+        return _reference()
     _check_same(wanted, record)
     if not is_here:
         raise NotReady(Diagnostic(record.title, "has no CPU build here", _remedy(record)))
     return record.name
+
+
+def _reference() -> str:
+    """Raises `BadInput` where what the reference engine computes with is not installed."""
+    extras.check("numpy", "torch", "transformers")
+    return REFERENCE
 
 
 def uses_cpu_build(engine: str) -> bool:

@@ -28,8 +28,11 @@ JOB_ONLY = re.compile(r"(SLURM|SLURMD|PMI|PMIX)_|(CUDA|ROCR)_VISIBLE_DEVICES$|GP
 # How Slurm's commands find the controller, and show who they are.
 ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 # Options of Slurm's commands that a shell may hold: they would win over those of a batch script,
-# leave jobs out of a list, or change how times are written.
-COMMAND_INPUT = re.compile(r"(SBATCH|SALLOC|SQUEUE|SINFO|SCANCEL|SACCT)_|SLURM_TIME_FORMAT$")
+# leave jobs out of a list, ask another cluster, or change how times and nodes are written.
+COMMAND_INPUT = re.compile(
+    r"(SBATCH|SALLOC|SQUEUE|SINFO|SCANCEL|SACCT|SCONTROL)_"
+    r"|SLURM_(CLUSTERS|BITSTR_LEN|DEBUG_FLAGS|EXIT_ERROR|JSON|TIME_FORMAT|YAML)$"
+)
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}  # times as seconds, whatever the zone of the node
 SCRIPT = "serve.sbatch"  # what a successor runs
 NO_SUCH_JOB = "Invalid job id"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.diagnostics import Diagnostic
-from builder.errors import BadFacts, NotReady
+from builder.errors import BadFacts
 
 Prompt = str | tuple[int, ...]
 
@@ -68,16 +68,13 @@ def from_token_ids(vocabulary_size: int) -> Prompts:
 def from_tokenizer(folder: Path) -> Prompts:
     """Words that the tokenizer of a folder takes for one token each, wherever they stand.
 
-    Raises `BadFacts` for a folder without a tokenizer, `NotReady` without the library."""
+    Raises `BadFacts` for a folder without a tokenizer."""
     file = folder / FILE
     if not file.is_file():
         remedy = f"give a folder with {FILE} by --tokenizer"
         raise BadFacts(Diagnostic(str(folder), f"has no {FILE}", remedy))
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        remedy = "install it with: pip install tokenizers"
-        raise NotReady(Diagnostic("the library tokenizers", "is missing here", remedy)) from None
+    from tokenizers import Tokenizer  # of an extra
+
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more exact

@@ -19,11 +19,11 @@ from builder.facts import engines
 from builder.files import load_json_mapping
 
 from .. import access
+from ..answers import model_name
 from ..endpoint import Endpoint
 from ..run import SUMMARY
 from ..smoke import metrics
-from ..smoke.client import CheckFailure, NotSupported, RequestRejected
-from ..smoke.http import get_json, session
+from ..smoke.client import CheckFailure, NotSupported, RequestRejected, reading
 from ..target import Target
 from . import prompts
 
@@ -138,7 +138,8 @@ def _is_rehearsal(endpoint: Endpoint, run: Mapping[str, Any] | None, used: str) 
 def reported(endpoint: Endpoint) -> tuple[str, str | None]:
     """The server's version and the name of its model, by its own word. Raises `NotReady`."""
     try:
-        return asyncio.run(_reported(endpoint))
+        with reading():
+            return asyncio.run(_reported(endpoint))
     except (CheckFailure, RequestRejected, NotSupported) as error:
         where = endpoint.url or f"grpc://{endpoint.grpc}"
         what = f"does not say what it serves: {error}"
@@ -151,7 +152,7 @@ async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
         from ..smoke.suite import clients
 
         async with AsyncExitStack() as stack:
-            first = (await clients(endpoint, stack))[0]
+            first = (await clients(endpoint, stack, TIMEOUT_S))[0]
             try:
                 version = await first.served()
             except RequestRejected:  # the model index is closed to those without the key
@@ -160,13 +161,15 @@ async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
             return f"{version}{ENGINE_WORD}{release}" if release else version, None
     model = endpoint.model
     if model is None:
+        from ..smoke.http import get_json, session
+
         headers = endpoint.access.http_headers
         async with session(endpoint.url or "", TIMEOUT_S, headers) as http:
             models = (await get_json(http, "/v1/models")).get("data")
             first = models[0] if isinstance(models, list) and models else {}
             model = first.get("id") if isinstance(first, dict) else None
-            if not isinstance(model, str | None):
-                raise CheckFailure("GET /v1/models names no model")
+            if model is not None:
+                model = model_name(model)
     return await metrics.engine_version(endpoint) or UNKNOWN, model
 
 

@@ -137,7 +137,7 @@ def requirements_from(options: argparse.Namespace) -> tuple[Requirement, ...]:
 
 def endpoint_from(options: argparse.Namespace) -> Endpoint:
     """The server that the options name: a target of a bundle, or a URL."""
-    from .. import access, endpoint, target, trust
+    from .. import access, discovery, endpoint, target, trust
 
     if "://" not in options.server:
         if ADDRESS.fullmatch(options.server) and not Path(options.server).exists():
@@ -152,7 +152,7 @@ def endpoint_from(options: argparse.Namespace) -> Endpoint:
         )
     shown = access.read({}, _client_files(options), options.tls_name)
     named = endpoint.from_url(options.server, shown)
-    served = endpoint.identified(named, options.server)
+    served = discovery.identified(named, options.server)
     if served.server != named.server:
         where = f"{served.url}{f' and grpc://{served.grpc}' if served.grpc else ''}"
         print(f"{options.server} is {served.record.title}: {where}", file=sys.stderr, flush=True)

@@ -203,6 +203,7 @@ def _add_quality(group: argparse._ArgumentGroup) -> None:
 
 def bench(options: argparse.Namespace) -> None:
     """Measure a server and leave the results in a folder."""
+    from .. import discovery
     from ..bench import config, quality, results, system_under_test
     from ..bench.progress import Progress
     from ..bench.runner import Runner
@@ -212,7 +213,7 @@ def bench(options: argparse.Namespace) -> None:
     system = _system_under_test(options)
     if options.quality:
         _check_openai(system.endpoint)
-    system.endpoint.check_listens()
+    discovery.check_answers(system.endpoint)
     reported = system_under_test.reported(system.endpoint)
     bench_config = config.of_options(options, system, reported[0])
     files = results.create(options.run_dir, _folder_name(system))

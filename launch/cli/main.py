@@ -236,6 +236,7 @@ def _up(options: argparse.Namespace) -> None:
 
 
 def _smoke(options: argparse.Namespace) -> None:
+    from .. import discovery
     from ..smoke import metrics, suite
     from ..smoke import results as reports
     from . import text_tables
@@ -244,7 +245,7 @@ def _smoke(options: argparse.Namespace) -> None:
         what = "cannot be written: no such folder"
         raise BadInput(Diagnostic(str(options.junit), what, "choose another file"))
     server = endpoint_from(options)
-    server.check_listens()
+    discovery.check_answers(server)
     engine = metrics.engine_info(server)
     results = suite.run(server, (lambda _: None) if options.json else _print_check)
     summary = reports.summary(results, engine)

@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from builder import __version__
-from builder.diagnostics import Diagnostic
+from builder.diagnostics import Diagnostic, printable
 from builder.errors import BadInput
 from builder.files import regular_file, resource_root, whole_file
 
@@ -67,14 +67,16 @@ def is_report(file: Path) -> bool:
 
 
 def text(runs: Sequence[RunEvidence], skipped: Sequence[Diagnostic] = ()) -> str:
-    """Every value is escaped by the template or by `Markup.format`."""
+    """Every value is escaped by the template or by `Markup.format`; what turns the direction of
+    writing, hides a letter or is none is written out."""
     css, js = _style(), _asset("page.js")
-    return _template().render(
+    page = _template().render(
         **_head(runs), **_first_screen(runs), **_charts(runs), **_others(runs), **_details(runs),
         css=Markup(css), js=Markup(js), css_hash=_hash(css), js_hash=_hash(js),
         version=__version__, generator=GENERATOR, dash=number_format.UNKNOWN,
         skipped=list(map(str, skipped)),
     )  # fmt: skip
+    return printable(page)
 
 
 @cache

@@ -102,7 +102,7 @@ def job_environment() -> dict[str, str]:
 
 def ignored_options() -> list[str]:
     """The options of jobs in this environment that no job gets."""
-    return sorted(name for name in os.environ if name.startswith("SBATCH_"))
+    return sorted(name for name in os.environ if re.match(r"SBATCH_|SLURM_CLUSTERS$", name))
 
 
 def submit(

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from ..answers import OTHER_FORMS
 from ..endpoint import Endpoint
 
 PROMPT = "Once upon a time there was a small village at the edge of a large forest, and"
@@ -17,6 +27,19 @@ T = TypeVar("T")
 
 class CheckFailure(Exception):
     """The server failed a check; the text says what was expected and what came."""
+
+
+_MOST_LETTERS = 300
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """A server's answer is read here: one of another form than its protocol's fails the check."""
+    try:
+        yield
+    except OTHER_FORMS as error:
+        what = f"an answer of another form: {type(error).__name__}: {error}"
+        raise CheckFailure(what[:_MOST_LETTERS]) from error
 
 
 class Inconclusive(CheckFailure):

@@ -4,40 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Mapping
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from typing import Any
 
 import httpx
 
-from builder import files
-
-from ..bounded_answer import MAX_BYTES, UNPACKED, bound_async
+from ..answers import read_json
+from ..bounded_answer import MAX_BYTES, STREAMED, TooLate
+from ..bounded_answer import client as session
 from .client import CheckFailure, RequestRejected
 
+__all__ = ("call", "events", "expect_ok", "get_json", "parse_json", "receive", "session")
+
 MOST_LETTERS = 300  # of what a library says of an answer
-
-
-def session(
-    url: str,
-    timeout_s: float,
-    headers: Mapping[str, str] | None = None,
-    max_bytes: int = MAX_BYTES,
-) -> httpx.AsyncClient:
-    """A client that goes straight to the server, whatever proxy the environment names.
-
-    No connection is kept: Triton 2.51 waits for open ones when it stops, until its exit timeout.
-    """
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    return httpx.AsyncClient(
-        base_url=url,
-        timeout=timeout_s,
-        trust_env=False,
-        headers={**UNPACKED, **(headers or {})},
-        limits=limits,
-        event_hooks={"response": [partial(bound_async, max_bytes=max_bytes)]},
-        verify=url.startswith("https:"),  # no certificates are loaded where none is shown
-    )
 
 
 def _words(error: httpx.TransportError) -> str:
@@ -48,6 +27,8 @@ def _words(error: httpx.TransportError) -> str:
 async def receive(request: Awaitable[httpx.Response]) -> httpx.Response:
     try:
         return await request
+    except TooLate as error:
+        raise CheckFailure(str(error)) from error
     except httpx.TransportError as error:
         raise CheckFailure(f"no answer: {_words(error)}") from error
 
@@ -80,11 +61,14 @@ async def events(
 ) -> AsyncGenerator[str, None]:
     """The data of every event. Leaving early closes the connection."""
     try:
-        async with asyncio.timeout(timeout_s), http.stream("POST", path, json=body) as response:
+        async with (
+            asyncio.timeout(timeout_s),
+            http.stream("POST", path, json=body, extensions=STREAMED) as response,
+        ):
             if response.status_code != httpx.codes.OK:
                 text = (await response.aread()).decode("utf-8", errors="replace")
                 parse_json(response.status_code, text.removeprefix("data:").strip())
-            async for line in response.aiter_lines():
+            async for line in _lines(response):
                 if data := line.removeprefix("data:").strip():
                     yield data
     except TimeoutError:
@@ -93,13 +77,27 @@ async def events(
         raise CheckFailure(f"the stream broke: {_words(error)}") from error
 
 
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """Lines of an event stream, each as soon as it is whole; httpx also ends one at U+2028."""
+    line = bytearray()
+    async for part in response.aiter_raw():
+        *ended, rest = part.split(b"\n")
+        for end in ended:
+            yield (line + end).decode("utf-8", errors="replace")
+            line.clear()
+        line += rest
+        if len(line) > MAX_BYTES:
+            raise CheckFailure(f"a line of more than {MAX_BYTES >> 20} MiB")
+    yield line.decode("utf-8", errors="replace")
+
+
 def parse_json(status: int, text: str) -> dict[str, Any]:
     """A JSON object that is not an error.
 
     Raises `RequestRejected` for an error, which may come with status 200 and without a wrapper.
     """
     try:
-        found = files.parse_json(text)
+        found = read_json(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):

@@ -6,13 +6,22 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
+from ..answers import model_name, read_json
 from ..endpoint import Endpoint
-from .client import CheckFailure, Completion, NotSupported, RequestRejected, SmokeRequest
+from .client import (
+    CheckFailure,
+    Completion,
+    NotSupported,
+    RequestRejected,
+    SmokeRequest,
+    reading,
+)
 from .http import call, events, expect_ok, get_json, parse_json, receive, session
-from .triton_tensors import PUBLISHED, inputs, read_outputs
+from .triton_tensors import declared_inputs, inputs, read_outputs
 
 DONE = "[DONE]"
 COMPLETIONS = "/v1/completions"
@@ -128,8 +137,8 @@ class OpenAIClient:
         if self._model is None:
             models = await get_json(self._http, "/v1/models")
             try:
-                self._model = str(models["data"][0]["id"])
-            except (KeyError, IndexError, TypeError):
+                self._model = model_name(models["data"][0]["id"])
+            except (KeyError, IndexError, TypeError, ValueError):
                 raise CheckFailure("GET /v1/models names no model") from None
         return self._model
 
@@ -166,10 +175,12 @@ class TritonHttpClient:
         self._http = session(url, timeout_s, endpoint.access.http_headers)
         self._without_key = session(url, timeout_s)
         self._model = endpoint.model or ""
+        self._name = quote(self._model, safe="")  # in paths
+        self._place = f"/v2/models/{self._name}"
         self._declared: Mapping[str, str] | None = None
 
     async def ready(self) -> str:
-        paths = ("/v2/health/live", "/v2/health/ready", f"/v2/models/{self._model}/ready")
+        paths = ("/v2/health/live", "/v2/health/ready", f"{self._place}/ready")
         return f"{', '.join([await expect_ok(self._http, path) for path in paths])} give 200"
 
     async def served(self) -> str:
@@ -178,17 +189,20 @@ class TritonHttpClient:
         response = await receive(self._http.post("/v2/repository/index"))
         if not response.is_success:
             parse_json(response.status_code, response.text)
-        states = [row.get("state") for row in response.json() if row["name"] == self._model]
+        with reading():
+            rows = read_json(response.content)
+            states = [row.get("state") for row in rows if row["name"] == self._model]
         if states != ["READY"]:
             what = f"the index gives {self._model} the states {states}, one READY expected"
             raise CheckFailure(what)
-        return f"Triton {server['version']}, {self._model} {', '.join(versions)} is READY"
+        with reading():
+            return f"Triton {server['version']}, {self._model} {', '.join(versions)} is READY"
 
     async def metadata(self) -> Mapping[str, Any]:
-        return await get_json(self._http, f"/v2/models/{self._model}")
+        return await get_json(self._http, self._place)
 
     async def config(self) -> Mapping[str, Any]:
-        return await get_json(self._http, f"/v2/models/{self._model}/config")
+        return await get_json(self._http, f"{self._place}/config")
 
     async def generate(self, request: SmokeRequest) -> Completion:
         path, body = self._path(request, "generate"), await self._body(request, False)
@@ -208,15 +222,16 @@ class TritonHttpClient:
         how, _, api = how.partition(" ")
         if how == "closed" and api in RESTRICTED_APIS:
             method, path = RESTRICTED_APIS[api]
-            return await call(self._without_key, method, path.format(model=self._model))
+            return await call(self._without_key, method, path.format(model=self._name))
+        managed = f"/v2/repository/models/{self._name}"
         generate, good = self._path(request, "generate"), await self._body(request, False)
         text = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["a"]}
         streaming = ("POST", generate, {"json": {**good, "streaming": True}})
         infer = ("POST", self._path(request, "infer"), {"json": {"inputs": [text]}})
         wrong_shape = {**good, "sampling_param_max_tokens": [1, 2]}
         misuses: dict[str, tuple[str, str, dict[str, Any]]] = {
-            "load": ("POST", f"/v2/repository/models/{self._model}/load", {"json": {}}),
-            "unload": ("POST", f"/v2/repository/models/{self._model}/unload", {"json": {}}),
+            "load": ("POST", f"{managed}/load", {"json": {}}),
+            "unload": ("POST", f"{managed}/unload", {"json": {}}),
             "malformed_json": ("POST", generate, {"content": b'{"text_input": "a"'}),
             "empty_body": ("POST", generate, {"content": b""}),
             "wrong_shape": ("POST", generate, {"json": wrong_shape}),
@@ -236,7 +251,7 @@ class TritonHttpClient:
         await self._without_key.aclose()
 
     def _path(self, request: SmokeRequest, verb: str) -> str:
-        return f"/v2/models/{request.model or self._model}/{verb}"
+        return f"/v2/models/{quote(request.model or self._model, safe='')}/{verb}"
 
     async def _body(self, request: SmokeRequest, streaming: bool) -> dict[str, Any]:
         """Inputs of one element as scalars, which is how the extension writes them.
@@ -244,8 +259,8 @@ class TritonHttpClient:
         A name that is not an input of the model becomes a parameter of the request.
         """
         if self._declared is None:
-            found = (await self.metadata()).get("inputs", ())
-            self._declared = {row["name"]: row["datatype"] for row in found} or PUBLISHED
+            with reading():
+                self._declared = declared_inputs((await self.metadata()).get("inputs"))
         rows = inputs(request, streaming, self._declared)
         body = {name: row[0] if len(row) == 1 else list(row) for name, row in rows.items()}
         named = {"id": request.request_id} if request.request_id else {}

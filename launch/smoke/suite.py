@@ -24,6 +24,7 @@ from .client import (
     SmokeClient,
     SmokeRequest,
     healthy,
+    reading,
 )
 from .health import is_decoupled
 from .results import CheckResult, Outcome
@@ -32,6 +33,8 @@ MOST_EVIDENCE = 4_000  # letters
 
 # One generation of a large model takes seconds; a check has a few of them.
 CHECK_TIMEOUT_S = 120.0
+# What is asked before the checks, where an answer is not needed.
+QUESTION_S = 10.0
 # The few words that tell a slow server from one that hangs, after a check that got no answer.
 PROBE_TIMEOUT_S = 60.0
 SILENT = "not tried, as the server answered nothing any more before"
@@ -51,14 +54,16 @@ def run(
     return asyncio.run(_run(endpoint, on_result, checks))
 
 
-async def clients(endpoint: Endpoint, stack: AsyncExitStack) -> list[SmokeClient]:
-    """One client per transport, closed when the stack is."""
+async def clients(
+    endpoint: Endpoint, stack: AsyncExitStack, timeout_s: float = CHECK_TIMEOUT_S
+) -> list[SmokeClient]:
+    """One client per transport, closed when the stack is; `timeout_s` is for each answer."""
     if endpoint.api == "openai":
         from .http_clients import OpenAIClient
 
-        made: list[SmokeClient] = [OpenAIClient(endpoint, CHECK_TIMEOUT_S)]
+        made: list[SmokeClient] = [OpenAIClient(endpoint, timeout_s)]
     else:
-        made = await _triton_clients(endpoint)
+        made = await _triton_clients(endpoint, timeout_s)
     for client in made:
         stack.push_async_callback(client.close)
     return made
@@ -95,8 +100,9 @@ async def _run_check(
 
 async def _answers(client: SmokeClient) -> bool:
     try:
-        async with asyncio.timeout(PROBE_TIMEOUT_S):
-            await healthy(client)
+        with reading():
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await healthy(client)
     except TimeoutError:
         return False
     except (CheckFailure, RequestRejected):
@@ -113,10 +119,11 @@ async def _outcome(
     if is_silent:
         return wrong, SILENT
     try:
-        async with asyncio.timeout(CHECK_TIMEOUT_S):
-            evidence = await check.function(client, endpoint)
-            if check.negative:
-                await healthy(client)
+        with reading():
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                evidence = await check.function(client, endpoint)
+                if check.negative:
+                    await healthy(client)
     except NotSupported as reason:
         return "skipped", str(reason)
     except Inconclusive as reason:
@@ -127,21 +134,18 @@ async def _outcome(
         return wrong, f"a valid request was rejected: {rejection}"
     except TimeoutError:
         return wrong, f"no answer after {CHECK_TIMEOUT_S:.0f} s"
-    except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-        # What a check reads may have any form, where anything may answer.
-        return wrong, f"an answer of another form: {type(error).__name__}: {error}"[:300]
     return "passed", evidence
 
 
-async def _triton_clients(endpoint: Endpoint) -> list[SmokeClient]:
+async def _triton_clients(endpoint: Endpoint, timeout_s: float) -> list[SmokeClient]:
     from .http_clients import TritonHttpClient
     from .triton_grpc import TritonGrpcClient
 
     made: list[SmokeClient] = []
     if endpoint.grpc:
-        made.append(TritonGrpcClient(endpoint, CHECK_TIMEOUT_S))
+        made.append(TritonGrpcClient(endpoint, timeout_s))
     if endpoint.url:
-        made.append(TritonHttpClient(endpoint, CHECK_TIMEOUT_S))
+        made.append(TritonHttpClient(endpoint, timeout_s))
     streams = await _streams(endpoint, made[0])
     for client in made:
         client.streams = streams
@@ -151,8 +155,10 @@ async def _triton_clients(endpoint: Endpoint) -> list[SmokeClient]:
 async def _streams(endpoint: Endpoint, client: SmokeClient) -> bool:
     """Whether the model is decoupled: by its own word, else by the bundle's, else it is."""
     try:
-        return is_decoupled(await client.config())
-    except (CheckFailure, RequestRejected):
+        with reading():
+            async with asyncio.timeout(QUESTION_S):
+                return is_decoupled(await client.config())
+    except (CheckFailure, RequestRejected, TimeoutError):
         return bool(endpoint.options.get("triton_config", {}).get("decoupled", True))
 
 
@@ -198,10 +204,13 @@ async def _stream(client: SmokeClient, begun: asyncio.Event) -> str:
         return ""
     last: Completion | None = None
     try:
-        async with aclosing(client.stream(LONG)) as parts:
-            async for part in parts:
-                begun.set()
-                last = part if part.finish_reason else last
+        with reading():
+            async with asyncio.timeout(CHECK_TIMEOUT_S), aclosing(client.stream(LONG)) as parts:
+                async for part in parts:
+                    begun.set()
+                    last = part if part.finish_reason else last
+    except TimeoutError:
+        return f"the stream has not ended after {CHECK_TIMEOUT_S:.0f} s"
     except (CheckFailure, RequestRejected) as error:
         return f"the stream was cut off: {error}"
     finally:

@@ -18,7 +18,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from ..endpoint import Endpoint
 from .client import CheckFailure, Completion, NotSupported, RequestRejected, SmokeRequest
-from .triton_tensors import PUBLISHED, datatype, inputs, packed, read_outputs, unpacked
+from .triton_tensors import datatype, declared_inputs, inputs, packed, read_outputs, unpacked
 
 # A harmless method of each API that may be restricted.
 RESTRICTED_METHODS = {
@@ -162,8 +162,7 @@ class TritonGrpcClient:
 
     async def _message(self, request: SmokeRequest, streaming: bool) -> Any:
         if self._declared is None:
-            found = (await self.metadata()).get("inputs", ())
-            self._declared = {row["name"]: row["datatype"] for row in found} or PUBLISHED
+            self._declared = declared_inputs((await self.metadata()).get("inputs"))
         model = request.model or self._model
         message = service_pb2.ModelInferRequest(model_name=model, id=request.request_id)
         message.parameters["triton_enable_empty_final_response"].bool_param = self.streams

@@ -50,6 +50,14 @@ COUNTED = ("return_num_input_tokens", "return_num_output_tokens")
 COUNTS = {"prompt_tokens": "num_input_tokens", "completion_tokens": "num_output_tokens"}
 
 
+def declared_inputs(rows: Sequence[Mapping[str, Any]] | None) -> dict[str, str]:
+    """The datatype of each input that a model's metadata lists, else those of the published model.
+
+    What has no name and datatype is a `LookupError` or `TypeError`.
+    """
+    return {str(row["name"]): str(row["datatype"]) for row in rows or ()} or dict(PUBLISHED)
+
+
 def inputs(
     request: SmokeRequest, streaming: bool, declared: Mapping[str, str]
 ) -> dict[str, Sequence[Any]]:
@@ -111,9 +119,10 @@ def read_outputs(
 
 def datatype(name: str, values: Sequence[Any], declared: Mapping[str, str]) -> str:
     """As the model declares it; a value of another type is sent as what it is."""
-    wanted, kind = declared.get(name), type(values[0])
-    fits = wanted is not None and PYTHON_TYPES.get(wanted, float) is kind
-    return wanted if wanted is not None and fits else DATATYPES[kind]
+    wanted, kind = declared.get(name, ""), type(values[0])
+    is_known = wanted in FORMATS or wanted == "BYTES"
+    fits = is_known and PYTHON_TYPES.get(wanted, float) is kind
+    return wanted if fits else DATATYPES[kind]
 
 
 def packed(datatype: str, values: Sequence[Any]) -> bytes:

@@ -23,7 +23,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from builder import pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
-from launch import access, dummy_credentials, endpoint, ready, target
+from launch import access, discovery, dummy_credentials, endpoint, ready, target
 from launch.access import ClientFiles
 from launch.bench import server_metrics, system_under_test
 from launch.cli.main import main
@@ -229,7 +229,7 @@ def test_a_key_is_shown_as_servers_of_openai_want_it(
         assert main(["smoke", url]) == 6
         assert capsys.readouterr().err.count("give the server's key in a file with --key-file") == 1
         shown = access.read({}, ClientFiles(key_file=tmp_path / "key"), None)
-        given = endpoint.identified(endpoint.from_url(url, shown), url)
+        given = discovery.identified(endpoint.from_url(url, shown), url)
         assert (given.server, given.positions) == ("vllm_serve", 512)
         assert system_under_test.reported(given) == ("0.32.0", "served")
         assert asyncio.run(metrics.engine_version(given)) == "0.32.0"

@@ -20,7 +20,7 @@ import pytest
 from builder import pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
-from launch import endpoint, engine, serving, target, triton
+from launch import discovery, endpoint, engine, serving, target, triton
 from launch.run import create
 
 
@@ -299,7 +299,7 @@ OPENAI, KSERVE = "/health", "/v2/health/live"
 def test_a_server_is_what_answers_whatever_its_url_says(path: str, scheme: str, kind: str) -> None:
     with answering(path) as address:
         url = f"{scheme}://{address}"
-        found = endpoint.identified(endpoint.from_url(url), url)
+        found = discovery.identified(endpoint.from_url(url), url)
     assert (found.server, found.url) == (kind, f"http://{address}")
     if scheme == "http":
         assert found.grpc is None  # nobody listens there
@@ -322,7 +322,7 @@ def test_servers_of_one_protocol_are_told_by_whose_models_they_list(
 ) -> None:
     with answering(OPENAI, models=models) as address:
         url = f"http://{address}"
-        found = endpoint.identified(endpoint.from_url(url), url)
+        found = discovery.identified(endpoint.from_url(url), url)
     assert (found.server, found.positions) == (kind, positions)
 
 
@@ -357,14 +357,14 @@ def test_options_are_known_by_the_same_words_whatever_the_engine(tmp_path: Path)
 def test_the_only_model_that_is_ready_needs_no_name(index: list[str], url: str, model: str) -> None:
     with answering(KSERVE, index=index) as address:
         text = url.format(address)
-        assert endpoint.identified(endpoint.from_url(text), text).model == model
+        assert discovery.identified(endpoint.from_url(text), text).model == model
 
 
 def test_one_of_several_models_must_be_named() -> None:
     with answering(KSERVE, index=["a", "b"]) as address:
         url = f"triton://{address}"
         with pytest.raises(BadInput, match=r"has 2 models ready: a, b; name one: .*model=a"):
-            endpoint.identified(endpoint.from_url(url), url)
+            discovery.identified(endpoint.from_url(url), url)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_what_answers_without_an_index_of_models_is_no_triton(body: str) -> None
     with answering(KSERVE, body=body) as address:
         url = f"triton://{address}"
         with pytest.raises(BadInput, match="answers with something else than the models of"):
-            endpoint.identified(endpoint.from_url(url), url)
+            discovery.identified(endpoint.from_url(url), url)
 
 
 def test_a_bundle_names_its_servers(bundle: Bundle) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,8 @@ from urllib.parse import urlsplit
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
-from builder.files import parse_json
 
+from ...answers import MAX_VALUES, read_json
 from ...endpoint import Endpoint
 from ..request import Failure, FailureKind, RequestRecord
 from .connection import PREPARE_TIMEOUT_S, Connector, Exchange, Malformed
@@ -26,6 +27,10 @@ MAX_HEAD_BYTES = 1 << 20
 HEAD_END = b"\r\n\r\n"
 LAST_CHUNK = b"\r\n0\r\n\r\n"  # with the end of the chunk before it
 FIELD = b"data: "
+MOST_DIGITS = 18  # of the length of a body
+CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;|$)")
+MOST_CHUNKS = 1_000_000  # a token has one, of which an answer may have a quarter of it
+LONG_EVENT_BYTES = 1 << 16  # whose values are counted before they are read
 SLICE = 128  # events that are read between two looks at what arrives
 EVENT = re.compile(rb"^data: ?([^\r\n]*)\r?\n", re.MULTILINE)
 _read_json = json.JSONDecoder().raw_decode
@@ -76,23 +81,26 @@ class HttpExchange(Exchange):
         """The arrival of every event's last byte, and its data. One that was cut is left out."""
         parts, arrivals = self.parts, self.arrivals
         part, end = 0, len(parts[0]) if parts else 0
-        rest = b""
+        begun = bytearray()  # of a line that is not whole yet
         for piece, raw_end in self._pieces():
-            if not rest and piece.startswith(FIELD) and piece.find(b"\n") == len(piece) - 2:
+            if not begun and piece.startswith(FIELD) and piece.find(b"\n") == len(piece) - 2:
                 # One whole event, as most pieces are.
                 while end < raw_end:
                     part += 1
                     end += len(parts[part])
                 yield arrivals[part], piece[len(FIELD) : -2]
                 continue
-            data, used = rest + piece, 0
-            for event in EVENT.finditer(data):
-                used = event.end()
-                while end < raw_end - len(data) + used:
+            begun += piece
+            if not (size := begun.rfind(b"\n", -len(piece)) + 1 if piece else 0):
+                continue
+            raw_start = raw_end - len(begun)
+            lines = bytes(begun[:size])
+            del begun[:size]
+            for event in EVENT.finditer(lines):
+                while end < raw_start + event.end():
                     part += 1
                     end += len(parts[part])
                 yield arrivals[part], event[1]
-            rest = data[used:].lstrip(b"\r\n")
 
     def _pieces(self) -> Iterator[tuple[bytes, int]]:
         """The body as it was sent, each piece with the offset of its end. What was cut of a chunk
@@ -108,12 +116,14 @@ class HttpExchange(Exchange):
         yield raw[found.end : end], min(end, len(raw))
 
     def _chunks(self, raw: bytes, at: int) -> Iterator[tuple[bytes, int]]:
-        while (line_end := raw.find(b"\r\n", at)) >= 0:
-            try:
-                size = int(raw[at:line_end].partition(b";")[0], 16)
-            except ValueError:
-                raise Malformed(f"a chunk begins with {raw[at : at + 40]!r}") from None
-            if not size:
+        for number in itertools.count(1):
+            if (line_end := raw.find(b"\r\n", at)) < 0:
+                return
+            if not (line := CHUNK_SIZE.match(raw, at, line_end)):
+                raise Malformed(f"a chunk begins with {raw[at : at + 40]!r}")
+            if number > MOST_CHUNKS:
+                raise Malformed(f"it came in more than {MOST_CHUNKS:,} chunks")
+            if not (size := int(line[1], 16)):
                 self.is_whole = True
                 return
             at = line_end + 2 + size
@@ -160,7 +170,7 @@ async def document(server: Connector, path: str, headers: Mapping[str, str]) -> 
     what = "no JSON object"
     async with server.exchange(exchange, PREPARE_TIMEOUT_S) as failure:
         try:
-            found = parse_json(exchange.body())
+            found = read_json(exchange.body())
             failure = failure or exchange.failure()
             if failure is None and isinstance(found, dict):
                 return found
@@ -198,7 +208,7 @@ def head(raw: bytes) -> Head | None:
 
 def _length(headers: Mapping[str, str]) -> int | None:
     text = headers.get("content-length")
-    if text is not None and not text.isdecimal():
+    if text is not None and not (text.isdecimal() and len(text) <= MOST_DIGITS):
         raise Malformed(f"content-length is {text[:40]!r}")
     return None if text is None else int(text)
 
@@ -249,7 +259,7 @@ async def send(
                 events = await _read(exchange, transcript)
             failure = failure or exchange.failure()
             if failure is None and not events:
-                transcript.event(exchange.ended_ns, exchange.body())
+                transcript.take(exchange.ended_ns, exchange.body())
         except Malformed as error:
             transcript.fail("malformed", str(error))
         transcript.end()
@@ -261,7 +271,7 @@ async def _read(exchange: HttpExchange, transcript: Transcript) -> int:
     """How many events there were."""
     events = 0
     for arrived_ns, data in exchange.events():
-        transcript.event(arrived_ns, data)
+        transcript.take(arrived_ns, data)
         events += 1
         if not events % SLICE:
             await asyncio.sleep(0)
@@ -270,6 +280,9 @@ async def _read(exchange: HttpExchange, transcript: Transcript) -> int:
 
 def event_object(data: bytes, transcript: Transcript) -> dict[str, Any] | None:
     """The JSON object of an event. What is none, or is an error, fails the transcript."""
+    if len(data) > LONG_EVENT_BYTES and sum(map(data.count, b"[{,:")) > MAX_VALUES:
+        transcript.fail("malformed", f"an event of more than {MAX_VALUES:,} values")
+        return None
     try:
         found = _read_json(data.decode("utf-8"))[0]
     except (ValueError, RecursionError):

@@ -114,6 +114,8 @@ class Http2Exchange(Exchange):
             end = one.end
             self._react(one)
         self._unread = raw[end:]
+        if len(self._unread) > HEAD_BYTES + FRAME_BYTES:  # no peer was allowed more
+            self._lose(OSError(f"a frame had more than {FRAME_BYTES} bytes"))
 
     def _react(self, one: Frame) -> None:
         if one.kind == RESET or (one.kind in (DATA, HEADERS) and one.flags & END_STREAM):

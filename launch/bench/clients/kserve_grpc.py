@@ -20,12 +20,14 @@ from google.protobuf.message import DecodeError
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
+from ...answers import OTHER_FORMS
 from ...endpoint import Endpoint
 from ...smoke.client import NotSupported
 from ...smoke.triton_tensors import FORMATS, PUBLISHED, datatype, packed
 from ..request import Failure, FailureKind, LoadRequest, RequestRecord
 from .connection import PREPARE_TIMEOUT_S, Connector, Malformed
 from .http2 import Http2Exchange
+from .transcript import MOST_LETTERS
 from .triton import TritonTranscript, tensors
 
 SERVICE = "inference.GRPCInferenceService"
@@ -33,12 +35,13 @@ SLICE = 128  # messages that are read between two looks at what arrives
 FINAL, EMPTY_FINAL = "triton_final_response", "triton_enable_empty_final_response"
 PREFIX = struct.Struct(">?I")  # of a message: whether it is compressed, and its length
 # By their numbers.
-STATUSES = (
+_NAMES = (
     *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND"),
     *("ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION"),
     *("ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"),
     "UNAUTHENTICATED",
 )
+STATUSES = {str(number): name for number, name in enumerate(_NAMES)}
 # Triton rejects as UNAVAILABLE what a full queue cannot take.
 BUSY = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
 REFUSED_STREAM = 7  # of HTTP/2: nothing of the request was done
@@ -121,7 +124,7 @@ class GrpcClient:
             try:
                 for _, answer in messages(exchange):
                     found.ParseFromString(answer)
-            except Malformed as error:
+            except (Malformed, DecodeError) as error:
                 failure = Failure("malformed", str(error))
         if failure := failure or _failure(exchange, False):
             raise NotReady(Diagnostic(f"grpc://{self._address}", failure.message))
@@ -174,18 +177,18 @@ class GrpcClient:
 
 def messages(exchange: Http2Exchange) -> Iterator[tuple[int, bytes]]:
     """Each one with the arrival of its last byte. Raises `Malformed`."""
-    rest = b""
+    begun = bytearray()
     for arrived_ns, data in exchange.data():
-        rest = rest + data if rest else data
-        while len(rest) >= PREFIX.size:
-            compressed, length = PREFIX.unpack_from(rest)
+        begun += data
+        while len(begun) >= PREFIX.size:
+            compressed, length = PREFIX.unpack_from(begun)
             if compressed:
                 raise Malformed("a message is compressed, which was not asked for")
             end = PREFIX.size + length
-            if len(rest) < end:
+            if len(begun) < end:
                 break
-            yield arrived_ns, rest[PREFIX.size : end]
-            rest = rest[end:]
+            yield arrived_ns, bytes(begun[PREFIX.size : end])
+            del begun[:end]
 
 
 async def _read(exchange: Http2Exchange, transcript: TritonTranscript) -> bool:
@@ -194,8 +197,8 @@ async def _read(exchange: Http2Exchange, transcript: TritonTranscript) -> bool:
     for number, (arrived_ns, message) in enumerate(messages(exchange), 1):
         try:
             _read_message(arrived_ns, message, transcript)
-        except (ValueError, struct.error, DecodeError) as exception:
-            transcript.fail("malformed", str(exception))
+        except (*OTHER_FORMS, DecodeError) as exception:
+            transcript.fail("malformed", str(exception)[:MOST_LETTERS])
         if not number % SLICE:
             await asyncio.sleep(0)
     return number > 0
@@ -235,8 +238,7 @@ def _failure(exchange: Http2Exchange, began: bool) -> Failure | None:
         return Failure("unavailable" if refused else "cut", what, retryable=True)
     if number == "0":
         return None
-    known = number.isdecimal() and int(number) < len(STATUSES)
-    status = STATUSES[int(number)] if known else number
+    status = STATUSES.get(number, number)
     said = f"{status}: {unquote(exchange.fields.get('grpc-message', ''))}"[:300]
     if status == "DEADLINE_EXCEEDED":
         return Failure("timeout", said)

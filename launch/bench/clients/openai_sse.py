@@ -9,10 +9,11 @@ from typing import Any
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 
+from ...answers import model_name
 from ...endpoint import Endpoint
 from ..request import LoadRequest, RequestRecord
 from . import http1
-from .transcript import Transcript, whole
+from .transcript import Transcript, mapping_of, number, text_of, whole
 
 DONE = b"[DONE]"
 # Where a delta of a chat holds output besides `content`.
@@ -33,8 +34,8 @@ class OpenAILoadClient:
         if self._model is None:
             found = await http1.document(self._server, "/v1/models", self._headers)
             try:
-                self._model = str(found["data"][0]["id"])
-            except (KeyError, IndexError, TypeError):
+                self._model = model_name(found["data"][0]["id"])
+            except (KeyError, IndexError, TypeError, ValueError):
                 where = f"{self._server.url}/v1/models"
                 raise NotReady(Diagnostic(where, "has no model")) from None
 
@@ -81,7 +82,7 @@ class OpenAITranscript(Transcript):
     def __init__(self, request: LoadRequest) -> None:
         super().__init__(request)
         self._done = False
-        self._usage: Mapping[str, Any] = {}
+        self._is_counted = False
         self._ids = 0
         # A chunk with a text and nothing else, before the last one.
         self._plain = http1.EventPattern()
@@ -95,8 +96,9 @@ class OpenAITranscript(Transcript):
             self._done = True
             self.is_final = self.finish_reason is not None
         elif (chunk := http1.event_object(data, self)) is not None:
-            if usage := chunk.get("usage"):
-                self._usage = usage
+            if usage := mapping_of(chunk.get("usage")):
+                _count(usage, self)
+                self._is_counted = True
             if choices := chunk.get("choices"):
                 text = self._choice(arrived_ns, choices[0], usage)
                 if text and not (usage or self._ids or self.finish_reason):
@@ -105,31 +107,27 @@ class OpenAITranscript(Transcript):
                 self.fail("malformed", f"no completion: {data[:80]!r}")
 
     def end(self) -> None:
-        if self._usage:
-            _count(self._usage, self)
-        elif self._ids:
+        if self._ids and not self._is_counted:
             self.output_tokens, self.count_source = self._ids, "token_ids"
 
-    def _choice(
-        self, arrived_ns: int, choice: dict[str, Any], usage: Mapping[str, Any] | None
-    ) -> str:
+    def _choice(self, arrived_ns: int, choice: dict[str, Any], usage: Mapping[str, Any]) -> str:
         """The text of a chunk."""
         if self.finish_reason is not None:
             self.fail("overrun", f"after the final chunk came {str(choice)[:80]}")
             return ""
-        text = choice.get("text")
-        if text is None:
-            delta = choice.get("delta") or {}
-            text = delta.get("content") or _said(delta)
+        text = text_of(choice.get("text"))
+        if choice.get("text") is None:
+            delta = mapping_of(choice.get("delta"))
+            text = text_of(delta.get("content")) or _said(delta)
         if ids := choice.get("token_ids"):
             self._ids += len(ids)
         so_far = whole(usage.get("completion_tokens")) if usage else self._ids or None
         self.messages.append((arrived_ns, text, so_far))
-        if reason := choice.get("finish_reason"):
+        if reason := text_of(choice.get("finish_reason")):
             self.finish_reason = reason
-            if (steps := choice.get("avg_decoded_tokens_per_iter")) is not None:
-                self.server["tokens_per_step"] = float(steps)
-        return str(text)
+            if (steps := number(choice.get("avg_decoded_tokens_per_iter"))) is not None:
+                self.server["tokens_per_step"] = steps
+        return text
 
 
 def _said(delta: Mapping[str, Any]) -> str:
@@ -139,8 +137,8 @@ def _said(delta: Mapping[str, Any]) -> str:
 
 
 def _count(usage: Mapping[str, Any], transcript: Transcript) -> None:
-    prompt = usage.get("prompt_tokens_details") or {}
-    output = usage.get("completion_tokens_details") or {}
+    prompt = mapping_of(usage.get("prompt_tokens_details"))
+    output = mapping_of(usage.get("completion_tokens_details"))
     transcript.prompt_tokens = whole(usage.get("prompt_tokens"))
     transcript.output_tokens = whole(usage.get("completion_tokens"))
     transcript.count_source = "usage"

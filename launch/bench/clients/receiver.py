@@ -98,7 +98,8 @@ class Receiver(selectors.EpollSelector):
                     events = selectors.EVENT_WRITE if mask & ~select.EPOLLIN else 0
                     events |= selectors.EVENT_READ if mask & ~select.EPOLLOUT else 0
                     ready.append((key, events & key.events))
-            if ready or ended or not fired or timeout == 0:
+            is_over = deadline is not None and time.monotonic() >= deadline
+            if ready or ended or not fired or is_over:  # timers wait for it
                 return ready
             if NAP_S and (deadline is None or deadline - time.monotonic() > NAP_S):
                 time.sleep(NAP_S)

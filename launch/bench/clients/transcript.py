@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Mapping
 from typing import Any
 
+from ...answers import OTHER_FORMS
 from ..request import CountSource, Failure, FailureKind, LoadRequest, RequestRecord
 
+MOST_LETTERS = 300  # of what is said of an event
 MOST_TOKENS = 10**9  # of a request, beyond which a count is none
 
 
@@ -31,8 +35,16 @@ class Transcript:
         self.cached_tokens: int | None = None
         self.server: dict[str, float] = {}
 
+    def take(self, arrived_ns: int, data: bytes) -> None:
+        """Takes one event of the stream. One of another form than the API's fails the request."""
+        try:
+            self.event(arrived_ns, data)
+        except OTHER_FORMS as error:
+            what = f"an event of another form: {type(error).__name__}: {error}"
+            self.fail("malformed", what[:MOST_LETTERS])
+
     def event(self, arrived_ns: int, data: bytes) -> None:
-        """Takes one event of the stream."""
+        """Reads one event, which may have any form."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -127,6 +139,29 @@ class Transcript:
         elif count > request.max_tokens or (request.ignore_eos and count != request.max_tokens):
             due = "are due" if request.ignore_eos else "may come"
             self.fail("wrong_count", f"{count} tokens came, {request.max_tokens} {due}")
+
+
+def text_of(value: Any) -> str:
+    """Raises `TypeError` for anything else than a text or nothing."""
+    if not isinstance(value, str | None):
+        raise TypeError(f"{str(value)[:40]} is no text")
+    return value or ""
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """Raises `TypeError` for anything else than an object or nothing."""
+    if not isinstance(value, Mapping | None):
+        raise TypeError(f"{str(value)[:40]} is no object")
+    return value or {}
+
+
+def number(value: Any) -> float | None:
+    """As servers tell it, which may be as text; `None` for anything else and what is not finite."""
+    try:
+        found = None if isinstance(value, bool) or value is None else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if found is not None and math.isfinite(found) else None
 
 
 def whole(value: Any) -> int | None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from builder.diagnostics import Diagnostic
-from builder.errors import BadInput
+from builder.errors import BadInput, NotReady
 
 from ...endpoint import Endpoint
 from ...smoke.client import NotSupported, SmokeRequest
-from ...smoke.triton_tensors import METRICS, PUBLISHED, inputs
+from ...smoke.triton_tensors import METRICS, declared_inputs, inputs
 from ..request import LoadRequest, RequestRecord
 from . import http1
-from .transcript import Transcript, whole
+from .transcript import Transcript, number, whole
 
 TEXT, REASON = "text_output", "finish_reason"
 INPUT_COUNT, OUTPUT_COUNT, IDS = "num_input_tokens", "num_output_tokens", "output_ids"
@@ -31,20 +32,24 @@ class GenerateStreamClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self._server = http1.connector(endpoint)
         self._headers = endpoint.access.http_headers
-        self._model = endpoint.model or endpoint.record.default_model or ""
+        model = endpoint.model or endpoint.record.default_model or ""
+        self._place = f"/v2/models/{quote(model, safe='')}"
         self._declared: dict[str, str] | None = None
 
     async def prepare(self) -> None:
         """Raises `NotReady` where the model is not served."""
         await self._server.prepare()
-        found = await http1.document(self._server, f"/v2/models/{self._model}", self._headers)
-        rows = found.get("inputs") or ()
-        self._declared = {row["name"]: row["datatype"] for row in rows} or dict(PUBLISHED)
+        found = await http1.document(self._server, self._place, self._headers)
+        try:
+            self._declared = declared_inputs(found.get("inputs"))
+        except (LookupError, TypeError):
+            where = f"{self._server.url}{self._place}"
+            raise NotReady(Diagnostic(where, "lists no inputs of a model")) from None
 
     async def send(self, request: LoadRequest) -> RequestRecord:
         if self._declared is None:
             await self.prepare()
-        path = f"/v2/models/{self._model}/generate_stream"
+        path = f"{self._place}/generate_stream"
         body = self._body(request)
         return await http1.send(self._server, path, self._headers, body, TritonTranscript(request))
 
@@ -53,7 +58,7 @@ class GenerateStreamClient:
         try:
             rows = tensors(request, self._declared or {})
         except NotSupported as error:
-            raise BadInput(Diagnostic(self._model, str(error))) from None
+            raise BadInput(Diagnostic(self._place, str(error))) from None
         body = {name: row[0] if len(row) == 1 else list(row) for name, row in rows.items()}
         return json.dumps(body).encode()
 
@@ -111,17 +116,10 @@ class TritonTranscript(Transcript):
         if (prompt := whole(_first(values.get(INPUT_COUNT)))) is not None:
             self.prompt_tokens = prompt
         for name, value in values.items():
-            if name not in ORDINARY and (number := _number(_first(value))) is not None:
-                self.server[name] = number
+            if name not in ORDINARY and (found := number(_first(value))) is not None:
+                self.server[name] = found
 
 
 def _first(value: Any) -> Any:
     """Of an output with an element per choice, that of the only choice."""
     return (value[0] if value else None) if isinstance(value, list) else value
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return None if isinstance(value, bool) or value is None else float(value)
-    except (TypeError, ValueError):
-        return None
