@@ -192,6 +192,22 @@ def test_a_submission_gets_no_options_of_the_shell(
     assert not {"SBATCH_PARTITION", "SLURM_TIME_FORMAT", "SLURM_NTASKS", "SLURM_JOB_ID"} & set(seen)
 
 
+# What people set for their own lists and commands; a job that was submitted by hand has it all.
+OF_A_SHELL = ("SLURM_CLUSTERS", "SLURM_EXIT_ERROR", "SLURM_BITSTR_LEN", "SCONTROL_ALL")
+OF_A_SHELL += ("SQUEUE_STATES", "SINFO_FORMAT", "SBATCH_CLUSTERS", "SCANCEL_STATE")
+
+
+@pytest.mark.parametrize("name", OF_A_SHELL)
+def test_no_command_and_no_step_asks_what_the_shell_would(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "other")
+    cluster = commands(squeue=f"env >{tmp_path}/seen")
+    cluster.command("squeue")
+    assert f"{name}=" not in (tmp_path / "seen").read_text()
+    assert name not in cluster.environment()
+
+
 OWN = "/bundle/slurm/serve.sbatch"
 
 

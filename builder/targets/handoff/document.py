@@ -17,6 +17,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 
+from ...diagnostics import printable
 from ...render import html
 
 # What has a meaning anywhere in a line, and what has one at its beginning.
@@ -91,12 +92,16 @@ def plain(text: object) -> Text:
     """Text without a meaning; an underscore inside a word has none anyway."""
     if isinstance(text, Text):
         return text
-    escaped = _ANYWHERE.sub(r"\\\1", re.sub(r"\s+", " ", str(text)))
+    escaped = _ANYWHERE.sub(r"\\\1", _one_line(text))
     return Text(_INSIDE_A_WORD.sub("_", escaped))
 
 
+def _one_line(text: object) -> str:
+    return printable(re.sub(r"\s+", " ", str(text)))
+
+
 def code(text: object) -> Text:
-    words = re.sub(r"\s+", " ", str(text)).strip()
+    words = _one_line(text).strip()
     fence = "`" * (_longest_run(words) + 1)
     pad = " " if words.startswith("`") or words.endswith("`") else ""
     return Text(f"{fence}{pad}{words}{pad}{fence}" if words else "")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
+from launch.bench.clients import http1
 from launch.bench.clients.connection import Malformed
 from launch.bench.clients.http1 import HttpExchange, event_object
 from launch.bench.clients.transcript import Transcript
@@ -114,3 +116,64 @@ def test_an_event_that_is_no_object_fails_its_request_alone(data: bytes) -> None
     transcript = Transcript(LoadRequest("Hi", 10))
     assert event_object(data, transcript) is None
     assert transcript.failure and transcript.failure.kind == "malformed"
+
+
+@pytest.mark.parametrize(
+    "size",
+    [*(b"-4", b"-1", b"+5", b"0x5", b"1_0", b" 5", b"", b"f" * 17, b"5 5", b"\xb2", b"5\x00")],
+    ids=repr,
+)
+def test_the_size_of_a_chunk_is_a_number_of_hexadecimal_digits(size: bytes) -> None:
+    raw = HEAD + b"5\r\ndata:\r\n" + size + b"\r\ndata: x\n\n\r\n0\r\n\r\n"
+    with pytest.raises(Malformed, match="a chunk begins with"):
+        list(answer(raw, len(raw)).events())
+
+
+@pytest.mark.parametrize("size", [b"9;name=value", b"9 ", b"009", b"9\t; a"])
+def test_a_chunk_may_have_extensions(size: bytes) -> None:
+    raw = HEAD + size + b"\r\ndata: x\n\n\r\n0\r\n\r\n"
+    assert [data for _, data in answer(raw, len(raw)).events()] == [b"x"]
+
+
+@pytest.mark.parametrize("length", ["9" * 19, "9" * 5000, "-1", "\u0663", "1 2", ""])
+def test_the_length_of_a_body_is_a_number(length: str) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n".encode("latin-1", "replace")
+    with pytest.raises(Malformed, match="content-length"):
+        list(answer(head, len(head)).events())
+
+
+def test_an_event_in_many_chunks_is_read_in_one_pass() -> None:
+    """A million pieces of one line: what was read of it is not read again for each of them."""
+    count = 200_000
+    raw = HEAD + b"1\r\nx\r\n" * count + b"7\r\n\ndata:y\r\n1\r\n\n\r\n0\r\n\r\n"
+    found = answer(raw, len(raw))
+    begun_s = time.process_time()
+    assert [data for _, data in found.events()] == [b"y"]
+    assert time.process_time() - begun_s < 40 * per_chunk_s(count)
+
+
+def per_chunk_s(count: int) -> float:
+    """What so many small events take, each of which has a chunk."""
+    raw = HEAD + b"9\r\ndata: x\n\n\r\n" * count + b"0\r\n\r\n"
+    found = answer(raw, len(raw))
+    begun_s = time.process_time()
+    assert sum(1 for _ in found.events()) == count
+    return time.process_time() - begun_s
+
+
+def test_more_chunks_than_any_answer_has_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "MOST_CHUNKS", 10)
+    raw = HEAD + b"1\r\nx\r\n" * 11
+    with pytest.raises(Malformed, match="more than 10 chunks"):
+        list(answer(raw, len(raw)).events())
+
+
+@pytest.mark.parametrize("count", [1000, http1.LONG_EVENT_BYTES])
+def test_an_event_of_too_many_values_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(http1, "MAX_VALUES", 2000)
+    transcript = Transcript(LoadRequest("Hi"))
+    found = http1.event_object(b'{"a": [' + b"1," * count + b"1]}", transcript)
+    assert (found is None) is (count > 2000)
+    assert (transcript.failure is not None) is (count > 2000)

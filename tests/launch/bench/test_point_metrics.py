@@ -313,6 +313,44 @@ def test_a_point_says_when_its_window_was_to_a_tenth_of_a_millisecond() -> None:
     assert window.seconds == 0.25
 
 
+def test_the_steady_window_is_from_the_second_wave_to_the_last_send() -> None:
+    """By its own words, and by what is counted in it: tokens at its beginning, none at its end."""
+    rows = stream(concurrency=4, waves=5)
+    held = point_metrics.measurement_window(rows, LoadPlan("concurrency", concurrency=4), "steady")
+    assert (held.from_ns, held.to_ns) == (rows[4].sent_ns, rows[-1].sent_ns)
+    assert (held.chosen[0], held.chosen[-1]) == (rows[4], rows[15])
+    said = point(rows, MetricOptions(), concurrency=4)["window"]
+    assert said == {"kind": "steady", "from_s": 0.1, "to_s": 0.4}
+
+
+def test_the_whole_window_is_from_the_first_send_to_the_last_end() -> None:
+    rows = [seen(0, sent_ms=20, tokens=50), seen(1, sent_ms=40)]  # the first one ends last
+    held = point_metrics.measurement_window(rows, LoadPlan("concurrency"), "whole")
+    assert (held.from_ns, held.to_ns) == (rows[0].sent_ns, rows[0].ended_ns + 1)
+    assert point(rows)["window"] == {"kind": "whole", "from_s": 0.0, "to_s": 0.295}
+    assert point(rows)["requests_per_s"] == pytest.approx(2 / 0.295, rel=1e-4)
+
+
+@pytest.mark.parametrize(("ended_ms", "counted"), [(99.999, 0), (100, 1), (199.999, 1), (200, 0)])
+def test_a_request_counts_in_the_window_in_which_it_ended(ended_ms: float, counted: int) -> None:
+    window = point_metrics.Window("steady", 100_000_000, 200_000_000, [])
+    one = seen(ttft_ms=ended_ms, tokens=1)
+    found = point_metrics._throughput([one], window, MetricOptions())
+    assert found["requests_per_s"] == counted * 10
+
+
+@pytest.mark.parametrize(("count", "kind"), [(11, "whole"), (12, "steady"), (13, "steady")])
+def test_three_waves_are_enough(count: int, kind: str) -> None:
+    rows = [seen(n, sent_ms=n) for n in range(count)]
+    assert point(rows, MetricOptions(), concurrency=4)["window"]["kind"] == kind
+
+
+@pytest.mark.parametrize(("count", "in_window"), [(19, 19), (20, 16), (29, 25)])
+def test_an_open_loop_of_twenty_is_long_enough(count: int, in_window: int) -> None:
+    rows = [seen(n, sent_ms=10 * n) for n in range(count)]
+    assert point(rows, MetricOptions(), kind="poisson")["requests"]["in_window"] == in_window
+
+
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_only_a_single_token_has_no_gaps_to_be_within_a_limit(tokens: int) -> None:
     slow = seen(tokens=tokens, itl_ms=500)

@@ -107,7 +107,7 @@ def test_students_quantile_is_that_of_the_tables(freedom: int) -> None:
 
 def test_the_median_of_ten_is_between_the_second_and_the_ninth() -> None:
     """As in tables of the binomial distribution: with 97.9 %, and with 89.1 % between the next."""
-    row = [6.0, 1.0, 9.0, 3.0, 10.0, 5.0, 2.0, 8.0, 4.0, 7.0]
+    row = TEN
     assert samples.effective_size(row) == 10
     # Around a change of nothing, the errors of both sides add up as right angles do.
     below, above = math.log(5.5 / 2), math.log(9 / 5.5)
@@ -120,3 +120,65 @@ def test_a_quantile_is_interpolated_as_in_a_result() -> None:
     for percent in (50, 90):
         expected = statistics.quantiles(rising, n=100, method="inclusive")[percent - 1]
         assert samples.estimate(rising, percent / 100) == pytest.approx(expected)
+
+
+TEN = [6.0, 1.0, 9.0, 3.0, 10.0, 5.0, 2.0, 8.0, 4.0, 7.0]  # none of which tells of the next
+
+
+def half_width(row: list[float]) -> float:
+    """Of the interval of the mean, relative to it."""
+    found = samples._of_mean(row)
+    assert found is not None
+    mean = statistics.fmean(row)
+    assert math.log(found[1] / mean) == pytest.approx(math.log(mean / found[0]))
+    return math.log(found[1] / mean)
+
+
+def test_the_mean_of_ten_has_nine_degrees_of_freedom() -> None:
+    """Student's quantile is 2.262157 in the tables, and the samples' deviation 3.02765."""
+    assert samples.effective_size(TEN) == 10
+    assert half_width(TEN) == pytest.approx(2.262157 * 3.02765 / math.sqrt(10) / 5.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(("size", "quantile"), [(6, 2.570582), (11, 2.228139), (18, 2.109816)])
+def test_samples_that_depend_on_each_other_are_as_many_as_they_tell_of(
+    monkeypatch: pytest.MonkeyPatch, size: float, quantile: float
+) -> None:
+    """Both in the error of the mean and in its degrees of freedom."""
+    row = TEN * 4
+    monkeypatch.setattr(samples, "effective_size", lambda _: float(size))
+    expected = quantile * statistics.stdev(row) / math.sqrt(size) / 5.5
+    assert half_width(row) == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize(("size", "has_one"), [(5.99, False), (6.0, True)])
+def test_six_samples_are_enough_for_a_mean(
+    monkeypatch: pytest.MonkeyPatch, size: float, has_one: bool
+) -> None:
+    monkeypatch.setattr(samples, "effective_size", lambda _: size)
+    assert (samples._of_mean(TEN) is not None) is has_one
+
+
+@pytest.mark.parametrize(
+    ("size", "bounds"), [(6.0, (4, 24)), (6.9, (4, 24)), (12.0, (6, 20)), (24.0, (7, 18))]
+)
+def test_a_median_of_dependent_samples_lies_between_ranks_of_fewer(
+    monkeypatch: pytest.MonkeyPatch, size: float, bounds: tuple[float, float]
+) -> None:
+    """As in tables: the first and the sixth of 6, the third and the tenth of 12, the seventh and
+    the eighteenth of 24; each at its share of the 24 that there are."""
+    monkeypatch.setattr(samples, "effective_size", lambda _: size)
+    assert samples._of_quantile([float(n) for n in range(1, 25)], 0.5) == bounds
+
+
+@pytest.mark.parametrize(
+    ("share", "items", "low", "high"),
+    [(0.0, 10, 0.0, 0.2775), (0.9, 10, 0.5958, 0.9821), (0.5, 1000, 0.4691, 0.5309)],
+)
+def test_a_share_has_wilsons_interval(share: float, items: int, low: float, high: float) -> None:
+    assert samples.wilson(share, items) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_the_errors_of_a_difference_add_up_as_right_angles_do() -> None:
+    low, high = samples.difference((1, 3), (4, 8), (2, 5))
+    assert (low, high) == pytest.approx((3 - math.hypot(1, 1), 3 + math.hypot(3, 1)))

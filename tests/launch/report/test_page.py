@@ -257,6 +257,18 @@ def test_hostile_text_in_the_data_is_only_text(opened: Opened, written: Written,
     assert window.locator("script").count() == 1
 
 
+@pytest.mark.parametrize(
+    "letter",
+    [*"\u202e\u2066\u200b\u200f\ufeff\xad\x1b\x7f\x9b\r\x00\u2028", "\ud800", "\U000e0041"],
+    ids=ascii,
+)
+def test_no_letter_turns_or_hides_the_text_of_a_page(written: Written, letter: str) -> None:
+    document = _replaced(samples.bench(points=[samples.point(1, failed=1)]), f"a{letter}b")
+    content = written(document, document).read_bytes().decode("utf-8")
+    assert letter not in content
+    assert f"a\\u{ord(letter):04x}b" in content
+
+
 def test_the_browser_runs_no_other_script_and_style(opened: Opened, session_page: PageOf) -> None:
     """Whatever gets into the page: the policy knows the page's own by their digests."""
     file = session_page("one")

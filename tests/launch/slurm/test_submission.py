@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builder.errors import BadInput, DamagedBundle
-from launch.slurm import submission
+from launch.slurm import scheduler, submission
 from supervisor import state
 from tests.launch.slurm.conftest import TIMES, MakeBundle
 from tests.slurm.service import server
@@ -149,6 +149,7 @@ def test_a_state_folder_that_takes_no_files_is_named(
         *((name, False) for name in ("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "NVIDIA_API_KEY")),
         *((name, False) for name in ("EDITOR", "SSH_AUTH_SOCK", "LD_PRELOAD", "BASH_ENV")),
         *((name, False) for name in ("SLURM_JOB_ID", "SBATCH_PARTITION", state.PREDECESSOR)),
+        *((name, False) for name in ("SLURM_CLUSTERS", "SLURM_EXIT_ERROR", "SCONTROL_ALL")),
     ],
 )
 def test_a_job_gets_what_servers_need_of_the_environment_and_no_more(
@@ -156,6 +157,15 @@ def test_a_job_gets_what_servers_need_of_the_environment_and_no_more(
 ) -> None:
     monkeypatch.setenv(name, "theirs")
     assert (order.environment.get(name) == "theirs") is is_handed_over
+
+
+def test_options_of_this_environment_that_no_job_gets_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("SBATCH_PARTITION", "SLURM_CLUSTERS"):
+        monkeypatch.setenv(name, "other")
+    assert {"SBATCH_PARTITION", "SLURM_CLUSTERS"} <= set(scheduler.ignored_options())
+    assert "SLURM_CLUSTERS" not in scheduler.environment()
 
 
 def test_an_operators_variable_reaches_the_job(order: submission.Submission) -> None:
