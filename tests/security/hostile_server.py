@@ -37,8 +37,10 @@ HEADERS: tuple[bytes, ...] = (
     *(b"Date: \x80", b'Alt-Svc: h3=":1"', b"WWW-Authenticate: x", b"Trailer: Content-Length"),
     *(b"X: " + b"y" * 30_000, b"\xe2\x80\xae: a", b'Content-Type: \xff/\xff; charset="', b"A:"),
 )
-STATUSES = (b"100", b"101", b"103", b"199", b"204", b"206", b"301", b"304", b"308", b"401")
-STATUSES += (b"403", b"404", b"418", b"429", b"500", b"503", b"599", b"999", b"20", b"2000", b"x")
+STATUSES = (
+    *(b"100", b"101", b"103", b"199", b"204", b"206", b"301", b"304", b"308", b"401", b"403"),
+    *(b"404", b"418", b"429", b"500", b"503", b"599", b"999", b"20", b"2000", b"x"),
+)
 CHUNK_SIZES = (b"-4", b"-1", b"0x5", b"1_0", b"+3", b"", b" ", b"f" * 15, b"f" * 40, b"5;\xff")
 LENGTHS = (b"-1", b"0", b"1", b"99999", b"9" * 5000, b"x", b"1, 2", b"+5", b"\xb2", b"1\r\nX: 2")
 

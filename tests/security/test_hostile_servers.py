@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from builder.errors import ToolkitError
+from builder.errors import BadInput, NotReady, ToolkitError
 from launch import discovery, endpoint
 from launch.bench import server_metrics, system_under_test
 from launch.bench.clients import Api, connect, offered, receiver
 from launch.bench.request import LoadRequest, RequestRecord
 from launch.endpoint import Endpoint
 from launch.smoke import concurrency, metrics, negative, suite
+from launch.smoke.checks import POSITIVE
 from launch.smoke.client import CheckFailure, RequestRejected
+from tests.launch.scripted_server import answering, by_path, say
 from tests.security import hostile_server
 from tests.security.attacks import CONTROL, survive
 
@@ -24,8 +29,10 @@ from tests.security.attacks import CONTROL, survive
 SEEDS = range(int(os.environ.get("HOSTILE_SEEDS", "25")))
 SUITE_SEEDS = SEEDS[: len(SEEDS) // 4]
 KINDS = ("openai", "kserve", "grpc")
-LOAD = ("--requests=2", "--concurrency=1", "--warmup=1", "--request-timeout=3", "--isl=8")
-LOAD += ("--osl=8", "--processes=1", "--window=whole")
+LOAD = (
+    *("--requests=2", "--concurrency=1", "--warmup=1", "--request-timeout=3", "--isl=8"),
+    *("--osl=8", "--processes=1", "--window=whole"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -117,10 +124,77 @@ def test_every_check_ends_with_a_result(url: str) -> None:
 @of_seeds(SUITE_SEEDS)
 def test_a_measurement_and_its_report_end_as_commands_do(url: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    codes, limits = (0, 2, 5, 6), {"most_s": 20.0, "lines": False, "module": "launch"}
-    done = survive("bench", url, *LOAD, f"--run-dir={run}", cwd=tmp_path, codes=codes, **limits)
+    done = command("bench", url, *LOAD, f"--run-dir={run}", cwd=tmp_path)
     assert "died with status" not in done.stderr, done.stderr
     if (run / "bench.json").exists():
         page = tmp_path / "page.html"
-        survive("report", run, "-o", page, cwd=tmp_path, codes=(0, 2), **limits)
+        command("report", run, "-o", page, cwd=tmp_path)
         assert not page.exists() or not CONTROL.search(page.read_text())
+
+
+def command(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Of `launch`; it ends with a word of its own."""
+    return survive(*words, cwd=cwd, codes=(0, 2, 5, 6), lines=False, most_s=20.0, module="launch")
+
+
+INDEXES = (
+    "{}",
+    '{"a": 1}',
+    "5",
+    "null",
+    '"m"',
+    '["m"]',
+    "[[]]",
+    '[{"name": 5, "state": "READY"}]',
+    "[",
+)
+
+
+@pytest.mark.parametrize("body", INDEXES)
+def test_an_index_of_models_may_have_any_form(body: str) -> None:
+    pages = {"index": say(body.encode()), "live": say(b"{}"), "/m": say(b'{"versions": ["1"]}')}
+    with answering(by_path(**pages)) as address:
+        one = Endpoint("triton", f"http://{address}", model="m")
+        [result] = suite.run(one, lambda _: None, [check for check in POSITIVE if check.id == "P3"])
+        assert result.outcome == "failed", result
+        url = f"triton://{address}?grpc=off&metrics=off"
+        if body != "[[]]":
+            with pytest.raises(BadInput, match="something else than the models"):
+                discovery.identified(endpoint.from_url(url), url)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\r\nX: y", "\x1b[2J", "\u202e", "", 5, "x" * 2000])
+def test_a_name_that_is_none_is_not_asked_for(name: object) -> None:
+    rows = json.dumps([{"name": name, "state": "READY"}]).encode()
+    models = json.dumps({"data": [{"id": name}]}).encode()
+    with answering(by_path(index=say(rows), models=say(models))) as address:
+        url = f"triton://{address}?grpc=off&metrics=off"
+        with pytest.raises(BadInput, match="something else than the models"):
+            discovery.identified(endpoint.from_url(url), url)
+        with pytest.raises(NotReady, match=r"names no model|another form"):
+            system_under_test.reported(endpoint.from_url(f"http://{address}"))
+
+
+def test_a_model_of_odd_letters_is_named_in_paths_as_urls_have_it() -> None:
+    seen: list[bytes] = []
+
+    def answer(connection: Any, question: bytes) -> None:
+        seen.append(question.split(b" ", 2)[1])
+        say(b"{}")(connection, question)
+
+    with answering(answer) as address:
+        url = f"triton://{address}?grpc=off&metrics=off&model=a%2F..%0d%0a%20%E6%B0%B4"
+        one = endpoint.from_url(url)
+        suite.run(one, lambda _: None, [check for check in POSITIVE if check.id == "P2"])
+        measured(one, "generate_stream")
+    place = b"/v2/models/a%2F..%0D%0A%20%E6%B0%B4"
+    assert {place + b"/config", place + b"/ready", place, place + b"/generate_stream"} <= set(seen)
+
+
+@pytest.mark.parametrize("positions", [0, -5, 10**12, 1.5, True, "9", [9]])
+def test_a_length_that_no_model_has_is_not_tried(positions: object) -> None:
+    """A prompt of so many tokens would fill the memory of whoever makes it."""
+    models = json.dumps({"data": [{"id": "m", "max_model_len": positions}]}).encode()
+    with answering(by_path(models=say(models))) as address:
+        url = f"http://{address}"
+        assert discovery.identified(endpoint.from_url(url), url).positions is None

@@ -193,8 +193,10 @@ def test_a_submission_gets_no_options_of_the_shell(
 
 
 # What people set for their own lists and commands; a job that was submitted by hand has it all.
-OF_A_SHELL = ("SLURM_CLUSTERS", "SLURM_EXIT_ERROR", "SLURM_BITSTR_LEN", "SCONTROL_ALL")
-OF_A_SHELL += ("SQUEUE_STATES", "SINFO_FORMAT", "SBATCH_CLUSTERS", "SCANCEL_STATE")
+OF_A_SHELL = (
+    *("SLURM_CLUSTERS", "SLURM_EXIT_ERROR", "SLURM_BITSTR_LEN", "SCONTROL_ALL"),
+    *("SQUEUE_STATES", "SINFO_FORMAT", "SBATCH_CLUSTERS", "SCANCEL_STATE"),
+)
 
 
 @pytest.mark.parametrize("name", OF_A_SHELL)

@@ -19,6 +19,7 @@ from launch.bench.clients import connect, http2, kserve_grpc, receiver
 from launch.bench.clients.connection import Malformed
 from launch.bench.request import LoadRequest, RequestRecord
 from launch.endpoint import Endpoint
+from launch.smoke import triton_tensors
 
 MODEL = "m"
 Answers = Callable[[Any, Any], AsyncIterator[Any]]
@@ -227,3 +228,60 @@ def test_messages_are_those_of_triton(name: str) -> None:
         assert (true.name, true.is_repeated) == (field, words.endswith("*"))
         assert (true.message_type is not None) == (kind not in kserve_grpc.SCALARS)
         assert true.message_type or true.type == kserve_grpc.SCALARS[kind]
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "\u0663", "-1", "17", "x", ""])
+def test_a_status_that_is_none_is_told_as_it_came(number: str) -> None:
+    exchange = asyncio.run(an_exchange())
+    exchange.fields, exchange.is_whole = {"grpc-status": number}, True
+    failure = kserve_grpc._failure(exchange, False)
+    assert failure is not None
+    assert failure.message == f"{number}: "[:300]
+
+
+async def an_exchange() -> http2.Http2Exchange:
+    return http2.Http2Exchange([(":method", "POST")], b"")
+
+
+def test_a_frame_longer_than_allowed_ends_the_exchange() -> None:
+    """Before it is all there: 16 MiB of one frame would be copied for each of its parts."""
+
+    async def received() -> http2.Http2Exchange:
+        exchange = await an_exchange()
+        head = (1 << 23).to_bytes(3, "big") + bytes(6)
+        for at, part in enumerate((head, *[b"x" * 8192] * 4)):
+            exchange.received(at, part)
+        return exchange
+
+    exchange = asyncio.run(received())
+    assert exchange.ended.done()
+    assert "more than 16384 bytes" in str(exchange.fault)
+
+
+def test_inputs_of_a_datatype_that_nobody_packs_are_sent_as_what_they_are() -> None:
+    for kind in ("FP16", "BF16", "\u202e", ""):
+        assert triton_tensors.datatype("x", [0.5], {"x": kind}) == "FP32"
+    assert triton_tensors.datatype("x", [0.5], {"x": "FP64"}) == "FP64"
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 9, b"\x0a\xff", b"\x22\x05ab"], ids=repr)
+def test_metadata_that_is_no_message_is_said(data: bytes) -> None:
+    async def serve() -> None:
+        server = grpc.aio.server()
+        answer = grpc.unary_unary_rpc_method_handler(no_message)
+        rows = {"ModelMetadata": answer}
+        handler = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", rows)
+        server.add_generic_rpc_handlers((handler,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            one = Endpoint("triton", None, f"127.0.0.1:{port}", model=MODEL)
+            with pytest.raises(NotReady, match=f"grpc://127.0.0.1:{port}"):
+                await connect(one, "grpc").prepare()
+        finally:
+            await server.stop(None)
+
+    async def no_message(*_: object) -> bytes:
+        return data
+
+    receiver.run(serve())

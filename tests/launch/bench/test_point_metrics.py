@@ -339,6 +339,28 @@ def test_a_request_counts_in_the_window_in_which_it_ended(ended_ms: float, count
     assert found["requests_per_s"] == counted * 10
 
 
+@pytest.mark.parametrize(("first_ms", "counted"), [(99.999, 0), (100, 1), (199.999, 1), (200, 0)])
+def test_a_prompt_counts_in_the_window_of_its_first_token(first_ms: float, counted: int) -> None:
+    window = point_metrics.Window("steady", 100_000_000, 200_000_000, [])
+    output, total = point_metrics._tokens_per_s([seen(ttft_ms=first_ms, tokens=1)], window)
+    assert output is not None and total is not None
+    assert total - output == pytest.approx(counted * 10 / 0.1)
+
+
+@pytest.mark.parametrize(("share", "largest"), [(0.9899, 1), (0.99, 4), (1.0, 4)])
+def test_an_slo_holds_for_99_of_100_requests(share: float, largest: int) -> None:
+    rows = [
+        {"load": {"kind": "concurrency", "concurrency": count}, "goodput": {"share": part}}
+        for count, part in ((4, share), (1, 1.0))
+    ]
+    assert point_metrics.largest_within_slo(rows) == largest
+
+
+@pytest.mark.parametrize(("limit_ms", "is_within"), [(49.999, False), (50, True), (50.001, True)])
+def test_a_request_at_its_limit_is_within_it(limit_ms: float, is_within: bool) -> None:
+    assert point_metrics.is_within({"ttft_ms": limit_ms}, seen(ttft_ms=50)) is is_within
+
+
 @pytest.mark.parametrize(("count", "kind"), [(11, "whole"), (12, "steady"), (13, "steady")])
 def test_three_waves_are_enough(count: int, kind: str) -> None:
     rows = [seen(n, sent_ms=n) for n in range(count)]

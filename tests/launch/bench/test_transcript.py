@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from launch.bench.clients.openai_sse import OpenAITranscript
 from launch.bench.clients.transcript import Transcript
+from launch.bench.clients.triton import TritonTranscript
 from launch.bench.request import LoadRequest, RequestRecord
 
 Messages = list[tuple[str, int | None]]
@@ -84,3 +88,58 @@ def test_the_first_failure_stays() -> None:
     failure = transcript.record(0, 1, 200).failure
     assert failure is not None
     assert (failure.kind, failure.message) == ("in_stream", "first")
+
+
+def told(api: str, *events: object) -> RequestRecord:
+    """The record of a stream of these events, whatever they are."""
+    made = {"openai": OpenAITranscript, "triton": TritonTranscript}[api]
+    transcript = made(LoadRequest("Hi", 8, keep_text=True))
+    for at, event in enumerate(events, 1):
+        transcript.take(at, json.dumps(event).encode())
+    transcript.end()
+    return transcript.record(0, 99)
+
+
+def choice(**fields: object) -> dict[str, object]:
+    return {"choices": [{"text": "a", **fields}]}
+
+
+NO_OBJECTS: tuple[object, ...] = (5, "x", [1])
+NO_CHOICES: tuple[object, ...] = (5, "x", {"a": 1}, [5], [None], ["x"], [[]], True)
+NO_TEXTS: tuple[object, ...] = (5, {"a": 1}, ["a"], True)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        *({"choices": value} for value in NO_CHOICES),
+        *(choice(text=value) for value in NO_TEXTS),
+        *(choice(text=None, delta=value) for value in NO_OBJECTS),
+        *(choice(text=None, delta={"content": value}) for value in NO_TEXTS),
+        choice(text=None, delta={"reasoning": 5}),
+        *(choice(finish_reason=value) for value in NO_TEXTS),
+        *({"usage": value} for value in NO_OBJECTS),
+        *({"usage": {"prompt_tokens_details": value}} for value in NO_OBJECTS),
+        choice(token_ids=5),
+    ],
+    ids=str,
+)
+def test_an_event_of_another_form_fails_its_request(event: object) -> None:
+    record = told("openai", event)
+    assert record.failure is not None
+    assert record.failure.kind == "malformed"
+
+
+@pytest.mark.parametrize("value", [True, "nan", "1e999", float("inf"), [1], {"a": 1}, "x", 10**400])
+def test_a_figure_that_is_no_number_is_left_out(value: object) -> None:
+    steps = choice(finish_reason="length", avg_decoded_tokens_per_iter=value)
+    assert told("openai", steps).server == {}
+    rows = {"text_output": "a", "finish_reason": "length", "acceptance_rate": value}
+    assert "acceptance_rate" not in told("triton", rows | {"acceptance_rate": [value]}).server
+
+
+@pytest.mark.parametrize("value", [5, {"a": 1}, ["x", 1], [[]]])
+def test_an_output_of_triton_that_is_no_text_fails_its_request(value: object) -> None:
+    record = told("triton", {"text_output": [value]})
+    assert record.failure is not None
+    assert record.failure.kind == "malformed"
