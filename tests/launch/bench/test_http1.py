@@ -120,7 +120,22 @@ def test_an_event_that_is_no_object_fails_its_request_alone(data: bytes) -> None
 
 @pytest.mark.parametrize(
     "size",
-    [*(b"-4", b"-1", b"+5", b"0x5", b"1_0", b" 5", b"", b"f" * 17, b"5 5", b"\xb2", b"5\x00")],
+    [
+        *(
+            b"-6",
+            b"-4",
+            b"-1",
+            b"+5",
+            b"0x5",
+            b"1_0",
+            b" 5",
+            b"",
+            b"f" * 17,
+            b"5 5",
+            b"\xb2",
+            b"5\x00",
+        )
+    ],
     ids=repr,
 )
 def test_the_size_of_a_chunk_is_a_number_of_hexadecimal_digits(size: bytes) -> None:
