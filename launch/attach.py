@@ -52,7 +52,7 @@ def _diagnostics(bundle: Bundle, run: Path) -> Iterator[Diagnostic]:
         return
     digests = {file: digest for file in files if (digest := _digest(file))}
     if not digests:
-        what = "does not say of which bundle it is"
+        what = "does not name its bundle"
         yield Diagnostic(where, what, "name the bundle and not a URL when you start or measure")
     for file, digest in digests.items():
         if digest != bundle.digest:
@@ -66,7 +66,7 @@ def _digest(file: Path) -> str | None:
 
 
 def _names(runs: Sequence[Path]) -> Iterator[str]:
-    """The folders' names, as far as they are words, and all different."""
+    """Names for the folders: their own if they are plain words, all different."""
     taken: dict[str, int] = {}
     for run in runs:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", run.resolve().name).strip(".-") or "run"
@@ -85,5 +85,5 @@ def _page(bundle: Bundle, runs: Mapping[str, Path]) -> str:
 
 
 def _notes(one: evidence.RunEvidence) -> tuple[str, ...]:
-    """Those that are true of it in its bundle, which is here."""
+    """The facts in its bundle, which is on this machine."""
     return tuple(note for note in one.notes if not note.startswith("The bundle is not shown"))

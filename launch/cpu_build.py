@@ -30,7 +30,7 @@ CHECK_TIMEOUT_S = 300.0
 
 
 def folder(engine: Engine) -> Path | None:
-    """The environment, or `None` where there is none, a half one or one of another release."""
+    """The environment; `None` if it is missing, incomplete or of another release."""
     if engine.cpu_build is None:
         return None
     place = Path(os.environ.get(ENVIRONMENTS) or OWN_ENVIRONMENTS) / engine.name
@@ -127,7 +127,7 @@ def _write_configuration(checkpoint: Checkpoint, place: Path) -> Path:
 
 
 def _with_draft(file: Path, engine: Engine, place: Path) -> dict[str, Any]:
-    """The options of a file, in which a draft model that is known stands in a folder."""
+    """The options of a file; a known draft model is replaced by its folder."""
     options = load_yaml_mapping(file)
     *above, last = releases.of_engine(engine)[-1].option_path("draft_model").split(".")
     group = options

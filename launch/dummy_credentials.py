@@ -17,7 +17,7 @@ DAYS = "2"
 
 
 def with_dummy_credentials(target: Target, folder: Path) -> Target:
-    """The target with a key, and with certificates of its own where it has any, in `folder`.
+    """The target with a new key, and new certificates if it uses any, in `folder`.
 
     Raises `NotReady` if certificates are needed and openssl is not there or fails.
     """

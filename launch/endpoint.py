@@ -153,7 +153,7 @@ def from_target(target: Target) -> Endpoint:
 
 
 def _in_common_words(written: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
-    """Rendered options, each of them also by the word that plans of all engines have for it."""
+    """Rendered options, also under the names that plans use for all engines."""
     from builder.facts import engines
     from builder.facts import release as releases
 

@@ -1,4 +1,4 @@
-"""The engine that a server finds: installed, as a CPU build of its own, or the reference engine."""
+"""The engine that a server finds: an installed one, a CPU build, or the reference engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends a server whose launcher was killed: a program of its own, since a killed one ends nothing.
+"""Ends a server whose launcher was killed, as a separate program that outlives the launcher.
 
 `guardian.py MARK GRACE_S LOG` reads lines from its launcher: the server's process id, and `ended`
 once the launcher has ended the server itself. Where its input ends without that word, the launcher

@@ -54,7 +54,7 @@ def _documents(path: str, data: bytes) -> Iterable[Any]:
 
 
 def _images(documents: Iterable[Any]) -> Iterator[str]:
-    """What stands under `image`, and under names of servers in `images`, at any depth."""
+    """Values under `image`, and under names of servers in `images`, at any depth."""
     left, seen = list(documents), set[int]()
     while left:
         one = left.pop()

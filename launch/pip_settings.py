@@ -1,6 +1,6 @@
-"""pip's settings in uv's words: of `pip config list` on standard input, one word a line.
+"""Translates pip's settings for uv: reads `pip config list`, prints one argument per line.
 
-A setting may stand in several files and in the environment; as for pip, the last of `global`,
+A setting may be in several files and in the environment; as for pip, the last of `global`,
 `install` and the environment counts. `launch/setup.sh` runs it before anything is installed.
 """
 

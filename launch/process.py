@@ -1,4 +1,4 @@
-"""A server process: in a session of its own, logged to a file, stopped with all that it started."""
+"""A server process in a separate session, logged to a file, stopped with all its children."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class ServerProcess:
         return self._process.pid
 
     def owns(self, host: str, ports: Iterable[int]) -> bool:
-        """Whether nobody else is known to listen there: what answers may be another server."""
+        """Whether no other process is known to listen there, which could answer instead."""
         return not any(foreign_listener(port, f"{MARK}={self._mark}", host) for port in ports)
 
     def exit_status(self, timeout_s: float) -> int | None:

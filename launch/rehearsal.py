@@ -66,11 +66,11 @@ def title(engine: str) -> str:
 
 
 def engine_for(target: Target, wanted: str, say: Callable[[str], None]) -> str:
-    """The engine that can serve a target's model here; what another one checks is checked before.
+    """The engine that can serve a target's model here; options are checked first.
 
-    A CPU build judges the options of its own release. Where it has no kernels for the model, which
-    is said, the reference engine serves. Raises `BadInput` with the words of an engine that refuses
-    the options.
+    A CPU build checks the options of its own release. If it has no kernels for the model, the
+    reference engine serves instead, with a message. Raises `BadInput` with the message of an engine
+    that refuses the options.
     """
     if wanted == engines.REFERENCE:
         return wanted
@@ -109,7 +109,7 @@ def rehearse(
     interrupts: Interrupts,
     on_result: suite.OnResult,
 ) -> RehearsalResult:
-    """One target with an engine that needs no GPU, on ports of its own."""
+    """One target with an engine that needs no GPU, on free ports."""
     try:
         served = serving.with_miniature(target, engine, run).on_free_ports()
         served = with_dummy_credentials(served, run.folder)

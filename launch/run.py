@@ -22,7 +22,7 @@ ENDS = {"starting": "interrupted", "ready": "stopped"}
 
 
 class Run:
-    """A folder of its own for one start of one target. `run.json` is complete at any time."""
+    """The folder of one start of one target. `run.json` is complete at any time."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder
@@ -107,7 +107,7 @@ def new_folder(name: str) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, if there is none, for its owner alone: logs hold what users asked for."""
+    """Make a folder that only its owner can read, since logs hold users' requests."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

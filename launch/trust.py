@@ -108,10 +108,10 @@ _PARTS: Mapping[str, Callable[[Path, Any], Requirement]] = {
 
 
 def read(folder: Path, requirements: tuple[Requirement, ...]) -> Bundle:
-    """A bundle whose files, lists, signature and images are as they must be.
+    """A bundle whose files, lists, signature and images pass all checks.
 
-    Raises `BadInput` if it is none or names images that the policy refuses, `DamagedBundle` with
-    all that is wrong.
+    Raises `BadInput` if it is not a bundle or names images that the policy refuses, `DamagedBundle`
+    with all faults.
     """
     from builder import verification  # with all that renders, which --help does without
 

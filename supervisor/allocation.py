@@ -12,7 +12,7 @@ from .spec import JobExit
 from .state import timestamp
 
 TERMINATING_TIMEOUT_S = 2.0  # of a Slurm command when Slurm is about to kill this job
-# Signals that nobody may take, that end nothing, and that a fault of this process itself sends.
+# Signals that cannot be caught, that end nothing, and that faults of this process raise.
 LEFT_ALONE = {
     *(signal.SIGKILL, signal.SIGSTOP),
     *(signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, signal.SIGPIPE),

@@ -38,7 +38,7 @@ def ranks_of(text: str) -> list[int]:
 
 
 def first_failed_rank(failures: Sequence[TaskFailure], per_node: int) -> int:
-    """The rank whose end was the cause of the others', as far as srun shows it.
+    """The rank that ended first and caused the others to end, if srun's output shows it.
 
     A node reports what ended within 0.1 s by rank and not by time, so that a server (rank 0) that
     ends as it lost a rank comes first. But ranks run one program, which Slurm ends alike: the few

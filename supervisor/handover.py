@@ -61,7 +61,7 @@ class Successor:
         self._record.attempt(LOCK, self._lock.release_as_successor, None)
 
     def prepare(self) -> None:
-        """Submit one if there is none and one is allowed, else see whether it still lives."""
+        """Submit a successor if it is missing and allowed, else check that it still lives."""
         tried = len(self._record.run["successors"])
         if self._job_id is not None:
             self._check(self._job_id)
@@ -262,7 +262,7 @@ class Publication:
         return os.path.lexists(job.path / RUN) if run is None else run["state"] in SERVES
 
     def is_orphaned(self) -> bool:
-        """Whether the job that clients are sent to can no longer answer, or there is none."""
+        """Whether clients are sent to no job, or to a job that can no longer answer."""
         owner = self.owner
         return owner is None or self._is_dead(owner)
 

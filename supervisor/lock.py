@@ -41,12 +41,12 @@ class SuccessorLock:
         self._is_alive = is_alive
         self._successor: str | None = None
         self._written: Json = {}  # by this one, which holds nothing when it is to acquire it
-        # What others hold, or the file that holds nothing; and since when it is seen.
+        # The other holder, or the unreadable file, and since when it was seen.
         self._seen: tuple[object, float] = (None, 0.0)
 
     @property
     def content(self) -> Json:
-        """`owner` and `successor` as they are now; empty where nobody holds the lock."""
+        """The current `owner` and `successor`; empty if the lock is free."""
         return read_record(self._path, LOCK_FIELDS) or {}
 
     @property

@@ -42,5 +42,5 @@ def _is_still(file: os.stat_result, path: Path) -> bool:
 
 
 def name_of_damaged(path: Path) -> Path:
-    """Beside it, for what is to make way for a new file."""
+    """A path in the same folder for a file that a new one replaces."""
     return path.with_name(f".{path.name}.damaged-{uuid.uuid4().hex[:8]}")

@@ -17,8 +17,8 @@ LOWEST = 10_000
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Different ports that nothing listens on.
 
-    Below those of clients, one of which might take it before its server comes. Raises `OSError` if
-    nothing can listen on that host.
+    They are below the range of clients' ports, since a client could take one before its server
+    starts. Raises `OSError` if nothing can listen on that host.
     """
     found: list[int] = []
     with ExitStack() as held:  # until the last is found, so that none comes twice

@@ -131,7 +131,9 @@ def _indexed(index: Path) -> set[str]:
         raise ValueError(f"{index} has no weight_map")
     for name in rows.values():
         if not isinstance(name, str) or Path(name).name != name or not name.isprintable():
-            raise ValueError(f"{index} names {str(name)[:100]!r}, which is no file beside it")
+            raise ValueError(
+                f"{index} names {str(name)[:100]!r}, which is not the name of a file in its folder"
+            )
     names = set(rows.values())
     if len(names) > MOST_FILES:
         raise ValueError(f"{index} names {len(names)} files, more than any model has")

@@ -123,7 +123,7 @@ class Record:
         self._written = time.monotonic()
 
     def _is_as_written(self) -> bool:
-        """As far as its size tells, which is looked at often."""
+        """Compares only its size, since this is called often."""
         try:
             found = (self.job.path / RUN).lstat()
         except OSError:
@@ -165,7 +165,7 @@ class Record:
         self._events.clear()
 
     def close(self) -> None:
-        """The last words are tried again for a moment: nobody writes them later."""
+        """The last record is tried again for a moment, since it cannot be written later."""
         deadline = time.monotonic() + LAST_WORDS_S
         while self._faults.keys() & {RUN, EVENTS} and time.monotonic() < deadline:
             time.sleep(RETRY_S / 10)

@@ -183,7 +183,7 @@ class Service:
         return owner
 
     def _owner(self) -> str:
-        """The job that clients are sent to; while nobody can say, nothing changes."""
+        """The job that clients are sent to; unchanged while that cannot be read."""
         frontend = self._steps.frontend
         owner = functools.partial(self._publication.owner_or_own, frontend)
         return self._record.attempt("endpoint", owner, self._cluster.job_id)

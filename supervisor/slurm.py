@@ -115,7 +115,7 @@ class Cluster:
     def srun(
         self, name: str, nodes: Sequence[str], *options: str, het_group: int | None = None
     ) -> list[str]:
-        """A step of this job on exactly these nodes, beside other steps on them."""
+        """A step of this job on exactly these nodes, which may overlap other steps."""
         command = ["srun", f"--job-name={name}", f"--nodes={len(nodes)}"]
         command += [f"--nodelist={','.join(nodes)}", "--overlap", "--kill-on-bad-exit=1"]
         if len(self.groups) > 1:
@@ -219,12 +219,12 @@ class Cluster:
         return str(max(newer)) if newer else None
 
     def lost_nodes(self, nodes: Iterable[str]) -> list[str]:
-        """Those that are down or do not answer the controller."""
+        """The nodes that are down or do not answer the controller."""
         down, silent = self.down_and_silent_nodes(nodes)
         return sorted(down + silent)
 
     def down_and_silent_nodes(self, nodes: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Those that Slurm has given up, and others that do not answer the controller (`*`)."""
+        """The nodes that Slurm has given up, and nodes that do not answer the controller (`*`)."""
         asked = list(nodes)
         listed = ["sinfo", "--noheader", "--Node", f"--nodes={','.join(asked)}"]
         rows = [row.split() for row in self.command(*listed, "--format=%N %t").stdout.splitlines()]
@@ -327,9 +327,9 @@ class Output:
 
 
 class AuxiliarySteps:
-    """Small steps without GPUs beside the service's own: a check, a request, a wait.
+    """Small steps without GPUs in addition to the service's: a check, a request, a wait.
 
-    `tick` is called while one is waited for, so that the service is watched meanwhile.
+    `tick` is called while a step runs, so that the service stays watched.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ def create_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def _whole_file(path: Path, value: Any) -> Iterator[Path]:
-    """Beside the path, under a name that no other writer has."""
+    """A path in the same folder, under a name that no other writer uses."""
     new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     text = json.dumps(value, indent=1) + "\n"
     try:
@@ -166,7 +166,7 @@ def parse_json(data: bytes, most_nested: int) -> Json:
 
 
 def json_lines(output: str) -> list[Json]:
-    """The objects that a command of this package printed, whatever a node prints beside them."""
+    """The objects that a command of this package printed, among whatever else a node prints."""
     found = []
     for line in output.splitlines():
         with suppress(ValueError):
@@ -283,7 +283,7 @@ def is_silent(run: Json, lease_s: float = LEASE_S) -> bool:
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The files of one job of a service; `None` for those that do not exist."""
+    """The files of one job of a service; `None` for missing ones."""
 
     service: ServiceFolder
     id: str
@@ -357,7 +357,7 @@ class ServiceFolder:
 
     @property
     def jobs(self) -> list[JobFolder]:
-        """Those that serve, in the order of their submission; not those of a preflight alone."""
+        """The jobs that serve, in the order of submission, without preflight jobs."""
         try:
             names = [entry.name for entry in os.scandir(self.path / "jobs")]
         except (FileNotFoundError, NotADirectoryError):

@@ -205,9 +205,9 @@ class Steps:
                 step.ports[name] = step.ports[name] or next(free)
 
     def check_listeners(self, auxiliary: AuxiliarySteps) -> None:
-        """That the servers, and nobody else, answer on their ports: loading takes long.
+        """Check that only the servers answer on their ports, before a long load.
 
-        Raises `JobExit` where another process does, `OSError` where that is not known.
+        Raises `JobExit` if another process answers, `OSError` if that cannot be found out.
         """
         for step in self.all:
             if not step.spec.ready or step.is_over:
@@ -230,9 +230,9 @@ class Steps:
                 raise JobExit("ports_taken", f"{step.spec.name}: {what}")
 
     def start_next(self) -> None:
-        """Those that wait for no other step any more; again where files cannot be had for a while.
+        """Start the steps that wait for no other step; retry while files cannot be read.
 
-        Raises `JobExit` where that takes longer than a start may.
+        Raises `JobExit` if that takes longer than a start may.
         """
         for step in list(self._waiting):
             if all(self._by_name[name].is_settled for name in step.spec.start_after):

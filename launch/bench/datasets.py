@@ -18,7 +18,7 @@ from .workload import BenchWorkload, filled, joined, seeded_random
 
 # A prompt or an answer below this is dropped.
 LEAST_TOKENS = 2
-# Tokens that one hash id stands for.
+# Tokens per hash id.
 BLOCK_TOKENS = 512
 MS_PER_S = 1000.0
 MOST_TOKENS = 10_000_000  # of a prompt or an answer of a trace
@@ -92,8 +92,8 @@ def _kept(
 
 
 def trace(tokens: Prompts, file: Path, template: LoadRequest, seed: int = 0) -> BenchWorkload:
-    """Rows have a `timestamp` in ms, `input_length`, `output_length` and `hash_ids`, each of which
-    stands for the same block of prompt tokens wherever it comes. Raises `BadInput`."""
+    """Rows have a `timestamp` in ms, `input_length`, `output_length` and `hash_ids`; equal ids mean
+    equal blocks of prompt tokens. Raises `BadInput`."""
     rows = sorted(_trace_rows(file), key=lambda row: float(row["timestamp"]))
     blocks: dict[object, Prompt] = {}
 

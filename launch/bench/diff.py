@@ -129,7 +129,7 @@ def warnings(a: Document, b: Document) -> list[str]:
 
 
 def compare(a: Document, b: Document, margin_percent: float) -> list[PointDifference]:
-    """All differences at points that both have. Raises `BadInput` if there are none."""
+    """All differences at points that both have. Raises `BadInput` if they share no point."""
     return [one for pair in _pairs(a, b) for one in _at(*pair, margin_percent)]
 
 

@@ -28,10 +28,10 @@ VOCABULARY = 4096
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Prompts of pieces, each of which stands for one token.
+    """Prompts made of pieces of one token each.
 
-    `source` says in words what they are made of and who counts their tokens; without a `tokenizer`
-    only the server can.
+    `source` describes the pieces and who counts their tokens; without a `tokenizer` only the server
+    can count them.
     """
 
     source: str

@@ -1,7 +1,7 @@
-"""Quality beside speed: tasks of lm-eval asked through the endpoint, with confidence intervals.
+"""Quality in addition to speed: lm-eval tasks through the endpoint, with confidence intervals.
 
-lm-eval is none of this toolkit's packages: it runs with a Python of the user's that has it, as a
-process of its own, and its results file is read.
+lm-eval is not a dependency: it runs as a separate process with a Python of the user that has it,
+and its results file is read.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 def _about(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What every row says of the whole, so that no row is taken for what it is not."""
+    """The columns of the whole run that each row repeats, so that a single row cannot mislead."""
     subject = document["subject"]
     engine, bundle = subject["engine"], subject["bundle"] or {}
     return {

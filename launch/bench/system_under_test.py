@@ -35,8 +35,7 @@ _PARALLEL = ("parallel", "attention_dp", "draft", "nextn", "speculative_tokens")
 
 @dataclass(frozen=True, slots=True)
 class SystemUnderTest:
-    """What is measured: an endpoint, and the bundle, the target and the facts of the run behind it
-    as far as they are known."""
+    """What is measured: an endpoint, and its bundle, target and run facts, if they are known."""
 
     endpoint: Endpoint
     bundle: Bundle | None = None
@@ -45,7 +44,7 @@ class SystemUnderTest:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder that the server loads, as far as the run or the environment names it."""
+        """The folder that the server loads, if the run or the environment names it."""
         if self.target is None:
             return None
         named = os.environ.get("CHECKPOINT") or self.target.environment["CHECKPOINT"]
@@ -69,10 +68,10 @@ class SystemUnderTest:
     def described(
         self, reported: tuple[str, str | None], num_gpus: int | None = None
     ) -> dict[str, Any]:
-        """The bundle's word where there is one, and the server's: its version and its model's name.
+        """What the bundle and the server say: the version, and the model's name.
 
-        Whether this is a rehearsal is told by the run that started the server, else by the version.
-        A Triton server tells its engine's in a metric; without one it is unknown.
+        The run that started the server says whether this is a rehearsal, or else the version does.
+        A Triton server has its engine's version in a metric; without that it is unknown.
         """
         (version, model), endpoint, bundle = reported, self.endpoint, self.bundle
         hardware, facts = hardware_options(bundle), _checkpoint(bundle)

@@ -50,7 +50,7 @@ class ProcessUsage:
     samples: tuple[tuple[int, int], ...] = ()
 
     def share_of_core(self, from_ns: int, to_ns: int) -> float | None:
-        """CPU time over time, between these times as far as the load lasted then."""
+        """CPU time over wall time, for the part of this interval in which the load ran."""
         if not self.samples:
             return None
         start_ns, end_ns = max(from_ns, self.samples[0][0]), min(to_ns, self.samples[-1][0])
@@ -66,9 +66,9 @@ class ProcessUsage:
         return before_cpu_ns + share * (after_cpu_ns - before_cpu_ns)
 
 
-# The last one is the core that the process runs on, if it has one of its own.
+# The last one is the core of this process, if it has a dedicated one.
 Job = tuple[LoadPlan, Endpoint, Api, int | None]
-# "ready" is said when the server was asked what every request needs.
+# "ready" is sent once the server has answered what every request needs.
 Message = Literal["ready"] | RequestRecord | ProcessUsage | ToolkitError
 # When to start by CLOCK_MONOTONIC in ns, or "stop": what is under way is given up.
 Command = int | Literal["stop"]

@@ -180,7 +180,7 @@ class _Worker:
             self.socket.sendall(frame(command))
 
     def messages(self) -> Iterator[Message]:
-        """Those that are there. Raises `ChecksFailed` at an end without a last word."""
+        """The messages so far. Raises `ChecksFailed` if a worker ended without its last message."""
         try:
             data = self.socket.recv(READ_BYTES)
         except ConnectionResetError:

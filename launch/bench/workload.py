@@ -55,7 +55,7 @@ def filled(template: LoadRequest, prompt: Prompt, max_tokens: int) -> LoadReques
 
 
 def seeded_random(seed: int, *names: object) -> random.Random:
-    """A source of chance of its own for each thing of these names."""
+    """A separate random generator for each name."""
     return random.Random("-".join(map(str, (seed, *names))))
 
 

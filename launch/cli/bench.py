@@ -46,7 +46,7 @@ REHEARSAL_HINT = (
 EPILOG = """\
 Another form, with a --help of its own:
   bench diff A B    compare two results: exit code 6 if B is worse than A; with the word
-                    published for A, why B is slower than what others published
+                    published for A, tells why B is slower than published results
 """
 
 
@@ -354,7 +354,7 @@ def _diff_published(options: argparse.Namespace) -> None:
 
     run, *others = evidence.gather([options.b])
     if others:
-        what = f"holds {1 + len(others)} runs, of which one is compared"
+        what = f"holds {1 + len(others)} runs, and one is compared"
         raise BadInput(Diagnostic(str(options.b), what, f"name one, such as {run.place}"))
     found = [one for one in published.for_run(run) if one.speeds]
     if not found:

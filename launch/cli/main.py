@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser(words: Sequence[str], every: bool = False) -> command.Parser:
-    """All verbs; those that import more for their arguments have them if they are the one used.
+    """All verbs; arguments that need further imports are added for the verb that runs.
 
     With `every`, all of them have their arguments.
     """

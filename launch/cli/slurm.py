@@ -285,7 +285,7 @@ def _bench_service(options: argparse.Namespace) -> None:
         raise NotReady(Diagnostic(f"service {service.name}", "has no live endpoint", remedy))
     run = service.job(endpoint["job_id"]).run or {}
     if not run.get("bundle"):
-        what, remedy = "has no record of its bundle", "name the bundle in the place of the service"
+        what, remedy = "has no record of its bundle", "name the bundle instead of the service"
         raise NotReady(Diagnostic(f"job {endpoint['job_id']}", what, remedy))
     options.bundle = Path(run["bundle"])
     _measure(_order(options, service.root), options)

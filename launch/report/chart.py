@@ -283,7 +283,7 @@ def load_scale(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 class Labels:
-    """A label stands beside its mark, off the lines where it can. One without room is left out."""
+    """A label is next to its mark, off the lines if it can be. A label without room is left out."""
 
     def __init__(
         self, frame: Box, marks: Iterable[Position], lines: Iterable[Sequence[Position]]

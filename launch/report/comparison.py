@@ -49,7 +49,7 @@ def _comparable(runs: Sequence[RunEvidence]) -> list[RunEvidence]:
 
 
 def is_same_workload(one: BenchResults, other: BenchResults) -> bool:
-    """Whether two runs asked for the same, as far as both say what; tools round lengths."""
+    """Whether two runs had the same workload, by what both record; tools round lengths."""
     kinds = {one.kind, other.kind} - {None, "unknown"}
     lengths = ((one.isl, other.isl), (one.osl, other.osl))
     return len(kinds) < 2 and all(

@@ -73,7 +73,7 @@ def causes(run: RunEvidence, row: Row, figure: Row, point: LoadPoint, measure: s
 
 
 def _incomplete(row: Row) -> Iterator[Cause]:
-    """What a source leaves out, as far as no other condition says so."""
+    """What a source does not record, unless another condition says so."""
     for what in row.get("incomplete", ()):
         if not any(word in what for word in ("length", "concurrency", "number of GPUs")):
             yield Cause(what, NOT_SAID, "")

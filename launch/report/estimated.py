@@ -92,9 +92,9 @@ def for_run(run: RunEvidence) -> RunEstimate | None:
 
 
 def _same_load(run: RunEvidence, load: _Load) -> tuple[LoadPoint | None, str]:
-    """The point that was measured under the estimated load, or why there is none."""
+    """The point that was measured under the estimated load, or the reason why it is missing."""
     if run.rehearsal:
-        return None, "A rehearsal says nothing of the GPU: there is nothing to set beside it."
+        return None, "A rehearsal says nothing about GPU speed: there is nothing to compare."
     same = (run.bench.isl, run.bench.osl) == (load.isl, load.osl)
     points = (p for p in run.bench.clean_points if same and p.concurrency == load.concurrency)
     if point := next(points, None):

@@ -52,9 +52,9 @@ def gather(paths: Sequence[Path]) -> list[RunEvidence]:
 
 
 def survey(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[Diagnostic]]:
-    """The evidence in any mix of runs, folders of runs and result files, and what is none.
+    """The evidence in any mix of runs, folders of runs and result files, and what was skipped.
 
-    Raises `BadInput` with every diagnostic of a damaged result, or where there is no result.
+    Raises `BadInput` with every diagnostic of a damaged result, or if there is no result.
     """
     skipped: list[Diagnostic] = []
     diagnostics: list[Diagnostic] = []
@@ -81,7 +81,7 @@ def survey(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[Diagnostic]]:
 
 
 def _places(path: Path) -> list[Path]:
-    """The runs below a folder that is none itself: of a rehearsal, a bundle with its evidence."""
+    """The runs below a folder that is not a run: a rehearsal, or a bundle with its evidence."""
     if not path.is_dir() or _is_run(path):
         return [path]
     found: list[Path] = []

@@ -35,7 +35,7 @@ class UnknownFormat(BadInput):
 
 
 class JsonObject:
-    """A JSON object and its location. What is absent or null is None.
+    """A JSON object and its location. Absent and null values are None.
 
     All objects of one document collect their diagnostics in one list, which `check` raises.
     """
@@ -84,7 +84,7 @@ class JsonObject:
         return False
 
     def child(self, key: str) -> JsonObject:
-        """The object under a key, empty where there is none."""
+        """The object under a key, empty if it is missing."""
         if key not in self._children:
             found = {} if (value := self.values.get(key)) is None else value
             child = JsonObject(found, self.where, self._at(key), self.diagnostics)

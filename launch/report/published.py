@@ -1,4 +1,4 @@
-"""What others published for the same model on the same GPUs, beside what was measured here."""
+"""Compares measurements with published results for the same model on the same GPUs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PublishedFigure:
     def summary(self) -> str:
         """How the run compares, and how much of the difference is known."""
         if self.speeds is None or self.ratio is None:
-            return "This run measured nothing to set beside it."
+            return "This run measured nothing to compare with it."
         published, here = self.speeds
         if any(cause.name == LOAD and cause.factor is None for cause in self.causes):
             return f"Published: {published}. Here: {here}, another load: nothing follows from it."

@@ -27,7 +27,7 @@ RATES = (
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Statistics of a measure over requests, or over tokens. What is unknown is None."""
+    """Statistics of a measure over requests or tokens. Unknown values are None."""
 
     n: float | None
     mean: float | None
@@ -152,7 +152,7 @@ class BenchResults:
 
     @property
     def clean_points(self) -> tuple[LoadPoint, ...]:
-        """Those that served requests and failed none, which alone count in a headline."""
+        """Points that served requests without failures; only they count in a headline."""
         return tuple(point for point in self.points if not point.failed and point.ok != 0)
 
     @property

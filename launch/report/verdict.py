@@ -101,13 +101,13 @@ def _found_failures(run: RunEvidence) -> str:
 
 
 def _misses_slo(run: BenchResults) -> bool:
-    """Whether no concurrency kept the service level; of an open loop there is none to name."""
+    """Whether no concurrency met the service level; an open loop has no concurrency to name."""
     closed = bool(run.points) and all(point.concurrency for point in run.points)
     return bool(run.slo) and closed and not run.largest_concurrency_within_slo
 
 
 def _several(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
-    """Only runs without failures can win, and what failed is said first."""
+    """Only runs without failures can win; failures are reported first."""
     counts = (sum(getattr(run.bench, name) for run in runs) for name in ("sent", "ok", "failed"))
     failing = {run.title: found for run in runs if (found := _found_failures(run))}
     real = [run for run in runs if not run.rehearsal and run.title not in failing]
@@ -213,7 +213,7 @@ def _notices(run: RunEvidence) -> Iterator[Notice]:
         limited = ", ".join(point.label for point in result.points if point.client_limited)
         text = f"The client ran at {percent(result.share_of_limit)} of its own limit"
         text += f" at {limited}" if limited else ""
-        text += "; from 70 % on figures are not taken for the server's alone. They may be too low."
+        text += "; from 70 % on the client may limit the figures, so they may be too low."
         yield Notice("warning", "Near the client's limit", text)
     if result.failed:
         text = f"{_failures(result)} They count in no latency."

@@ -82,7 +82,7 @@ def _step_faults(steps: Any) -> Iterator[str]:
         if ready and not ("path" in ready and ready.get("port") in ports):
             yield f"{where}.ready is {_shown(ready)}, and no path at a port of {_names(ports)}"
         if outside := [name for name in step.get("files", {}) if not NAME.fullmatch(name)]:
-            yield f"{where}.files names {_shown(outside[0])}, which is no file of the job's folder"
+            yield f"{where}.files names {_shown(outside[0])}, which is not in the job's folder"
 
 
 def _ports(step: Mapping[str, Any]) -> Mapping[str, int]:

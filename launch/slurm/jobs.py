@@ -205,7 +205,7 @@ def _copy(file: BinaryIO) -> None:
 
 
 def stop(service: ServiceFolder, now: bool, timeout_s: float, say: Say) -> list[JobFolder]:
-    """The jobs that have ended, the oldest first. Raises `NotReady` for those that remain."""
+    """The jobs that have ended, oldest first. Raises `NotReady` if some have not ended."""
     if not is_there(service.stop_file):  # a pipe there would block the write
         service.stop_file.write_text(STOP_NOTE, encoding="utf-8")
     deadline, stopped = time.monotonic() + timeout_s, dict[str, JobFolder]()

@@ -54,7 +54,7 @@ def every(folder: Path) -> list[ServiceFolder]:
 
 
 def _is_service(folder: ServiceFolder) -> bool:
-    """Whether there are jobs in it, or nobody but its owner may know."""
+    """Whether the folder has jobs, or only its owner may look."""
     try:
         return bool(folder.jobs)
     except OSError:

@@ -74,7 +74,7 @@ class Submission:
         return float(self.document["time"]["drain_s"] + stop_s)
 
     def with_private_copy(self, requirements: tuple[trust.Requirement, ...]) -> Submission:
-        """The same with a copy of the bundle beside the state of the service.
+        """The same with a copy of the bundle next to the state of the service.
 
         Jobs start long after they were submitted, and successors days later: what starts then is
         what was verified.

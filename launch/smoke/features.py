@@ -178,7 +178,7 @@ async def tools(client: SmokeClient, endpoint: Endpoint) -> str:
     except RequestRejected as rejection:
         raise NotSupported(f"tools are refused: {rejection}") from None
     if marks := [mark for mark in CALL_MARKS if mark in response.text]:
-        raise CheckFailure(f"a call stands in the text ({marks[0]}): {response.text[:80]!r}")
+        raise CheckFailure(f"the text contains a call ({marks[0]}): {response.text[:80]!r}")
     if not response.tool_calls:
         raise NotSupported("the model called no tool")
     name, arguments = response.tool_calls[0]

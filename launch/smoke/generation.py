@@ -123,7 +123,7 @@ async def one_final(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def stop_word(client: SmokeClient, _: Endpoint) -> str:
-    """Generates a text, and then the same text up to one of its own words."""
+    """Generates a text, and then the same text up to one of its words."""
     whole = (await client.generate(MEDIUM)).text
     words = [word for word in whole.split(" ")[2:-1] if word.isalpha() and len(word) > 1]
     if not words:

@@ -212,7 +212,7 @@ class TritonHttpClient:
     async def stream(
         self, request: SmokeRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[Completion, None]:
-        """The extension marks no final event; the one with a finish reason is taken for it."""
+        """The extension marks no final event; the event with a finish reason counts as final."""
         path, body = self._path(request, "generate_stream"), await self._body(request, True)
         async with aclosing(events(self._http, path, body, timeout_s)) as lines:
             async for data in lines:

@@ -28,7 +28,7 @@ from .features import limit_tokens
 from .metrics import REQUESTS
 
 LONG = SmokeRequest(PROMPT, max_tokens=256)
-# Of a request that must not be over too soon, and of those that are sent when it was all the same.
+# Tokens of a request that must last, and of longer ones that are sent if it was too short.
 LONGER_TOKENS = (256, 2048, 16384)
 PROMPT_TOKENS = 128  # at most: more than the prompt has letters
 DEADLINE_S = 0.1
@@ -137,7 +137,7 @@ async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 def _longer_tokens(endpoint: Endpoint) -> list[int]:
-    """One after the other, as far as the server's limit is known to allow."""
+    """One after the other, up to the server's known limit."""
     longest_tokens = math.inf
     with suppress(NotSupported):
         limit = limit_tokens(endpoint)

@@ -94,7 +94,7 @@ def inputs(
 def read_outputs(
     values: Mapping[str, Sequence[Any]], final: bool | None, request_id: str = ""
 ) -> Completion:
-    """A response's outputs by name; without a mark of its own, a finish reason makes it final."""
+    """A response's outputs by name; without an explicit mark, a finish reason makes it final."""
     texts = values.get("text_output", ("",))
     if not texts or not isinstance(texts[0], str):
         raise CheckFailure(f"text_output is {texts!r}, a string is expected")

@@ -158,7 +158,7 @@ def test_every_run_that_is_no_evidence_is_named(
     done = attach(bundle, good, other, nameless, tmp_path / "empty", tmp_path / "none")
     assert done.returncode == 2
     assert f"other/run.json: is of a bundle of digest 0, this one has {own}" in done.stderr
-    assert "nameless: does not say of which bundle it is" in done.stderr
+    assert "nameless: does not name its bundle" in done.stderr
     assert "empty: holds neither smoke.json nor bench.json" in done.stderr
     assert "none: holds neither smoke.json nor bench.json" in done.stderr
     assert not (bundle / EVIDENCE).exists()

@@ -38,7 +38,7 @@ def test_it_always_runs_in_one_process() -> None:
         ({"speculative_config": {"max_draft_len": 3}}, r"speculative_config: decoding_type is"),
         ({"speculative_config": {"decoding_type": "Eagle3"}}, r"Eagle3 is not allowed in release"),
         ({"speculative_config": {**mtp(1), "speculative": 1}}, r"speculative_config\.speculative"),
-        ({"backend": "_autodeploy"}, r"backend: .*cannot stand in for backend _autodeploy"),
+        ({"backend": "_autodeploy"}, r"backend: .*cannot replace backend _autodeploy"),
     ],
 )
 def test_a_wrong_option_is_refused_with_its_path_and_a_remedy(

@@ -1,4 +1,4 @@
-"""One request on a connection of its own: what arrives is kept with its time, unread."""
+"""One request per connection: what arrives is kept with its time, and read later."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Exchange(asyncio.Protocol):
         self.end(time.monotonic_ns())
 
     def look(self, data: bytes) -> None:
-        """Whether what has just arrived is the end, which `end` is told."""
+        """Whether the bytes that have just arrived, which `end` gets, are the end."""
         raise NotImplementedError
 
     def say(self, data: bytes) -> None:

@@ -279,7 +279,7 @@ async def _read(exchange: HttpExchange, transcript: Transcript) -> int:
 
 
 def event_object(data: bytes, transcript: Transcript) -> dict[str, Any] | None:
-    """The JSON object of an event. What is none, or is an error, fails the transcript."""
+    """The JSON object of an event. Anything else, and an error, fails the transcript."""
     if len(data) > LONG_EVENT_BYTES and sum(map(data.count, b"[{,:")) > MAX_VALUES:
         transcript.fail("malformed", f"an event of more than {MAX_VALUES:,} values")
         return None

@@ -1,4 +1,4 @@
-"""HTTP/2 (RFC 9113) as far as one request on a connection of its own needs it."""
+"""The part of HTTP/2 (RFC 9113) that one request per connection needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def frames(raw: bytes) -> Iterator[Frame]:
-    """Those that are whole."""
+    """The complete frames."""
     at = 0
     while (start := at + HEAD_BYTES) <= len(raw):
         at = start + int.from_bytes(raw[start - 9 : start - 6], "big")
@@ -64,7 +64,7 @@ def encode_fields(fields: Sequence[tuple[str, str]]) -> bytes:
 
 
 def decode_fields(block: bytes) -> list[tuple[str, str]]:
-    """Of a peer that was told by `greeting` to keep no table. Raises `Malformed`."""
+    """Headers of a peer that keeps no table, as `greeting` asks. Raises `Malformed`."""
     try:
         return [(str(name), str(value)) for name, value in Decoder().decode(block)]
     except HPACKError as error:
@@ -137,7 +137,7 @@ class Http2Exchange(Exchange):
             self.say(data)
 
     def _allowed(self) -> bytes:
-        """Frames of as much as both windows allow, which is then taken for sent."""
+        """Frames with as much as both windows allow; that much then counts as sent."""
         size = max(0, min(*self._windows, len(self._unsent)))
         sent, self._unsent = self._unsent[:size], self._unsent[size:]
         self._windows = [left - size for left in self._windows]

@@ -1,9 +1,8 @@
-"""Triton's gRPC stream of inferences: one request for each stream, without gRPC's own library.
+"""Triton's gRPC inference stream, one request per stream, without the gRPC library.
 
-That one hands a message from thread to thread, each of which wakes up for it: it takes several
-times the CPU time of all that is done here, and wakes up too late to tell when the message came.
-tritonclient has the protobuf messages too, in a package whose import takes longer than a load takes
-to begin; here are those of them that a load needs.
+That library hands each message from thread to thread: it takes several times the CPU time of this
+module, and wakes up too late to time a message. tritonclient has the protobuf messages too, but its
+import takes longer than a load takes to start; this module has the few messages that a load needs.
 """
 
 from __future__ import annotations
@@ -215,7 +214,7 @@ def _read_message(arrived_ns: int, message: bytes, transcript: TritonTranscript)
 
 
 def _values(response: Any) -> Mapping[str, Any]:
-    """The first element of every output. Raises `ValueError` for contents that are none."""
+    """The first element of every output. Raises `ValueError` for contents without elements."""
     contents = zip(response.outputs, response.raw_output_contents, strict=True)
     return {output.name: _value(output.datatype, raw) for output, raw in contents if raw}
 

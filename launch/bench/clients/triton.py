@@ -1,7 +1,7 @@
 """Triton's `generate_stream`, and the answers of its model whatever carries them.
 
-The extension marks no final event; the one with a finish reason is taken for it. What the published
-model lacks is left out: it tells no token counts, and its numbers may come as text.
+The extension marks no final event; the event with a finish reason counts as final. NVIDIA's model
+sends no token counts, and may send numbers as text; both are accepted.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from builder.facts.checkpoint import Checkpoint
 from . import weights
 from .weights import Weights
 
-# Where the language model of a multimodal architecture has a class of its own.
+# Multimodal architectures whose language model has a separate class.
 _LANGUAGE_MODELS = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
     "KimiK25ForConditionalGeneration": "DeepseekV3ForCausalLM",
@@ -36,7 +36,7 @@ _LANGUAGE_MODELS = {
     "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
 }
-# Models of one language model and more, for which there is none of its own here.
+# Only classes with this suffix are language models alone.
 _LANGUAGE_MODEL_SUFFIX = "ForCausalLM"
 
 # The names of MTP tensors in a checkpoint, and the place of each in the one-layer model. `{layer}`
@@ -121,7 +121,7 @@ def load(folder: Path, with_mtp: bool) -> Model:
 
 
 def _class(architecture: Architecture) -> Any:
-    """The class of transformers. Raises `BadFacts` where it has none that is a language model."""
+    """The class of transformers. Raises `BadFacts` if it has no language model of that name."""
     name = _LANGUAGE_MODELS.get(architecture.name, architecture.name)
     kind = getattr(transformers, name, None) if name.endswith(_LANGUAGE_MODEL_SUFFIX) else None
     if kind is None:
@@ -226,10 +226,10 @@ class MtpLayer:
 
 
 class Decoding:
-    """The caches of one sequence, and the moves on them.
+    """The caches of one sequence.
 
-    `forward` runs tokens of which some may be drafts; `keep` takes back those that were wrong;
-    `draft` guesses what follows. In this order, once per step.
+    Each step calls `forward` with tokens that may include drafts, `keep` to drop wrong drafts, and
+    `draft` to guess the next tokens, in this order.
     """
 
     def __init__(self, model: Model) -> None:

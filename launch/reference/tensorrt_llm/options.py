@@ -72,7 +72,7 @@ def check(given: Mapping[str, Any]) -> list[Diagnostic]:
         raise OptionError(errors)
     backend = given.get("backend")
     if backend not in (None, "pytorch"):
-        what = f"the reference engine cannot stand in for backend {backend}"
+        what = f"the reference engine cannot replace backend {backend}"
         raise OptionError(Diagnostic("backend", what, "use pytorch"))
     return problems
 
@@ -133,7 +133,7 @@ def _value(given: Mapping[str, Any], path: str, absent: Any) -> Any:
 
 
 def _draft_tokens(speculative: Mapping[str, Any] | None) -> int:
-    """The draft length by the release's own word for it, else by the word of other releases.
+    """The draft length, by the release's own option name, else by the name in other releases.
 
     Up to release 1.2.1 `num_nextn_predict_layers` has a default, so that `max_draft_len` alone has
     no effect there.

@@ -100,7 +100,7 @@ class RequestPerfMetrics:
 class CompletionOutput:
     """One completion: cumulative fields, and `*_diff` for what the last step added.
 
-    From the engine thread comes an object of its own for each step, with what the step adds.
+    The engine thread sends a new object for each step, with what the step adds.
     """
 
     index: int

@@ -34,10 +34,10 @@ _HISTOGRAMS = (
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """What differs between the servers that this one stands in for.
+    """What differs between the servers that this one replaces.
 
-    `model_owner` is whom the list of models names, `metrics_path` where Prometheus reads,
-    `endpoints` what the server has besides those of this one.
+    `model_owner` is the owner in the list of models, `metrics_path` where Prometheus reads, and
+    `endpoints` are the server's additional endpoints.
     """
 
     version: str

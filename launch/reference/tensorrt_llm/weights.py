@@ -110,8 +110,8 @@ def dequantize_fused_nvfp4(
 def dequantize_mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """float32 `[experts, in, out]` from codes uint8 `[experts, out, in/32, 16]` and E8M0 exponents.
 
-    The low nibble of a byte is the value of the even index; an exponent `e` stands for
-    `2 ** (e - 127)` and belongs to 32 input channels.
+    The low nibble of a byte is the value of the even index; an exponent `e` means `2 ** (e - 127)`
+    and belongs to 32 input channels.
     """
     codes = torch.stack((blocks & 0xF, blocks >> 4), dim=-1).flatten(-2)
     values = torch.tensor(E2M1, device=blocks.device)[codes.int()]

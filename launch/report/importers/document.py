@@ -60,7 +60,7 @@ def point(row: Document, **values: Any) -> Document:
 
 
 def statistics(values: Mapping[str, float | None]) -> Document | None:
-    """Statistics under the names of bench.json, or null where there are none."""
+    """Statistics under the names of bench.json, or null if they are missing."""
     row = {name: values.get(name) for name in STATISTICS}
     return row if any(value is not None for value in row.values()) else None
 

@@ -1,7 +1,7 @@
 """The flat result files of two serving benchmarks: vLLM's and SGLang's.
 
 `vllm bench serve --save-result` (fields of `vllm/benchmarks/serve.py`, 0.30) writes a JSON file for
-every load. Percentiles are those that were asked for; end-to-end latency is there only with
+every load. It has the requested percentiles, and end-to-end latency only with
 `--percentile-metrics ...,e2el`.
 
 `sglang.bench_serving` (fields of `sglang/benchmark/serving.py`, 0.5.23) writes a line of JSON for

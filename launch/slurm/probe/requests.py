@@ -46,7 +46,7 @@ def name(options: SiteOptions) -> Finding:
 
 
 def partitions() -> dict[str, int]:
-    """The nodes of those that are up, the default one first; tried before they are believed."""
+    """The nodes of partitions that are up, the default one first; each is tried."""
     done = scheduler.call(["sinfo", "--noheader", "--format=%R|%P|%a|%D"])
     if done.returncode:
         raise NotReady(Diagnostic("sinfo", scheduler.message(done.stderr), scheduler.LOGIN_NODE))

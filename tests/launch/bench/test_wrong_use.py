@@ -188,7 +188,7 @@ def test_what_is_unknown_in_both_is_not_the_same(
         (("published", "missing"), "missing: does not exist"),
         (("published", "empty"), "empty: holds no run"),
         (("published", "a.json"), "published figures for a.json: has none"),
-        (("published", "runs"), "runs: holds 2 runs, of which one is compared"),
+        (("published", "runs"), "runs: holds 2 runs, and one is compared"),
     ],
 )
 def test_a_wrong_comparison_is_said(

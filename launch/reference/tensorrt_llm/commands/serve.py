@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DISAGGREGATED = "disaggregated"
 _SERVER_FLAGS = frozenset({"model", "host", "port", "log_level", "extra_llm_api_options"})
-# How long requests under way may take to end once the server is told to stop.
+# How long running requests may take to end once the server gets a signal to stop.
 GRACE_S = 30
 KEEP_ALIVE_S = 5
 
