@@ -117,6 +117,22 @@ class Accepted(Strict):
     reason: Annotated[str, Bounds(min_length=10, max_length=1000)]
 
 
+class AcceptedWarning(Strict):
+    """A warning of the plan that is known and right here, and why; it is not given then.
+
+    `path` is where the plan gives it, `rule` the one that it comes from, where it has one. Known
+    vulnerabilities have their own list.
+    """
+
+    path: Annotated[str, Bounds(min_length=1)]
+    rule: Annotated[str, Bounds(min_length=1)] | None = None
+    reason: Annotated[str, Bounds(min_length=10, max_length=1000)]
+
+    def is_for(self, warning: Diagnostic) -> bool:
+        own = warning.rule in (advisories.RULE, advisories.UNKNOWN_RULE)
+        return not own and self.path == warning.where and self.rule in (None, warning.rule)
+
+
 # What a folder and the last part of a hub name can be called.
 ModelName = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=128)]
 
@@ -164,6 +180,7 @@ class Deployment(Strict):
     engine's environment variables. `images` are container images of servers in the place of the
     published ones, best with their digest. `accepted_advisories` are versions that would be refused
     for their known vulnerabilities; `strict` refuses those whose vulnerabilities are not known too.
+    `accepted_warnings` are no longer given.
     `served_model_name` is the name by which clients ask for the model, wherever its weights lie.
     `objective` is what to gain within the `slo`, the price of a GPU hour may be one for each kind
     of GPU: `choose` goes by them, and `choice` is its record.
@@ -205,6 +222,7 @@ class Deployment(Strict):
     ] = default(dict)
     images: Annotated[dict[str, ImageReference], After(_refuse_images_of_no_server)] = default(dict)
     accepted_advisories: list[Accepted] = default(list)
+    accepted_warnings: list[AcceptedWarning] | None = None
     strict: Literal[True] | None = None
     notes: list[str] = default(list)
 

@@ -22,7 +22,12 @@ from .rules import heuristics, vulnerability_policy
 _MEASURED = (measurements.AGGREGATED, fits.FACTORS, models.MODELS)
 
 
-def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -> dict[str, Any]:
+def facts_of(
+    plan: Plan,
+    engine: EngineConfig,
+    warnings: Sequence[Diagnostic],
+    accepted: Sequence[tuple[Diagnostic, str]] = (),
+) -> dict[str, Any]:
     """What the manifest and `plan --json` say of a plan and its spelling for the release."""
     facts, request = plan.facts, plan.deployment
     return {
@@ -38,6 +43,7 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
         "warnings": [
             {"where": row.where, "what": row.message, "remedy": row.fix} for row in warnings
         ],
+        **({"accepted_warnings": list(map(_accepted, accepted))} if accepted else {}),
         "accepted_advisories": vulnerability_policy.record(request, facts.release.name),
         "limits": asdict(plan.limits),
         "memory": memory(plan),
@@ -45,6 +51,11 @@ def facts_of(plan: Plan, engine: EngineConfig, warnings: Sequence[Diagnostic]) -
         "published": [_published(row) for row in facts.published],
         **({"choice": request.choice.data()} if request.choice else {}),
     }
+
+
+def _accepted(row: tuple[Diagnostic, str]) -> dict[str, str]:
+    warning, reason = row
+    return {"where": warning.where, "what": warning.message, "reason": reason}
 
 
 def _disagreement(plan: Plan) -> dict[str, str]:

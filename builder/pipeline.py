@@ -56,6 +56,27 @@ class ServicePlan:
 
     @cached_property
     def warnings(self) -> list[Diagnostic]:
+        """What a reader should know, without what the deployment accepts.
+
+        An acceptance that fits no warning is reported where no override changed the plan.
+        """
+        rows = self.plan.deployment.accepted_warnings or []
+        kept = [one for one in self._warnings if not any(row.is_for(one) for row in rows)]
+        for index, row in enumerate(() if self.document.overridden else rows):
+            if not any(row.is_for(one) for one in self._warnings):
+                what = f"{row.path} has no {f'{row.rule} ' if row.rule else ''}warning here"
+                where = f"accepted_warnings.{index}"
+                kept.append(Diagnostic(where, what, "remove it", severity="warning"))
+        return kept
+
+    @property
+    def accepted_warnings(self) -> list[tuple[Diagnostic, str]]:
+        """The warnings that the deployment accepts, each with its reason."""
+        rows = self.plan.deployment.accepted_warnings or []
+        return [(one, row.reason) for row in rows for one in self._warnings if row.is_for(one)]
+
+    @cached_property
+    def _warnings(self) -> list[Diagnostic]:
         """What a reader should know of the plan, its targets and its versions.
 
         The versions of the prefill servers are the same.
@@ -334,7 +355,8 @@ def _launch(context: RenderContext) -> dict[str, Any]:
 
 def manifest_facts(planned: ServicePlan) -> dict[str, Any]:
     """What the manifest and `plan --json` say of a plan."""
-    return manifest.facts_of(planned.plan, planned.engine, planned.warnings)
+    accepted = planned.accepted_warnings
+    return manifest.facts_of(planned.plan, planned.engine, planned.warnings, accepted)
 
 
 def deployment_diagnostics(path: Path, overrides: Iterable[str] = ()) -> list[Diagnostic]:

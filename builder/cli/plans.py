@@ -35,7 +35,8 @@ def run_plan(options: argparse.Namespace) -> None:
     document = pipeline.manifest_facts(planned)
     document = {**document, "nearest_published": _nearest_published(planned.plan)}
     if options.json:
-        print_json({key: document[key] for key in _KEYS})
+        accepted = document.get("accepted_warnings", [])
+        print_json({**{key: document[key] for key in _KEYS}, "accepted_warnings": accepted})
     else:
         changes = (word for change in options.set for word in ("--set", change))
         words = shlex.join([options.deployment, *changes])
@@ -229,6 +230,9 @@ def reasons_text(document: Mapping[str, Any]) -> str:
         parts.append("Published options that this plan does not use:")
         parts += map(_difference, document["differences"])
     parts += (part for row in document["published"] for part in _published(row))
+    for row in document.get("accepted_warnings", ()):
+        text = f"{row['where']}: {row['what']}; {row['reason']}"
+        parts.append("\n".join(wrapped("accepted warning: ", text)))
     return "\n\n".join(parts)
 
 

@@ -191,7 +191,8 @@ def _judge(
         found = by_release[newest]
         by_release[newest], note = by_others(newest, found, plainly, _is_former, stated)
         report.notes += [f"{name}: {note}"] if note else []
-    report.findings += findings_by_release(by_release, name)
+    told, around = findings_by_release(by_release, name), target.context
+    report.findings += [row for row in told if not (around and around.accepts(row))]
 
 
 def _is_former(row: Diagnostic) -> bool:

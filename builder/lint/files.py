@@ -38,7 +38,10 @@ _BUNDLE_DEPTH = 6
 
 @dataclass(frozen=True)
 class BundleContext:
-    """What a bundle says about the use of its files. `folder` is the bundle's."""
+    """What a bundle says about the use of its files. `folder` is the bundle's.
+
+    `accepted_warnings` are paths in the deployment, each with a rule or "".
+    """
 
     folder: Path
     engine: str
@@ -49,6 +52,12 @@ class BundleContext:
     block_size: int | None
     damage: tuple[Diagnostic, ...]
     accepted: frozenset[tuple[str, str]] = frozenset()
+    accepted_warnings: frozenset[tuple[str, str]] = frozenset()
+
+    def accepts(self, row: Diagnostic) -> bool:
+        """Whether the deployment accepts such a warning of an engine option."""
+        paths = {(f"engine_config.{row.path}", rule) for rule in ("", row.rule)}
+        return row.severity == "warning" and not paths.isdisjoint(self.accepted_warnings)
 
 
 @dataclass(frozen=True)
@@ -182,6 +191,7 @@ def _surroundings(folder: Path) -> BundleContext | None:
         int_at(request, "targets.slurm.site.block_size"),
         damage,
         frozenset(_accepted(value_at(request, advisories.ACCEPTED))),
+        frozenset(_accepted_warnings(request)),
     )
 
 
@@ -189,6 +199,17 @@ def _accepted(rows: Any) -> Iterator[tuple[str, str]]:
     """Products and versions that a deployment takes with their vulnerabilities."""
     for row in rows if isinstance(rows, list) else ():
         yield str(value_at(row, "product")), str(value_at(row, "version"))
+
+
+def _accepted_warnings(request: Any) -> Iterator[tuple[str, str]]:
+    """The acceptances of a deployment, and of the prefill servers that its targets name."""
+    targets = value_at(request, "targets")
+    named = targets if isinstance(targets, dict) else {}
+    sides = (value_at(named, f"{name}.prefill.deployment") for name in named)
+    for side in (request, *sides):
+        rows = value_at(side, "accepted_warnings")
+        for row in rows if isinstance(rows, list) else ():
+            yield str(value_at(row, "path")), str(value_at(row, "rule") or "")
 
 
 def _request(path: Path) -> Any:

@@ -160,6 +160,16 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         2,
         [":4: engine.release: release 1.1.0 does not serve DeepseekV32ForCausalLM"],
     ),
+    "a warning accepted without a reason": (
+        GOOD + "accepted_warnings: [{path: checkpoint}, {path: x, reason: short}, {rule: y}]\n",
+        2,
+        [
+            ":7: accepted_warnings.0.reason: is missing",
+            ":7: accepted_warnings.1.reason: is short; string should have at least 10",
+            ":7: accepted_warnings.2.path: is missing",
+            ":7: accepted_warnings.2.reason: is missing",
+        ],
+    ),
     "duplicate key": (GOOD + "name: other\n", 2, [":7: name: is given twice, first in line 1"]),
     "tab": ("name: x\n\tcheckpoint: y\n", 2, [":2: is not YAML: found a tab character"]),
     "list": ("- name: x\n", 2, ["is a list; a mapping is expected"]),

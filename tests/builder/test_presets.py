@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from builder import deployment, pipeline
+from builder import deployment, lint, pipeline
 from builder.cli import deployments
 from builder.documents import load_yaml
 from builder.facts import published_results as results
+from builder.lint import files
 from builder.rules.validation import validate
 
 PRESETS = deployment.preset_names()
@@ -50,6 +51,22 @@ def test_every_preset_fits_with_room_for_its_workload(preset: str) -> None:
     assert planned.budget.fits
     warned = [row for row in planned.warnings if row.where == "workload.concurrency"]
     assert bool(warned) is (preset in TIGHT)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_accepts_no_warning_that_does_not_occur(preset: str) -> None:
+    planned = pipeline.plan(preset)
+    assert [str(row) for row in planned.warnings if "accepted_warnings" in row.where] == []
+    for row in planned.plan.deployment.accepted_warnings or []:
+        found = [one.rule for one, _ in planned.accepted_warnings if one.where == row.path]
+        assert found == [row.rule or ""], "a rule is named where there is one"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_warns_of_no_option_that_it_sets(preset: str) -> None:
+    """What it sets is as published: it accepts what is said of it."""
+    found = pipeline.plan(preset).warnings
+    assert [str(row) for row in found if "engine_config" in row.where] == []
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -170,3 +187,65 @@ def test_32_gpus_serve_as_published_in_two_prefill_and_two_decode_servers() -> N
     assert (prefill["moe_config"]["backend"], prefill["max_batch_size"]) == ("TRTLLM", 32)
     assert prefill["cuda_graph_config"] == {"enable_padding": True, "max_batch_size": 32}
     assert prefill["kv_cache_config"]["enable_block_reuse"] is True
+
+
+def write(folder: Path, *rows: str) -> str:
+    """A deployment with a batch below its load, which is a warning, and acceptances."""
+    data = load_yaml((deployment.PRESETS / "deepseek-v3.2-nvfp4-gb200.yaml").read_text())
+    data["engine_config"] = {"max_batch_size": 8}
+    data["accepted_warnings"] = [yaml.safe_load(row) for row in rows]
+    file = folder / "deployment.yaml"
+    file.write_text(yaml.safe_dump(data))
+    return str(file)
+
+
+BATCH = "{path: engine_config.max_batch_size, reason: the others may wait}"
+
+
+def test_an_accepted_warning_is_recorded_and_no_longer_given(tmp_path: Path) -> None:
+    def places(planned: pipeline.ServicePlan) -> list[str]:
+        return [row.where for row in planned.warnings]
+
+    plain = pipeline.plan(write(tmp_path))
+    accepting = pipeline.plan(write(tmp_path, BATCH))
+    assert [*places(accepting), "engine_config.max_batch_size"] == sorted(
+        places(plain), key="engine_config.max_batch_size".__eq__
+    )
+    (row,) = pipeline.manifest_facts(accepting)["accepted_warnings"]
+    assert (row["where"], row["reason"]) == ("engine_config.max_batch_size", "the others may wait")
+    assert row["what"].startswith("a batch has 8 places")
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("{path: engine_config.max_batch, reason: the others may wait}", "engine_config.max_batch"),
+        (
+            "{path: engine_config.max_batch_size, rule: x, reason: the others may wait}",
+            "engine_config.max_batch_size has no x warning here",
+        ),
+        ("{path: engine.release, reason: nobody reaches it}", "engine.release has no warning"),
+    ],
+)
+def test_an_acceptance_of_no_warning_is_told(row: str, told: str, tmp_path: Path) -> None:
+    """Known vulnerabilities are accepted elsewhere, with their versions."""
+    found = [str(one) for one in pipeline.plan(write(tmp_path, row)).warnings]
+    (stale,) = (line for line in found if line.startswith("accepted_warnings.0: "))
+    assert told in stale and stale.endswith("; remove it")
+    assert [line for line in found if line.startswith("engine_config.max_batch_size: ")]
+
+
+def test_a_check_of_a_bundle_accepts_what_its_deployment_accepts(tmp_path: Path) -> None:
+    bundle = pipeline.render("deepseek-v3.2-nvfp4-gb200x32", tmp_path / "bundle").folder
+
+    def rules() -> set[str]:
+        found = lint.check([bundle], lint.CheckOptions(), pipeline.deployment_diagnostics).findings
+        return {row.rule for row in found}
+
+    accepted = {"moe-backend-kernels", "prefill-graphs", "transceiver-buffer-covers-prompt"}
+    assert not rules() & accepted
+    request = bundle / "deployment.yaml"
+    request.write_text(request.read_text().replace("accepted_warnings", "notes"))
+    files._surroundings.cache_clear()
+    # Of a bundle that was changed, the checkpoint's facts are not taken.
+    assert accepted - {"moe-backend-kernels"} <= rules()

@@ -175,8 +175,10 @@ def _overview(context: RenderContext, values: Mapping[str, object]) -> Section:
     if not _runs_alone(context) and not deployment.targets.keys() & {*RUNS_ON}:
         words = "needs several nodes, or another side: render it with slurm or kubernetes as well"
         blocks.append(note("No instructions to start it", f"It {words}."))
-    if deployment.notes:
-        notes = bullets(deployment.notes)
+    accepted = deployment.accepted_warnings or []
+    if deployment.notes or accepted:
+        warnings = (f"Accepted warning of {row.path}: {row.reason}" for row in accepted)
+        notes = bullets([*deployment.notes, *warnings])
         blocks.append(Section("notes", "Notes of the deployment", (notes,)))
     return section("overview", values, *blocks)
 
