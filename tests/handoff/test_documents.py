@@ -20,6 +20,7 @@ from markdown_it import MarkdownIt
 
 from builder import deployment, pipeline
 from builder.bundle import Bundle
+from builder.diagnostics import printable
 from builder.errors import BadInput
 from builder.facts import checkpoint, model_names
 from builder.targets.handoff.document import (
@@ -273,7 +274,7 @@ def test_a_users_words_are_read_as_they_were_written(render: Render) -> None:
     bundle = render(notes=list(AWKWARD))
     shown = " ".join("".join(outline(text(bundle, "runbook.html")).words).split())
     for words in AWKWARD:
-        assert " ".join(words.split()) in shown
+        assert printable(" ".join(words.split())) in shown  # as JSON has what turns the text
 
 
 @pytest.mark.parametrize("folder", ["it's $HOME", "a`id`b", 'say "hi"; rm -rf x', "é & | > y"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from builder.errors import BadInput, NotReady, ToolkitError
-from launch import discovery, endpoint
+from launch import discovery, endpoint, ready
 from launch.bench import server_metrics, system_under_test
 from launch.bench.clients import Api, connect, offered, receiver
 from launch.bench.request import LoadRequest, RequestRecord
@@ -21,7 +22,8 @@ from launch.endpoint import Endpoint
 from launch.smoke import concurrency, metrics, negative, suite
 from launch.smoke.checks import POSITIVE
 from launch.smoke.client import CheckFailure, RequestRejected
-from tests.launch.scripted_server import answering, by_path, say
+from launch.target import Target
+from tests.launch.scripted_server import ENDLESS, answering, by_path, say
 from tests.security import hostile_server
 from tests.security.attacks import CONTROL, survive
 
@@ -198,3 +200,43 @@ def test_a_length_that_no_model_has_is_not_tried(positions: object) -> None:
     with answering(by_path(models=say(models))) as address:
         url = f"http://{address}"
         assert discovery.identified(endpoint.from_url(url), url).positions is None
+
+
+def ready_at(address: str, url: str) -> bool:
+    """What `up` finds out of a server there, before it has started."""
+    path = "/v2/health/ready" if url.startswith("triton") else "/health"
+    environment = {"SERVE_HOST": "127.0.0.1", "SERVE_ID": "s"}
+    one = Target(
+        name="t",
+        folder=Path(),
+        argv=(),
+        ports={"http": int(address.rpartition(":")[2]), "grpc": 1},
+        environment=environment,
+        ready_port="http",
+        ready_path=path,
+        start_timeout_s=1,
+        stop_timeout_s=1,
+        model_name="m",
+        restricted_apis=(),
+        release="1.2.1",
+        engine="tensorrt_llm",
+    )
+    return ready.probe(one)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_server_that_starts_is_ready_or_not(seed: int) -> None:
+    with hostile_server.http(seed) as address:
+        for url in ("triton", "http"):
+            assert ready_at(address, url) in (True, False)
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_probe_of_a_server_without_an_end_is_over_in_time(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(ready, "PROBE_TIMEOUT_S", 0.3)
+    with answering(ENDLESS[kind]) as address:
+        begun_s = time.monotonic()
+        assert not ready_at(address, "triton")
+        assert time.monotonic() - begun_s < 20
