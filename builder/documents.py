@@ -58,7 +58,7 @@ class Variable(str):
         return made
 
 
-@dataclass
+@dataclass(eq=False)  # a document is itself alone: what is found in one is kept by it
 class Yaml:
     """A YAML document: plain data, the place of every dotted path, and the errors of its text.
 
@@ -90,6 +90,13 @@ def above(path: str) -> Iterator[str]:
     """The dotted paths that a value stands in, outermost first, and its own."""
     keys = path.split(".")
     return (".".join(keys[:depth]) for depth in range(len(keys) + 1))
+
+
+def groups_of(path: str) -> Iterator[str]:
+    """The dotted paths of the groups that a value is in, innermost first."""
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path
 
 
 def value_at(data: Any, path: str) -> Any:

@@ -13,7 +13,7 @@ from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
 from ..files import is_there
 from . import mounts, worker_rules
-from .containers import VISIBLE, objects, port_of, started
+from .containers import VISIBLE, objects, port_of
 from .content import side_of
 from .mounts import Mount
 from .pods import listed
@@ -55,14 +55,11 @@ def option_files(services: Sequence[Service], folder: Path) -> dict[str, Mapping
 def services(document: Yaml) -> Sequence[Service]:
     """Those of a Compose file that start one server each."""
     found = []
-    for data, path, around in objects(document):
-        if path.startswith("services.") and path.count(".") == 1:
-            servers = list(started(document, data, path, around))
-            if len(servers) == 1:
-                rows = [data.get(key) for key in ("volumes", "configs")]
-                mounted = [each for row in rows for each in mounts.of_rows(row)]
-                name = path.removeprefix("services.")
-                found.append(Service(name, path, data, servers[0], mounted))
+    for data, path, _, servers in objects(document):
+        if path.startswith("services.") and path.count(".") == 1 and len(servers) == 1:
+            rows = [data.get(key) for key in ("volumes", "configs")]
+            mounted = [each for row in rows for each in mounts.of_rows(row)]
+            found.append(Service(path.removeprefix("services."), path, data, servers[0], mounted))
     return found
 
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import START, Yaml, value_at
@@ -19,7 +20,7 @@ from .mentioned_gpus import of_label
 from .pods import beside, listed, may_open, named_rows, number_of
 from .script import Statement
 from .section import below
-from .server_commands import COMMANDS, containers, environment, words_of
+from .server_commands import COMMANDS, command_keys, containers, environment, words_of
 from .serving import is_open
 from .shell_values import Values
 from .workers import ROLES, TOOLS, WORKER, Place, Worker, holder
@@ -61,14 +62,47 @@ class Around:
         return Place(first.count * nodes, place.location, place.path, True, first)
 
 
-def objects(document: Yaml) -> Iterator[tuple[Mapping[str, Any], str, Around]]:
-    """Every mapping of a document with its path, and what it and those above say of a container."""
-    yield from _objects(document, document.data, "", Around())
+class Object(NamedTuple):
+    """A mapping of a document, its path, what it and those above it say of a container, and the
+    servers that it starts, whatever the release."""
+
+    data: Mapping[str, Any]
+    path: str
+    around: Around
+    servers: Sequence[Worker]
 
 
-def around_of(document: Yaml, path: str) -> Around | None:
-    """What the object at a path and those above it say."""
-    return next((around for _, where, around in objects(document) if where == path), None)
+class _Read(NamedTuple):
+    """The objects of a document when it held these data, and the first object at each path."""
+
+    data: Any
+    objects: Sequence[Object]
+    by_path: Mapping[str, Object]
+
+
+_READ: WeakKeyDictionary[Yaml, _Read] = WeakKeyDictionary()
+
+
+def objects(document: Yaml) -> Sequence[Object]:
+    """Every mapping of a document."""
+    return _read(document).objects
+
+
+def object_at(document: Yaml, path: str) -> Object | None:
+    return _read(document).by_path.get(path)
+
+
+def _read(document: Yaml) -> _Read:
+    """A document's objects, found once for all that ask."""
+    known = _READ.get(document)
+    if known is None or known.data is not document.data:
+        rows = _objects(document, document.data, "", Around())
+        found = [Object(*row, list(_started(document, *row))) for row in rows]
+        by_path: dict[str, Object] = {}
+        for each in found:
+            by_path.setdefault(each.path, each)
+        known = _READ[document] = _Read(document.data, found, by_path)
+    return known
 
 
 def in_documents(documents: Sequence[Yaml]) -> list[Worker]:
@@ -77,8 +111,8 @@ def in_documents(documents: Sequence[Yaml]) -> list[Worker]:
         worker
         for document in documents
         if document.data  # of a hundred thousand, most may be empty
-        for data, path, around in objects(document)
-        for worker in started(document, data, path, around)
+        for each in objects(document)
+        for worker in each.servers
     ]
 
 
@@ -106,8 +140,12 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
 
 def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
     """Commands of containers whose program is the server's, misspelt."""
-    for data, path, _ in objects(document):
-        rows = [row for key in COMMANDS for row in words_of(document, data, path, key, _has_words)]
+    for data, path, *_ in objects(document):
+        rows = [
+            row
+            for key in command_keys(data)
+            for row in words_of(document, data, path, key, _has_words)
+        ]
         single = [word for _, word in rows if not _has_words(word.text)]
         yield from program_names.misspelt([Statement(tuple(single), "")] if single else [])
         for where, word in rows:
@@ -146,10 +184,10 @@ def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
 def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Ports of containers at which their server does not listen."""
     for document in documents:
-        for data, path, around in objects(document):
-            opens = _ports(data) or _is_asked(data)
-            servers = list(started(document, data, path, around)) if opens else []
+        for data, path, around, servers in objects(document):
             if len(servers) != 1 or not port_of(servers[0]):
+                continue
+            if not (_ports(data) or _is_asked(data)):
                 continue
             yield from unreached_server(document, data, path, port_of(servers[0]), around)
             yield from _unreached_host(document, data, path, servers[0], around)
@@ -323,14 +361,19 @@ def _mounted(data: Mapping[str, Any], around: Around) -> dict[str, str]:
     }
 
 
-def started(document: Yaml, data: Mapping[str, Any], path: str, around: Around) -> Iterator[Worker]:
+def _started(
+    document: Yaml, data: Mapping[str, Any], path: str, around: Around
+) -> Iterator[Worker]:
     """The server that a container starts, or those that a script in its command does."""
+    keys = command_keys(data)
+    if not keys:
+        return
     given = {name: text for name, text, _ in environment(data)}
     values = Values((), given)
     single: list[tuple[str, Location]] = []
     found: list[Sequence[tuple[str, Location]]] = []
     spread = False
-    for key in COMMANDS:
+    for key in keys:
         for where, word in words_of(document, data, path, key, _is_line):
             if not _is_line(word.text):
                 single.append((values.expanded(word.text), word.location))

@@ -39,7 +39,7 @@ def _misspelt_keys(document: Yaml) -> Iterator[Diagnostic]:
 def misspelt_sides(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Services of a Dynamo graph of a side that is misspelt: they are of no side then."""
     for document in documents:
-        for data, path, _ in objects(document):
+        for data, path, *_ in objects(document):
             side = data.get(SIDE)
             if isinstance(side, str) and side not in ROLES and (near := closest(side, ROLES)):
                 where = below(path, SIDE)

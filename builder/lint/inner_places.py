@@ -1,16 +1,30 @@
-"""Places in texts that are values of a document: scripts and option files in manifests."""
+"""Places in texts, and in those that are values of a document: scripts and option files in
+manifests."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import lru_cache
 
 from ..diagnostics import NOWHERE, Location
-from ..documents import Yaml
+from ..documents import START, Yaml
 
 # What stands in a quoted or folded text as it does in the text that it means.
 _WORD = re.compile(r"[\w./:=-]{3,}")
+
+
+def places(text: str, start: Location = START) -> Callable[[int], Location]:
+    """The place of each position in a text that begins at `start`."""
+    begins = [0] + [match.end() for match in re.finditer("\n", text)]
+
+    def place(position: int) -> Location:
+        row = bisect_right(begins, position) - 1
+        column = position - begins[row] + (start.column if row == 0 else 1)
+        return Location(start.line + row, column)
+
+    return place
 
 
 def inside(document: Yaml, path: str, text: str, place: Location) -> Location:

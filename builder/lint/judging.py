@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
@@ -12,10 +12,12 @@ from ..facts.engines import Engine
 from ..facts.release import Release, of_engine
 from ..facts.release.version import NO_VERSION, Order, order
 from ..rules import constraints
-from ..rules.judgement import agreed, refuses
+from ..rules.judgement import Refusals, agreed
 from ..rules.options import WRONG_VALUES
 from .coverage import Verdict
 from .stated import Named, Stated
+
+MOST_TABLES = 8  # of one file: the whole of it is checked by each
 
 Judge = Callable[[Release], Verdict]
 """What one table has against the file."""
@@ -49,18 +51,21 @@ def by_others(
         return found, ""
     tables = [row for row in of_engine(assumed.engine) if row.name != assumed.name]
     others = {table: judge(table).diagnostics for table in tables}
-    near = [others[table] for table in _may_be_meant(assumed, tables)]
+    rows = [others[table] for table in _may_be_meant(assumed, tables)]
+    near = [Refusals(each) for each in rows]
+    said = {(row.rule, row.path) for each in rows for row in each}
     guess = f"(release {assumed.name} is assumed)"
-    newer = [row for row in found if row.rule in _OF_TABLES and any(_takes(x, row) for x in near)]
+    newer = {row for row in found if row.rule in _OF_TABLES and any(x.takes(row) for x in near)}
+    refusals = [Refusals(each) for each in others.values()]
 
     def is_doubtful(row: Diagnostic) -> bool:
-        if row in newer or (newer and (_may_be_new(row) or _is_of(row, near))):
+        if row in newer or (newer and (_may_be_new(row) or _is_of(row, said))):
             return True
         if row.severity != "error" or row.rule not in _table_rules(assumed.engine):
             return False
         if row.rule == "value-range":  # an older table has no bounds, and the engine no use for it
             return False
-        return is_former(row) or any(_takes(rows, row) for rows in others.values())
+        return is_former(row) or any(each.takes(row) for each in refusals)
 
     doubtful = [
         replace(row, severity="warning", message=f"{row.message} {guess}")
@@ -104,16 +109,10 @@ def _may_be_new(row: Diagnostic) -> bool:
     return row.rule == "unknown-key" and "did you mean" not in row.fix
 
 
-def _is_of(row: Diagnostic, others: Sequence[Sequence[Diagnostic]]) -> bool:
-    """Whether a warning is one that only the release has which was assumed."""
-    said = {(other.rule, other.path) for rows in others for other in rows}
+def _is_of(row: Diagnostic, said: Collection[tuple[str, str]]) -> bool:
+    """Whether a warning is one that only the release has which was assumed: none of the others has
+    the rule against the path."""
     return row.severity == "warning" and (row.rule, row.path) not in said
-
-
-def _takes(diagnostics: Sequence[Diagnostic], row: Diagnostic) -> bool:
-    """Whether there is nothing against the place of an error, or against what it stands in."""
-    same = (other for other in diagnostics if other.path == row.path and other.within == row.within)
-    return not refuses(diagnostics, row) and next(same, None) is None
 
 
 def by_statement(stated: Stated, assumed: Release, judge: Judge, is_former: IsFormer) -> Verdict:
@@ -121,14 +120,18 @@ def by_statement(stated: Stated, assumed: Release, judge: Judge, is_former: IsFo
 
     Where the nearest words do not tell a release, that is the one that is assumed.
     """
-    used = dict.fromkeys(table for each in stated.named for table in each.judges)
+    plain = _plain(dict.fromkeys(table for each in stated.named for table in each.judges))
+    used = dict.fromkeys(plain[table] for each in stated.named for table in each.judges)
     unknown = any(not row.releases for row in stated.statements)
     found = {table: judge(table) for table in (*used, *([assumed] if unknown else ()))}
     lines = {row.location.line for verdict in found.values() for row in verdict.diagnostics}
     governed: dict[tuple[tuple[Release, ...], bool] | None, set[int]] = {}
     for line in sorted(lines):
         named = stated.tables(line)
-        governed.setdefault((named.judges, named.too_old) if named else None, set()).add(line)
+        key = None
+        if named:
+            key = tuple(dict.fromkeys(plain[x] for x in named.judges)), named.too_old
+        governed.setdefault(key, set()).add(line)
     rows: list[Diagnostic] = []
     for known, here in governed.items():
         judges, doubtful = known or ((assumed,), False)
@@ -144,6 +147,15 @@ def by_statement(stated: Stated, assumed: Release, judge: Judge, is_former: IsFo
     *_, last = found.values()
     rows = [_of_fork(row, stated, assumed.engine) for row in rows]
     return replace(last, diagnostics=rows)
+
+
+def _plain(tables: Collection[Release]) -> Mapping[Release, Release]:
+    """The table that a file is checked by for each of those that it names: of very many releases,
+    those that one table stands for are one."""
+    if len(tables) <= MOST_TABLES:
+        return {table: table for table in tables}
+    by_name = {table.name: replace(table, stands_for="") for table in tables}
+    return {table: by_name[table.name] for table in tables}
 
 
 def _doubted(row: Diagnostic) -> Diagnostic:

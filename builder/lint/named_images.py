@@ -7,11 +7,12 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ..diagnostics import Diagnostic, Location, located
+from ..diagnostics import Diagnostic, located
 from ..facts import advisories
+from .inner_places import places
 
 if TYPE_CHECKING:
-    from ..facts import images
+    pass
 
 
 def read(text: str, accepted: Collection[tuple[str, str]]) -> tuple[int, list[Diagnostic]]:
@@ -28,10 +29,11 @@ def read(text: str, accepted: Collection[tuple[str, str]]) -> tuple[int, list[Di
 def _vulnerable(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Diagnostic]:
     from ..facts import images
 
+    place = places(text)
     for content in images.untold(text):
         row = advisories.unknown(content.product, content.version, "", strict=False)
         if (content.product, content.version) not in accepted:
-            yield located(_place(text, content), "", row.message, row.fix, row.rule, row.severity)
+            yield located(place(content.start), "", row.message, row.fix, row.rule, row.severity)
     told = cache(lambda product, version: advisories.diagnostic(product, version, ""))
     for content in images.contents(text):
         diagnostic = told(content.product, content.version)
@@ -41,10 +43,5 @@ def _vulnerable(text: str, accepted: Collection[tuple[str, str]]) -> Iterator[Di
                 for product, version in accepted
             )
             severity = "warning" if taken else diagnostic.severity
-            place = _place(text, content)
-            yield located(place, "", diagnostic.message, diagnostic.fix, diagnostic.rule, severity)
-
-
-def _place(text: str, content: images.Content) -> Location:
-    before = text[: content.start]
-    return Location(before.count("\n") + 1, content.start - before.rfind("\n"))
+            here, rule = place(content.start), diagnostic.rule
+            yield located(here, "", diagnostic.message, diagnostic.fix, rule, severity)

@@ -63,7 +63,7 @@ def in_script(rows: Iterable[Statement], content: Content, release: Release) -> 
 
 
 def _in_document(document: Yaml) -> Iterator[_Container]:
-    for data, path, around in containers.objects(document):
+    for data, path, around, _ in containers.objects(document):
         found = _Container(path, None if "multiNode" in data else around.total)
         for name, text, within in environment(data):
             if _NAME.fullmatch(name):

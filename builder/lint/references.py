@@ -19,7 +19,6 @@ from .containers import (
     number,
     objects,
     port_of,
-    started,
 )
 from .mounts import Mount
 from .pods import listed, may_open, named_rows, number_of, opens
@@ -64,10 +63,10 @@ def diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """All of that, around the containers that start a server."""
     maps = _config_maps(documents)
     servers = [
-        _Server(rows[0], data, document, around)
+        _Server(each.servers[0], each.data, document, each.around)
         for document in documents
-        for data, path, around in objects(document)
-        if len(rows := list(started(document, data, path, around))) == 1
+        for each in objects(document)
+        if len(each.servers) == 1
     ]
     for server in servers:
         if given := server.worker.file_flag:
@@ -177,7 +176,7 @@ def _claims(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     ]
     names = _Names({*made, *own})
     for document in documents:
-        for data, path, _ in objects(document):
+        for data, path, *_ in objects(document):
             name = data.get("resourceClaimTemplateName")
             if isinstance(name, str) and (near := names.near(name)):
                 where = below(path, "resourceClaimTemplateName")
@@ -192,14 +191,14 @@ def _maps(
     asked = [
         (str(source.get("name")), document, below(path, f"{within}.name"))
         for document in documents
-        for data, path, _ in objects(document)
+        for data, path, *_ in objects(document)
         if _VOLUME.search(path)
         for within, source in _map_sources(data)
     ]
     names = {name for name, _, _ in asked} | {
         str(name)
         for document in documents
-        for data, _, _ in objects(document)
+        for data, *_ in objects(document)
         for key in ("configMapRef", "configMapKeyRef")
         if (name := value_at(data, f"{key}.name"))
     }
@@ -240,7 +239,7 @@ def _pod_labels(documents: Sequence[Yaml]) -> dict[str, _Names]:
     """The values of each label that pods here have."""
     found: dict[str, _Names] = {}
     for document in documents:
-        for data, _, around in objects(document):
+        for data, _, around, _ in objects(document):
             for key, value in around.labels.items() if data is around.pod else ():
                 found.setdefault(str(key), _Names()).known.add(str(value))
     return found

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import zip_longest
 
 from ..diagnostics import Location
 from ..documents import START
+from .inner_places import places
 from .mere_mentions import is_mention
 
 COMMAND = "trtllm-serve"
@@ -81,7 +82,7 @@ class Statement:
     elements: tuple[Word, ...] | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Script:
     """The words after each server command, the here documents, and the commands around them.
 
@@ -89,34 +90,38 @@ class Script:
     place and `runs` the statement that it stands in, behind those that start its shell.
     """
 
-    commands: list[list[Word]] = field(default_factory=list)
-    here: list[HereDocument] = field(default_factory=list)
-    statements: list[Statement] = field(default_factory=list)
+    commands: Sequence[Sequence[Word]] = ()
+    here: Sequence[HereDocument] = ()
+    statements: Sequence[Statement] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     starts: Sequence[Location] = ()
     runs: Sequence[tuple[Statement, ...]] = ()
 
 
+# Of a text of which several rules ask; more are those of the commands beside each other.
+_KEPT = 16
+
+
+@lru_cache(maxsize=_KEPT)
 def read(text: str, start: Location = START) -> Script:
     """The server commands of a script and of those that it writes, and what it writes."""
-    here = _unescaped(list(_here_documents(text)), text)
+    here = _unescaped(tuple(_here_documents(text)), text)
     # A here document that goes to no file may be a script for another shell.
     rest = _without((row for row in here if row.name or _is_data(row)), text)
     commands = list(_commands(rest, start))
     for document in here:
         if document.name and is_script(document):
             commands += _commands(document.text, document.start)
-    statements = list(_statements(_without(here, text), start))
     return Script(
         [words for _, words, _ in commands],
         here,
-        statements,
+        tuple(_statements(_without(here, text), start)),
         starts=[place for place, _, _ in commands],
         runs=[rows for _, _, rows in commands],
     )
 
 
-def _unescaped(documents: list[HereDocument], text: str) -> list[HereDocument]:
+def _unescaped(documents: Sequence[HereDocument], text: str) -> Sequence[HereDocument]:
     """The here documents of a script; one in double quotes, of `bash -c "..."`, as the shell reads
     it that these are for."""
     if not any("\\" in document.text for document in documents):
@@ -145,9 +150,10 @@ def is_script(document: HereDocument) -> bool:
     return document.name.endswith((".sh", ".bash", ".sbatch")) or document.text.startswith("#!")
 
 
-def statements(text: str, start: Location = START) -> list[Statement]:
+@lru_cache(maxsize=_KEPT)
+def statements(text: str, start: Location = START) -> Sequence[Statement]:
     """The commands of a text in their order, without their redirections and without data."""
-    return list(_statements(_without(_here_documents(text), text), start))
+    return tuple(_statements(_without(_here_documents(text), text), start))
 
 
 def starting(rows: Sequence[Statement]) -> Iterator[Statement]:
@@ -181,7 +187,7 @@ def _simple_commands(text: str, start: Location) -> Iterator[Statement]:
     words: list[Word] = []
     redirects: list[tuple[str, Word]] = []
     operator = ""  # of a redirection whose file follows
-    place = _places(text, start)
+    place = places(text, start)
     for match in _TOKEN.finditer(text):
         kind, raw = match.lastgroup, match.group()
         if kind == "redirect":
@@ -318,18 +324,6 @@ def before(rows: Sequence[Statement]) -> list[Word]:
                 break
             found.append(word)
     return found
-
-
-def _places(text: str, start: Location) -> Callable[[int], Location]:
-    """The place of each position in a text that begins at `start`."""
-    begins = [0] + [match.end() for match in re.finditer("\n", text)]
-
-    def place(position: int) -> Location:
-        row = bisect_right(begins, position) - 1
-        column = position - begins[row] + (start.column if row == 0 else 1)
-        return Location(start.line + row, column)
-
-    return place
 
 
 def _word(raw: str, place: Location) -> Word:

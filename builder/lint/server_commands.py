@@ -164,16 +164,19 @@ def beside_flags(
     known = {key: value for key, value in options.items() if not isinstance(value, Variable)}
     for diagnostic in server_flags.flag_traps(flags, known, rule_context.release):
         yield _at(given, diagnostic)
+    together = server_flags.with_flags(flags, options, rule_context.release)
+    if _is_whole(command, options):
+        together = {_SIZE: 1, **together}  # which the engine takes without
+    broken = list(constraints.violations(together, rule_context))
+    if not broken:
+        return
     # What is wrong with the model is said with its options, where they are known.
     of_file = {row.where for row in constraints.violations(options, rule_context)}
     alone = of_file if section else of_file - {"model"}
-    together = server_flags.with_flags(flags, options, rule_context.release)
     setters = {
         server_flags.option_path(given[name].flag, rule_context.release): name for name in flags
     }
-    if _is_whole(command, options):
-        together = {_SIZE: 1, **together}  # which the engine takes without
-    for diagnostic in constraints.violations(together, rule_context):
+    for diagnostic in broken:
         if diagnostic.where in alone:
             continue
         if diagnostic.where == "model" and command.arguments:
@@ -211,6 +214,11 @@ COMMANDS = (
     "script",
     "commands",
 )
+
+
+def command_keys(container: Mapping[str, Any]) -> list[str]:
+    """The keys of a container that hold its command, in the order of their words."""
+    return [key for key in COMMANDS if key in container]
 
 
 def _is_long(text: str) -> bool:
@@ -254,7 +262,9 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
     for path, container in containers(document.data, ""):
         given = {name: text for name, text, _ in environment(container)}
         words = [
-            row for key in COMMANDS for row in words_of(document, container, path, key, _is_read)
+            row
+            for key in command_keys(container)
+            for row in words_of(document, container, path, key, _is_read)
         ]
         for index, (where, word) in enumerate(words):
             if script.is_server(word.text):
@@ -290,7 +300,7 @@ def command_texts(container: Mapping[str, Any]) -> list[str]:
 
 
 def _last_key(path: str, container: Mapping[str, Any]) -> str:
-    return below(path, next(key for key in reversed(COMMANDS) if key in container))
+    return below(path, command_keys(container)[-1])
 
 
 def containers(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -19,6 +19,7 @@ from ..facts import engines, release
 from ..facts.engines import Engine
 from ..facts.release import Release
 from ..facts.release.version import order
+from .inner_places import places
 
 if TYPE_CHECKING:
     from ..facts.images import Carried
@@ -251,9 +252,8 @@ class Stated:
 
     @cached_property
     def _stages(self) -> list[int]:
-        return [
-            self._text[: found.start()].count("\n") + 1 for found in _STAGE.finditer(self._text)
-        ]
+        place = places(self._text)
+        return [place(found.start()).line for found in _STAGE.finditer(self._text)]
 
     @cached_property
     def _starts(self) -> list[tuple[int, int, _Place]]:

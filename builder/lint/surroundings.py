@@ -14,6 +14,7 @@ from ..facts import hardware
 from ..rules.options import TRUE
 from .content import role_of
 from .embedded_formats import surroundings as table
+from .inner_places import places
 from .section import Section, below, int_at
 from .serving import beside_options, named_gpu
 from .workers import Place
@@ -109,6 +110,7 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
     own = _own_variables(text) if misspelt else set()
     yield from (row for row in misspelt if row.path not in own)
     switches, choices = table()["switches"]["names"], table()["choices"]["names"]
+    place = places(text)
     for found in _SETTING.finditer(text):
         name, value = found["name"], found["value"]
         line_start = text.rfind("\n", 0, found.start()) + 1
@@ -121,10 +123,7 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
             fix = f"did you mean {slip[1]}?"
         else:
             continue
-        at = found.start("value")
-        start = text.rfind("\n", 0, at) + 1
-        place = Location(text.count("\n", 0, at) + 1, at - start + 1)
-        yield located(place, name, what, fix, "variable-value", "warning")
+        yield located(place(found.start("value")), name, what, fix, "variable-value", "warning")
 
 
 def _unknown_word(value: str, known: Sequence[str]) -> tuple[str, str] | None:

@@ -81,6 +81,11 @@ class Text:
         """The servers that the containers of each document start, whatever the release."""
         return [containers.in_documents([document]) for document in self.documents]
 
+    @cached_property
+    def commands(self) -> list[list[ContainerCommand]]:
+        """What the containers of each document run."""
+        return [list(container_commands(document)) for document in self.documents]
+
 
 def read(path: Path) -> Text:
     """A file by its form. Raises `BadInput` if it cannot be read."""
@@ -249,9 +254,9 @@ def _of_yaml(
         *around,
     ]
     if content.kind.startswith((kinds.KUBERNETES, *embedded.KINDS)):
-        for document, started in zip(source.documents, source.servers, strict=True):
+        for started, commands in zip(source.servers, source.commands, strict=True):
             by_path = workers.by_path(started)
-            for run in container_commands(document):
+            for run in commands:
                 within = [row for path in above(run.path) for row in by_path.get(path, ())]
                 verdict = _run(run, source.path, content, rule_context, within)
                 found += verdict.diagnostics
@@ -307,7 +312,7 @@ def _around(
     else:
         yield from _gpus_beside(content)
     options = workers.on_disk(servers, source.path.parent) | workers.by_file(content.sections)
-    scripts = [x.script for row in source.documents if servers for x in container_commands(row)]
+    scripts = [run.script for row in source.commands for run in row] if servers else []
     for each in scripts:
         options |= script_judging.written_options(each, rule_context)
     if content.kind == embedded.COMPOSE:
@@ -322,7 +327,8 @@ def _around(
 def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
     """GPUs that a chart's values or the like ask for, against the ranks of the options there."""
     for section in content.sections if content.kind in _ASKING else ():
-        around = containers.around_of(section.document, section.path)
+        here = containers.object_at(section.document, section.path)
+        around = here.around if here else None
         sizes = [name for name in section.options if str(name).endswith("_parallel_size")]
         world = surroundings.world_size(section.options) if sizes else None
         gpus = around.total if around else None

@@ -83,6 +83,8 @@ class Worker:
     def flag(self, names: Iterable[str]) -> tuple[str, Location] | None:
         """The value of the first of these flags that is given."""
         for index, (word, place) in enumerate(self.words):
+            if not word.startswith("-"):
+                continue
             # Two words in one item are refused; what they mean is known all the same.
             name, *value = _NAME_ENDS.split(word, maxsplit=1)
             if name in names:

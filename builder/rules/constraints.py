@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 from ..diagnostics import Diagnostic
 from ..documents import DATA
@@ -24,7 +24,7 @@ from ..facts.release.version import order
 from ..facts.schema import Text
 from .context import RuleContext
 from .evaluation import all_hold, condition_faults, holds, same, word_faults
-from .rule_inputs import MISSING, RuleInputs, draft_tokens_path, option_of
+from .rule_inputs import MISSING, RuleInputs, draft_tokens_path, is_fact, option_of
 
 _WORD = re.compile(r"\w+")
 _PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
@@ -100,12 +100,18 @@ class Rule:
         return all_hold(self.when or {}, inputs)
 
     def needs(self) -> frozenset[str]:
-        """The paths of options without which the rule cannot apply."""
-        return frozenset(
-            word
-            for word, test in (self.when or {}).items()
-            if option_of(word) == word and test != {"given": False}
-        )
+        """The paths of options without which the rule cannot be broken."""
+        asked = [word for word, test in (self.when or {}).items() if test != {"given": False}]
+        must = self.must or {}
+        asked += [
+            word for word, test in must.items() if len(must) == 1 and not _asks_presence(test)
+        ]
+        return frozenset(word for word in asked if option_of(word) == word)
+
+    def facts(self) -> Mapping[str, Any]:
+        """The tests of `when` that hold or not whatever the options are."""
+        tests = (self.when or {}).items()
+        return {word: test for word, test in tests if is_fact(word) and not _compares(test)}
 
     def options(self) -> Iterator[str]:
         """The paths of the options that the tests ask for, and of the one to blame."""
@@ -129,6 +135,17 @@ class Rule:
             return _show(named(name), is_whole=name.endswith(_OWN_WORDS))
 
         return Diagnostic(where, fill(self.message), fill(self.fix), self.id, self.severity)
+
+
+def _compares(test: Any) -> bool:
+    """Whether a test holds a word against another one."""
+    relations = test.items() if isinstance(test, Mapping) else ()
+    return any(isinstance(other, str) for name, other in relations if name != "not")
+
+
+def _asks_presence(test: Any) -> bool:
+    """Whether a test can fail for an option that is not given."""
+    return isinstance(test, Mapping) and not {"given", "in"}.isdisjoint(test)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,18 +221,39 @@ def _all_names(engine: Engine) -> frozenset[str]:
     return frozenset(name for name in names if "_" in name)
 
 
+class _Judging(NamedTuple):
+    """A rule, the options that it needs, and its tests of facts, under the text of these in what a
+    context knows."""
+
+    rule: Rule
+    needs: frozenset[str]
+    facts: Mapping[str, Any]
+    text: str
+
+    @classmethod
+    def of(cls, rule: Rule) -> Self:
+        facts = rule.facts()
+        return cls(rule, rule.needs(), facts, repr(facts))
+
+    def is_ruled_out(self, inputs: RuleInputs) -> bool:
+        """Whether the facts alone decide that the rule does not apply."""
+        known = inputs.context.known
+        if self.facts and self.text not in known:
+            known[self.text] = all_hold(self.facts, inputs)
+        return bool(self.facts) and not known[self.text]
+
+
 @lru_cache(maxsize=4096)
-def _judging(release: Release, blamed: str | None) -> tuple[tuple[Rule, frozenset[str]], ...]:
-    """The rules and known issues of a release with the options that each needs; with a path, only
-    the rules that can blame it."""
+def _judging(release: Release, blamed: str | None) -> tuple[_Judging, ...]:
+    """The rules and known issues of a release; with a path, only the rules that can blame it."""
     issues = (row for row in load(release.engine).known_issues if _has(release, row))
     rules = (*of_release(release), *issues)
     if blamed is None:
-        return tuple((rule, rule.needs()) for rule in rules)
+        return tuple(map(_Judging.of, rules))
     wanted = {rule.id for rule in rules if blamed in rule.blamed}
     while more := {id for rule in rules if rule.id in wanted for id in rule.unless} - wanted:
         wanted |= more
-    return tuple((rule, rule.needs()) for rule in rules if rule.id in wanted)
+    return tuple(_Judging.of(rule) for rule in rules if rule.id in wanted)
 
 
 def violations(
@@ -232,9 +270,10 @@ def violations(
     inputs = RuleInputs(options, context)
     reported: set[str] = set()
     given = frozenset(_paths(options))
-    for rule, needs in _judging(context.release, blamed):
-        if not needs <= given:
+    for each in _judging(context.release, blamed):
+        if not each.needs <= given or each.is_ruled_out(inputs):
             continue
+        rule = each.rule
         if reported.intersection(rule.unless):
             continue
         word = rule.broken(inputs)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest, nearest, of_same_words
@@ -45,7 +46,8 @@ def flag_traps(flags: Flags, options: Mapping[str, Any], release: Release) -> It
             yield from _lost(path, spelling, value, options, release)
 
 
-def spellings(release: Release, subcommand: str = SERVE) -> dict[str, Flag]:
+@lru_cache(maxsize=64)
+def spellings(release: Release, subcommand: str = SERVE) -> Mapping[str, Flag]:
     """The flags of a subcommand by every spelling."""
     flags = release.serve_flags if subcommand == SERVE else release.subcommands[subcommand]
     return {text: flag for flag in flags for text in flag.spellings}
@@ -58,12 +60,7 @@ def flag_faults(
     known = spellings(release, subcommand)
     flag = known.get(spelling)
     if flag is None:
-        names = [text for text in known if text.startswith("-")]
-        remedy = _elsewhere(spelling, release, known, subcommand)
-        remedy = remedy or _of_subcommand(spelling, release, subcommand)
-        if not (remedy or closest(spelling, names)):
-            remedy = _of_option(spelling, release, known)
-        remedy = remedy or nearest(spelling, names)
+        remedy = _of_unknown(spelling, release, subcommand)
         yield _problem("unknown-flag", spelling, release, remedy=remedy, subcommand=subcommand)
     elif value is None:
         if flag.type != "flag":
@@ -84,6 +81,18 @@ def flag_faults(
             if row.rule == "value-range":
                 remedy = f"{path} {row.fix}"
                 yield _problem("flag-value", spelling, release, value, remedy=remedy)
+
+
+@lru_cache(maxsize=1_000)  # the servers of a file may all have the same one
+def _of_unknown(spelling: str, release: Release, subcommand: str) -> str:
+    """The remedy for a flag that a subcommand does not have."""
+    known = spellings(release, subcommand)
+    names = [text for text in known if text.startswith("-")]
+    remedy = _elsewhere(spelling, release, known, subcommand)
+    remedy = remedy or _of_subcommand(spelling, release, subcommand)
+    if not (remedy or closest(spelling, names)):
+        remedy = _of_option(spelling, release, known)
+    return remedy or nearest(spelling, names)
 
 
 def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag], subcommand: str) -> str:

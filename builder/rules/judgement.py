@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..diagnostics import Diagnostic
+from ..documents import groups_of
 from ..facts.release import Release
 
 
@@ -26,16 +27,18 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
     """
     if len(found) == 1:
         return list(*found.values())
+    verdicts = {name: Refusals(rows) for name, rows in found.items()}
     doubtful: list[Diagnostic] = []
     said: dict[tuple[object, ...], tuple[str, list[Diagnostic]]] = {}
     for name, diagnostics in found.items():
         for row in diagnostics:
-            accepting = [other for other in found if not refuses(found[other], row)]
+            accepting = [other for other in found if not verdicts[other].refuses(row)]
             if row.severity == "error" and accepting:
                 what = f"{name} refuses it, {' and '.join(accepting)} not: {row.message}"
                 doubtful.append(replace(row, message=what, severity="warning"))
                 continue
-            if row.severity == "warning" and (silent := _silent(found, row)):
+            silent = [other for other in found if not verdicts[other].has(row)]
+            if row.severity == "warning" and silent:
                 what = f"{name} warns of it, {' and '.join(silent)} not: {row.message}"
                 doubtful.append(replace(row, message=what))
                 continue
@@ -48,27 +51,29 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
     return [row for row in rows if row.severity == "error" or _place(row) not in wrong]
 
 
-def _silent(found: Mapping[str, Sequence[Diagnostic]], row: Diagnostic) -> list[str]:
-    """The releases that have nothing at the place of a finding."""
-    return [
-        name
-        for name, rows in found.items()
-        if not any(_place(other) == _place(row) for other in rows)
-    ]
+class Refusals:
+    """What one release found, to be compared with single findings of others."""
 
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        errors = [row for row in diagnostics if row.severity == "error"]
+        self._places = {_place(row) for row in diagnostics}
+        self._paths = {(row.within, row.path) for row in diagnostics}
+        self._wrong = {_place(row) for row in errors}
+        self._groups = {(row.within, _name(row)) for row in errors}
 
-def refuses(diagnostics: Iterable[Diagnostic], row: Diagnostic) -> bool:
-    """Whether there is an error at the place of a finding, or for a group around it."""
-    name = _name(row)
-    return any(
-        other.severity == "error"
-        and other.within == row.within
-        and (
-            (_name(other) == name and other.location == row.location)
-            or name.startswith(f"{_name(other)}." if _name(other) else "\0")
+    def has(self, row: Diagnostic) -> bool:
+        """Whether anything was found at the place of a finding."""
+        return _place(row) in self._places
+
+    def refuses(self, row: Diagnostic) -> bool:
+        """Whether an error was found at the place of a finding, or for a group that it is in."""
+        return _place(row) in self._wrong or any(
+            (row.within, group) in self._groups for group in groups_of(_name(row))
         )
-        for other in diagnostics
-    )
+
+    def takes(self, row: Diagnostic) -> bool:
+        """Whether nothing was found against the path of a finding, nor an error for its group."""
+        return (row.within, row.path) not in self._paths and not self.refuses(row)
 
 
 def _place(row: Diagnostic) -> tuple[object, ...]:

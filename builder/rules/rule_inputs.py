@@ -147,6 +147,11 @@ def option_of(word: str) -> str | None:
     return word.removeprefix("effective.")
 
 
+def is_fact(word: str) -> bool:
+    """Whether a word means the same whatever the options are."""
+    return word in _FACTS or word.partition(".")[0] in MATRIX
+
+
 def words() -> frozenset[str]:
     """Every word that is not the path of an option, features of the support matrix left out."""
     return frozenset((*_FACTS, *_DERIVED))

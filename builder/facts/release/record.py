@@ -145,7 +145,7 @@ class Release:
         """The flags of the engine's own server."""
         return tuple(map(_flag, self.table["serve"]["flags"]))
 
-    @property
+    @cached_property
     def subcommands(self) -> Mapping[str, tuple[Flag, ...]]:
         """The other subcommands of the engine's server and their flags."""
         rows = self.table["subcommands"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 Order = tuple[tuple[int, ...], int, int, int]
 NO_VERSION: Order = ((), 0, 0, 0)  # before all others
@@ -18,6 +19,7 @@ _STAGES = {"dev": 0, "a": 1, "b": 2, "rc": 3}
 _RELEASE_STAGE = 4
 
 
+@lru_cache(maxsize=10_000)
 def order(version: str) -> Order | None:
     """A key by which versions sort: 1.2.1 < 1.3.0rc17 < 1.3.0, 26.04 < 26.07.
 

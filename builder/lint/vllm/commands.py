@@ -11,10 +11,10 @@ from typing import Any
 from ...diagnostics import Location
 from ...documents import START, Yaml
 from .. import job_script, python_writing, script, script_workers
-from ..containers import around_of
+from ..containers import object_at
 from ..inner_places import inside
 from ..script import HereDocument, Statement, Word
-from ..server_commands import COMMANDS, containers, words_of
+from ..server_commands import command_keys, containers, words_of
 from ..shell_values import Values, parts
 from ..workers import Place
 from .formats import formats, image_pattern
@@ -244,7 +244,7 @@ def in_containers(document: Yaml) -> Iterator[Command]:
     for path, container in containers(document.data, ""):
         rows = [
             row
-            for key in _keys(container)
+            for key in command_keys(container)
             for row in words_of(document, container, path, key, mentions)
         ]
         if not rows:
@@ -263,15 +263,11 @@ def in_containers(document: Yaml) -> Iterator[Command]:
             found = [replace(row, again=rows[0][1]) for row in found]
         elif image and own and not found and _are_flags(words):
             found = [Command(words, is_open=image["own"] is None)]
-        around = around_of(document, path)
+        here = object_at(document, path)
         for row in found:
-            gpus, where = row.gpus or (around.total if around else None), row.path or path
+            gpus, where = row.gpus or (here.around.total if here else None), row.path or path
             alone = path if len(found) == 1 else ""
             yield replace(row, path=where, gpus=gpus, container=alone)
-
-
-def _keys(container: Mapping[str, Any]) -> list[str]:
-    return [key for key in COMMANDS if key in container]
 
 
 def _starts_server(container: Mapping[str, Any], path: str) -> bool:

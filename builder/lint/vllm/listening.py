@@ -26,9 +26,8 @@ def diagnostics(given: Given, document: Yaml | None, release: Release) -> Iterat
     yield from launching.published(command.before, port, host)
     if document is None or not command.container:
         return
-    for data, path, around in containers.objects(document):
-        if path == command.container:
-            yield from containers.unreached_server(document, data, path, port, around)
+    if here := containers.object_at(document, command.container):
+        yield from containers.unreached_server(document, here.data, here.path, port, here.around)
 
 
 def same_port(every: Sequence[Given], text: str, release: Release) -> Iterator[Diagnostic]:
