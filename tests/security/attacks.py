@@ -34,14 +34,35 @@ def survive(
 
     `lines`: each line of what it says begins as one of its own does.
     """
-    measured = prefork.shared().run(list(map(str, arguments)), cwd, module)
-    done, said = measured.done, measured.done.stdout + measured.done.stderr
+    return measured(
+        *arguments,
+        cwd=cwd,
+        codes=codes,
+        lines=lines,
+        most_s=most_s,
+        most_mb=most_mb,
+        module=module,
+    ).done
+
+
+def measured(
+    *arguments: str | Path,
+    cwd: Path,
+    codes: Collection[int] = REFUSED,
+    lines: bool = True,
+    most_s: float = MOST_CPU_S,
+    most_mb: float = MOST_PEAK_MB,
+    module: str = "builder",
+) -> prefork.Measured:
+    """The same, with what it took."""
+    ran = prefork.shared().run(list(map(str, arguments)), cwd, module)
+    done, said = ran.done, ran.done.stdout + ran.done.stderr
     assert "a bug in this toolkit" not in said and "Traceback" not in said, said[:2000]
     assert done.returncode in codes, (done.returncode, said[:2000])
     assert not CONTROL.search(said), f"raw control characters: {said[:2000]!r}"
-    assert measured.seconds < most_s, f"{measured.seconds:.1f} s"
-    assert measured.peak_mb < most_mb, f"{measured.peak_mb:.0f} MB"
+    assert ran.seconds < most_s, f"{ran.seconds:.1f} s"
+    assert ran.peak_mb < most_mb, f"{ran.peak_mb:.0f} MB"
     if done.returncode in REFUSED and lines:
         rows = done.stderr.splitlines()
         assert rows and all(map(LINE.match, rows)), done.stderr[:2000]
-    return done
+    return ran

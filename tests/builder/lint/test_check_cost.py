@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from benchmarks.commands import write_many
 from builder.lint.script_judging import MOST_COMMANDS
 from tests.conftest import ROOT
-from tests.security.attacks import survive
+from tests.security.attacks import measured, survive
 
 PEAK = "import resource, sys; from builder.cli.main import main; main(['check', sys.argv[1]]); "
 PEAK += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
@@ -56,86 +57,158 @@ def test_a_short_option_file_is_checked_without_what_it_does_not_need() -> None:
     assert not unneeded & set(done.stdout.split())
 
 
-IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:1.2.1"
-LONG: Mapping[str, tuple[str, str]] = {
-    "servers one after the other": ("serve.sh", "trtllm-serve m\n" * 3_000),
-    "servers beside each other": ("serve.sh", "trtllm-serve m &\n" * 3_000),
-    "containers": ("serve.sh", f"docker run {IMAGE} trtllm-serve m\n" * 1_000),
-    "marks of templates that do not end": (
-        "serve.sh",
-        "trtllm-serve m\n" + "echo {% {#\n" * 25_000,
+IMAGE = "nvcr.io/nvidia/tensorrt-llm/release"
+RELEASES = ("1.0.0", "1.1.0", "1.2.1", *(f"1.3.0rc{n}" for n in range(30)))
+
+
+class Growing(NamedTuple):
+    """A file that can be made of any number of parts, and the number that it is checked with."""
+
+    file: str
+    text: Callable[[int], str]
+    parts: int
+
+
+def compose(service: Callable[[int], str]) -> Callable[[int], str]:
+    """A Compose file of so many services."""
+    return lambda parts: "services:\n" + "".join(f"  s{n}: {service(n)}\n" for n in range(parts))
+
+
+def _mount(volume: Callable[[int], str]) -> Callable[[int], str]:
+    return lambda parts: (
+        f"services:\n  a:\n    image: {IMAGE}:1.2.1\n"
+        f"    command: trtllm-serve m --config /c.yaml\n    volumes: ['{volume(parts)}']\n"
+    )
+
+
+LONG: Mapping[str, Growing] = {
+    "servers one after the other": Growing("serve.sh", lambda n: "trtllm-serve m\n" * n, 3_000),
+    "servers beside each other": Growing("serve.sh", lambda n: "trtllm-serve m &\n" * n, 3_000),
+    "containers": Growing(
+        "serve.sh", lambda n: f"docker run {IMAGE}:1.2.1 trtllm-serve m\n" * n, 1_000
     ),
-    "an expression with ways beyond number": (
-        "serve.sh",
-        "printf 'model: %s\\n' " + "a" * 64 + " > o.yaml\nsed -i -E 's/(a+)+b/x/' o.yaml\n"
-        "trtllm-serve m --config o.yaml\n",
+    "marks of templates that do not end": Growing(
+        "serve.sh", lambda n: "trtllm-serve m\n" + "echo {% {#\n" * n, 25_000
     ),
-    "expressions that share long lines": (
+    "an expression with ways beyond number": Growing(
         "serve.sh",
-        "printf 'model: %s\\n' " + "a" * 2_000 + " > o.yaml\n"
-        "sed -i 's/.*.*.*!/x/; s/a*a*a*a*b/x/' o.yaml\ntrtllm-serve m --config o.yaml\n",
-    ),
-    "edits that double a line": (
-        "serve.sh",
-        "echo 'model: a' > o.yaml\n"
-        + "sed -i s/a/aa/g o.yaml\n" * 60
-        + "trtllm-serve m --config o.yaml\n",
-    ),
-    "services with a release each": (
-        "compose.yaml",
-        "services:\n"
-        + "".join(
-            f"  s{n}: {{image: {IMAGE}, command: trtllm-serve m --tp_size 0}}\n"
-            for n in range(3_000)
+        lambda n: (
+            "printf 'model: %s\\n' " + "a" * n + " > o.yaml\nsed -i -E 's/(a+)+b/x/' o.yaml\n"
+            "trtllm-serve m --config o.yaml\n"
         ),
+        64,
     ),
-    "mounts with variables that do not end": (
+    "expressions that share long lines": Growing(
+        "serve.sh",
+        lambda n: (
+            "printf 'model: %s\\n' " + "a" * n + " > o.yaml\n"
+            "sed -i 's/.*.*.*!/x/; s/a*a*a*a*b/x/' o.yaml\ntrtllm-serve m --config o.yaml\n"
+        ),
+        2_000,
+    ),
+    "edits that double a line": Growing(
+        "serve.sh",
+        lambda n: (
+            "echo 'model: a' > o.yaml\n"
+            + "sed -i s/a/aa/g o.yaml\n" * n
+            + "trtllm-serve m --config o.yaml\n"
+        ),
+        60,
+    ),
+    "services with a release each": Growing(
         "compose.yaml",
-        f"services:\n  a:\n    image: {IMAGE}\n    command: trtllm-serve m --config /c.yaml\n"
-        + f"    volumes: ['{'${' * 25_000}']\n",
+        compose(
+            lambda n: f"{{image: {IMAGE}:{RELEASES[n % 33]}, command: trtllm-serve m --tp_size 0}}"
+        ),
+        1_000,
     ),
-    "a mount of a name that no file can have": (
+    "services with a patch of one release each": Growing(
         "compose.yaml",
-        f"services:\n  a:\n    image: {IMAGE}\n    command: trtllm-serve m --config /c.yaml\n"
-        + f"    volumes: ['./{'x' * 300}.yaml:/c.yaml']\n",
+        compose(lambda n: f"{{image: {IMAGE}:1.2.1.post{n}, command: trtllm-serve m --tp_size 0}}"),
+        1_000,
     ),
-    "selectors that are each almost a label": (
+    "services of one release": Growing(
+        "compose.yaml",
+        compose(lambda _: f"{{image: {IMAGE}:1.2.1, command: trtllm-serve m --tp_size 0}}"),
+        3_000,
+    ),
+    "services of a release between two tables": Growing(
+        "compose.yaml",
+        compose(lambda _: f"{{image: {IMAGE}:1.2.0, command: trtllm-serve m --no_such_flag 1}}"),
+        3_000,
+    ),
+    "services of vLLM": Growing(
+        "compose.yaml",
+        compose(
+            lambda _: "{image: 'vllm/vllm-openai:v0.10.2', command: --model m --max-num-seqs 0}"
+        ),
+        2_000,
+    ),
+    "mounts with variables that do not end": Growing(
+        "compose.yaml", _mount(lambda parts: "${" * parts), 25_000
+    ),
+    "a mount of a name that no file can have": Growing(
+        "compose.yaml", _mount(lambda parts: f"./{'x' * parts}.yaml:/c.yaml"), 300
+    ),
+    "selectors that are each almost a label": Growing(
         "pods.yaml",
-        "".join(
+        lambda parts: "".join(
             f"kind: Pod\nmetadata: {{labels: {{app: trt-worker-{n:04}}}}}\n"
             "spec:\n  containers: [{image: i, command: [trtllm-serve, m]}]\n---\n"
             f"kind: Service\nspec: {{selector: {{app: trtx-worker-{n:04}}}}}\n---\n"
-            for n in range(1_000)
+            for n in range(parts)
         ),
+        1_000,
     ),
-    "here documents": ("serve.sh", "cat > o.txt <<EOF\na: 1\nEOF\n" * 30_000 + "trtllm-serve m\n"),
-    "keys that a program sets one by one": (
+    "here documents": Growing(
+        "serve.sh", lambda n: "cat > o.txt <<EOF\na: 1\nEOF\n" * n + "trtllm-serve m\n", 9_000
+    ),
+    "keys that a program sets one by one": Growing(
         "write.py",
-        "# tensorrt_llm==1.2.1\nimport yaml\nfrom tensorrt_llm import LLM\n"
-        + "cfg = {'kv_cache_config': {}}\n"
-        + "".join(f"cfg['kv_cache_config']['a{n}'] = {n}\n" for n in range(3_000))
-        + "yaml.dump(cfg, open('extra_llm_api_options.yaml', 'w'))\n",
+        lambda parts: (
+            "# tensorrt_llm==1.2.1\nimport yaml\nfrom tensorrt_llm import LLM\n"
+            + "cfg = {'kv_cache_config': {}}\n"
+            + "".join(f"cfg['kv_cache_config']['a{n}'] = {n}\n" for n in range(parts))
+            + "yaml.dump(cfg, open('extra_llm_api_options.yaml', 'w'))\n"
+        ),
+        3_000,
     ),
-    "lists that double": (
+    "lists that double": Growing(
         "serve.py",
-        "from tensorrt_llm import LLM\nx0 = 1\n"
-        + "".join(f"x{n + 1} = [x{n}, x{n}]\n" for n in range(60))
-        + "LLM(model=x60)\n",
+        lambda parts: (
+            "from tensorrt_llm import LLM\nx0 = 1\n"
+            + "".join(f"x{n + 1} = [x{n}, x{n}]\n" for n in range(parts))
+            + f"LLM(model=x{parts})\n"
+        ),
+        60,
     ),
 }
+
+SHARE = 4  # the long file has so many times the parts of the short one
+# Of the short file's time: a cost that grows with the square would take the 16th part there.
+MOST_GROWTH = 8
+LEAST_S = 0.3  # which a check of any file may take, on a busy machine
+HANGS_S = 60.0
 
 
 @pytest.mark.parametrize("name", LONG)
 def test_time_does_not_grow_faster_than_the_file(name: str, tmp_path: Path) -> None:
-    file, text = LONG[name]
-    (tmp_path / file).write_text(text)
-    survive("check", file, cwd=tmp_path, codes=(0, 2), lines=False)
+    """Both times are of one machine at nearly one moment, so that neither its speed nor its other
+    work counts."""
+    file, text, parts = LONG[name]
+    seconds = []
+    for number in (parts // SHARE, parts):
+        (tmp_path / file).write_text(text(number))
+        done = measured("check", file, cwd=tmp_path, codes=(0, 2), lines=False, most_s=HANGS_S)
+        seconds.append(done.seconds)
+    short, long = seconds
+    assert long < MOST_GROWTH * max(short, LEAST_S / SHARE), seconds
 
 
 def test_edits_that_are_left_out_for_their_time_are_said(tmp_path: Path) -> None:
-    for name, (file, text) in LONG.items():
-        if "sed -i" in text:
-            (tmp_path / file).write_text(text)
+    for name, (file, text, parts) in LONG.items():
+        if "sed -i" in text(parts):
+            (tmp_path / file).write_text(text(parts))
             done = survive("check", file, cwd=tmp_path, codes=(0, 2), lines=False)
             assert "sed writes o.yaml" in done.stdout, name
 
