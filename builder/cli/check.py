@@ -67,6 +67,8 @@ def run_check(options: argparse.Namespace) -> None:
             write(path, form(report, Path.cwd()))
     print_json(report.document()) if options.json else print(findings_text(report))
     sys.stdout.flush()
+    for bug in report.bugs.values():
+        raise bug  # the exit code is that of a bug; all other files have been checked
     if report.errors:
         raise BadInput(())  # the findings have been printed
 

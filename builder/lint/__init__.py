@@ -78,15 +78,18 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     sides: list[SourceFile] = []
     targets = list(expand(paths, report.unread))
     alone = {row.path for row in targets if not (row.context or row.diagnostic)}
-    started, started_others = starters(alone), other_starters.starters(alone)
+    started = starters(alone, report.isolated)
+    started_others = other_starters.starters(alone, report.isolated)
     for target in targets:
         if (target.path, target.diagnostic) not in seen and not _is_bundles_own(target):
             starter, other = started.get(target.path), started_others.get(target.path)
-            _check(target, request, planner, report, starter, other)
+            with report.isolated(str(target.path)):
+                _check(target, request, planner, report, starter, other)
             sides.append(target)
         seen.add((target.path, target.diagnostic))
-    report.findings += pairs.diagnostics(list(_sides(sides, request, started)))
-    report.findings += structured_output.of_clients(sides, report.files)
+    with report.isolated("the comparison of files"):
+        report.findings += pairs.diagnostics(_sides(sides, request, started, report))
+        report.findings += structured_output.of_clients(sides, report.files)
     _say_unknown_models(report)
     report.say_assumed_releases()
     if not report.checked and not report.findings:
@@ -329,20 +332,30 @@ def _located(diagnostic: Diagnostic, document: Yaml) -> Diagnostic:
 
 
 def _sides(
-    targets: Sequence[SourceFile], request: CheckOptions, started: Mapping[Path, Starter]
-) -> Iterator[Side]:
-    """The option files of one side of disaggregated serving each, with what they are judged by."""
+    targets: Sequence[SourceFile],
+    request: CheckOptions,
+    started: Mapping[Path, Starter],
+    report: Report,
+) -> list[Side]:
+    """The option files of each side of disaggregated serving, with their rule contexts."""
+    found: list[Side] = []
     for target in targets:
         if not pairs.may_be_side(target):
             continue
-        starter = started.get(target.path)
-        try:
-            source = read(target.path)
-            releases, stated = _releases(request, target.context, source, starter)
-        except BadInput:
-            continue  # reported with the file itself
-        named = stated.tables(0) if stated else None
-        (known, *others) = named.judges if named else releases[0].judges
-        rule_context = _rule_context(known, request, target.context, starter)
-        if side := pairs.side(target, source, rule_context):
-            yield replace(side, others=tuple(others))
+        with report.isolated(str(target.path)):
+            side = _side(target, request, started.get(target.path))
+            found += [side] if side else []
+    return found
+
+
+def _side(target: SourceFile, request: CheckOptions, starter: Starter | None) -> Side | None:
+    try:
+        source = read(target.path)
+        releases, stated = _releases(request, target.context, source, starter)
+    except BadInput:
+        return None  # reported with the file itself
+    named = stated.tables(0) if stated else None
+    (known, *others) = named.judges if named else releases[0].judges
+    rule_context = _rule_context(known, request, target.context, starter)
+    side = pairs.side(target, source, rule_context)
+    return side and replace(side, others=tuple(others))

@@ -15,16 +15,20 @@ from ..facts import engines
 from ..files import read_text
 from . import other_engines
 from .other_engines import Starter
+from .starters import Isolated
 from .stated import Stated
 from .validate import read
 
 
-def starters(paths: Collection[Path]) -> Mapping[Path, Starter]:
+def starters(paths: Collection[Path], isolated: Isolated) -> Mapping[Path, Starter]:
     """The command that reads each option file, for those that others of `paths` start and that all
     of these read by one release and for one model."""
     found: dict[Path, list[Starter]] = {}
     for path in paths:
-        for file, starter in _in_file(path):
+        commands: list[tuple[str, Starter]] = []
+        with isolated(str(path)):
+            commands += _in_file(path)
+        for file, starter in commands:
             rows = (Path(os.path.normpath(path.parent / file)), path.parent / Path(file).name)
             if target := next((row for row in rows if row in paths and row != path), None):
                 found.setdefault(target, []).append(starter)

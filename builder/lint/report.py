@@ -7,15 +7,16 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..diagnostics import Diagnostic
+from ..diagnostics import NOWHERE, Diagnostic, located
 from ..documents import DATA
-from ..errors import BadInput
+from ..errors import BadInput, ToolkitError
 from ..facts import advisories, data_file, engines, plain_data
 from ..facts.release import Release
 from ..files import whole_file
@@ -53,7 +54,8 @@ class Skipped:
 class Report:
     """What was checked and found, and what was not. `notes` are for the reader, not about errors.
 
-    `unread` counts the files of folders by suffix that are of no kind that check reads.
+    `unread` counts the files of folders by suffix that are of no kind that check reads, `bugs` are
+    faults of the toolkit by the file that it could not check.
     """
 
     files: list[Checked] = field(default_factory=list)
@@ -61,6 +63,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)
+    bugs: dict[str, Exception] = field(default_factory=dict)
 
     @property
     def errors(self) -> int:
@@ -75,6 +78,25 @@ class Report:
     def judged(self) -> Judged:
         """All that was judged in all files."""
         return sum((row.judged for row in self.files), NOTHING)
+
+    @contextmanager
+    def isolated(self, file: str) -> Iterator[None]:
+        """Report a fault of ours for one file, so that it does not hide the findings of others."""
+        try:
+            yield
+        except (ToolkitError, OSError, MemoryError):
+            raise
+        except Exception as bug:
+            if file in self.bugs:
+                return
+            self.bugs[file] = bug
+            what = f"could not be checked: {type(bug).__name__}: {bug}"
+            fix = (
+                "this is a bug in the toolkit; report it with the output of the command's last line"
+            )
+            found = located(NOWHERE, "", what, fix, "internal-error")
+            self.findings.append(found.in_file(file))
+            self.skipped.append(Skipped(file, "a bug in the toolkit"))
 
     def say_once(self, notes: Iterable[str]) -> None:
         """Notes that several files may call for."""

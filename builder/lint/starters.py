@@ -6,7 +6,8 @@ lies beside it and hands it to a server does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,11 @@ class Starter:
     words: tuple[str, ...]
 
 
-def starters(paths: Collection[Path]) -> Mapping[Path, Starter]:
+Isolated = Callable[[str], AbstractContextManager[None]]
+"""Reports a fault of ours for a file, by its name, and lets the others be checked."""
+
+
+def starters(paths: Collection[Path], isolated: Isolated) -> Mapping[Path, Starter]:
     """The one server that reads each option file, for those that others of `paths` start.
 
     Of several commands with one file the first counts, unless they differ in model or release.
@@ -35,7 +40,10 @@ def starters(paths: Collection[Path]) -> Mapping[Path, Starter]:
     folders = {path.parent for path in paths}
     found: dict[Path, list[Starter]] = {}
     for path in paths:
-        for starter in _in_file(path):
+        rows: list[Starter] = []
+        with isolated(str(path)):
+            rows += _in_file(path)
+        for starter in rows:
             for file in workers.option_files(starter.worker, path.parent):
                 if file.parent in folders and file in paths and file != path:
                     found.setdefault(file, []).append(starter)

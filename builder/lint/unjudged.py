@@ -59,7 +59,7 @@ def _unknown(source: Text) -> Diagnostic:
     remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
     if data is None and not _is_malformed(source):
         return located(NOWHERE, "", "is empty", remedy, "empty-file")
-    if source.is_template and not source.documents:
+    if source.is_template and (source.unread or not source.documents):
         what = "is a template that is no YAML before it is filled in"
         remedy = "fill it in, and check the result"
         return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")

@@ -68,13 +68,17 @@ _SHELL_LINE = re.compile(r"\A#!.*sh\b|^\s*(exec\s+)?(\S+/)?trtllm-serve\b", re.M
 
 @dataclass(frozen=True)
 class Text:
-    """A file that was read: its text, and the YAML documents in it where it may hold some."""
+    """A file that was read: its text, and the YAML documents in it where it may hold some.
+
+    `unread` names parts of a template that are no YAML before it is filled in.
+    """
 
     path: Path
     text: str
     form: str
     documents: Sequence[Yaml] = ()
     is_template: bool = False
+    unread: tuple[str, ...] = ()
 
     @cached_property
     def servers(self) -> list[list[Worker]]:
@@ -112,11 +116,23 @@ def read(path: Path) -> Text:
     if "{{" in text or "{%" in text:
         masked = MaskedText(text, TEMPLATE)
         documents = masked.documents()
-        if masked.originals and all(document.readable for document in documents):
-            return Text(path, text, form, documents, is_template=True)
-        if masked.has_statements:
-            return Text(path, text, form, is_template=True)
+        broken = [document for document in documents if not document.readable]
+        if masked.originals and (not broken or masked.has_statements):
+            unread = (*map(_unread, broken), *map(_in_other_branch, masked.other_branches))
+            documents = [document for document in documents if document.readable]
+            return Text(path, text, form, documents, is_template=True, unread=unread)
     return Text(path, text, form, scan_yaml(text))
+
+
+def _unread(document: Yaml) -> str:
+    """The part of a template that cannot be read."""
+    line = document.diagnostics[0].location.line
+    return f"line {line}: is no YAML before the template is filled in"
+
+
+def _in_other_branch(repeated: Diagnostic) -> str:
+    """A key of which only the last branch is read."""
+    return f"line {repeated.location.line}: {repeated.path} in the branches before this one"
 
 
 def _is_telling(text: str) -> bool:
@@ -243,7 +259,7 @@ def _of_yaml(
         len(content.sections),
         images=named,
         variables=tuple(script_judging.variables(content.sections)),
-        unread=tuple(content.unread),
+        unread=(*content.unread, *source.unread),
     )
     own = kind not in (kinds.ENGINE, *kinds.SURROUNDINGS, *embedded.KINDS)
     judged += Judged(itself=own or content.is_read)
@@ -289,7 +305,8 @@ def _around(
     source: Text, content: Content | None, servers: Sequence[Worker], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
     """What is wrong around the engine options of a YAML file: names, models and numbers of GPUs."""
-    content = content or Content("", document=source.documents[0])
+    first = source.documents[0] if source.documents else Yaml()
+    content = content or Content("", document=first)
     if content.kind == kinds.DEPLOYMENT:
         return
     if content.kind or servers or surroundings.layout(content.document):
@@ -297,9 +314,9 @@ def _around(
         yield from surroundings.misspelt_keys(content.document)
         yield from surroundings.wrong_values(content.document)
     if not rule_context.checkpoint:
-        first = content.sections[0] if content.sections else Section({}, content.document)
-        if content.kind and first.document.data is content.document.data:
-            yield from serving.model_diagnostics(first.document, first.options, first.path)
+        section = content.sections[0] if content.sections else Section({}, content.document)
+        if content.kind and section.document.data is content.document.data:
+            yield from serving.model_diagnostics(section.document, section.options, section.path)
         yield from workers.unknown_models(servers)
     yield from surroundings.recipe_diagnostics(content.document, content.sections)
     for document in source.documents if "trtllm-" in source.text else ():

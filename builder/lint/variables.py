@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
-from ..diagnostics import Location
+from ..diagnostics import Diagnostic, Location
 from ..documents import START, Variable, Yaml, scan_yaml
 
 # $NAME, ${NAME...}, $(command), $((sum)) and `command`, as far as no backslash stands before.
@@ -30,6 +31,9 @@ _CONTROL = re.compile(
     r"\{\{-?\s*(?:if|else|end|range|with|define|block|break|continue|/\*|\$\w+\s*:?=)|\{[%#]", re.S
 )
 
+# Actions that end one branch of a template, so that another may repeat its keys.
+_BRANCH_END = re.compile(r"\{\{-?\s*(?:else|end)\b|\{%-?\s*(?:else|elif|endif|endfor)\b")
+
 # Characters of private use stand for what is not known, so that lines and columns stay.
 _FIRST, _COUNT = 0xE000, 6400
 _MARK = "#"  # before a line that is read as a comment
@@ -38,11 +42,16 @@ _HIDDEN = re.compile(rf"^\s*{_MARK}(?={_MASKED.pattern})")  # by a text around t
 
 
 class MaskedText:
-    """A text with its variables masked. `is_open` if they may put in whole lines."""
+    """A text with its variables masked. `is_open` if they may put in whole lines.
+
+    `other_branches` are keys that another branch of a template gives again, of which only the last
+    one is read.
+    """
 
     def __init__(self, text: str, pattern: re.Pattern[str]) -> None:
         self.pattern, self.originals = pattern, list[str]()
         self.is_open = False
+        self.other_branches = list[Diagnostic]()
         lines = pattern.sub(self._mask, text).split("\n")
         before = ""
         for index, line in enumerate(lines):
@@ -58,11 +67,24 @@ class MaskedText:
         found = scan_yaml(self.text, start)
         for document in found:
             document.data = self._restored(document.data)
+            faults = [
+                row for row in document.diagnostics if not self._is_in_other_branch(row, start)
+            ]
+            self.other_branches += [row for row in document.diagnostics if row not in faults]
             document.diagnostics = [
                 replace(row, path=self.original(row.path), message=self.original(row.message))
-                for row in document.diagnostics
+                for row in faults
             ]
         return found
+
+    def _is_in_other_branch(self, found: Diagnostic, start: Location) -> bool:
+        """Whether a key is given again behind the end of a branch of the template."""
+        if found.rule != "duplicate-key":
+            return False
+        lines = self.text.split("\n")[: found.location.line - start.line]
+        return any(
+            _BRANCH_END.match(action) for action in chain.from_iterable(map(self._in, lines))
+        )
 
     def original(self, text: str) -> str:
         """A text as it was written."""
