@@ -12,7 +12,6 @@ from ..errors import BadInput
 from .data_file import load as load_file
 from .data_file import names
 from .schema import Positive, Sourced, Text, at_least, one_of
-from .weight_layouts import PRECISIONS
 
 HARDWARE = DATA / "hardware"
 
@@ -20,7 +19,8 @@ HARDWARE = DATA / "hardware"
 COMPUTE_CAPABILITIES = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 
 ComputeCapability = Annotated[int, one_of(COMPUTE_CAPABILITIES)]
-Precision = Annotated[str, one_of(PRECISIONS)]
+# What a GPU computes in, by the engine's names; formats of weights name the one that they need.
+Precision = Literal["BF16", "FP8", "FP8_BLOCK_SCALES", "NVFP4", "MXFP4"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from .checkpoint_files import Stored
+from .hardware import Precision
 
 # Writers that name the tensors of a format in their own way; all others do as ModelOpt does, or
 # as the models' publishers.
@@ -45,7 +46,7 @@ class Format:
 
     bits: int
     activation_bytes: float
-    arithmetic: str | None = None
+    arithmetic: Precision | None = None
 
 
 # Names as the engines have them.
@@ -66,9 +67,6 @@ FORMATS: Mapping[str, Format] = {
     "W8A16": Format(8, 2.0),
     "W8A8_INT8": Format(8, 1.0),
 }
-
-# What a GPU can compute in: what the formats need, and BF16.
-PRECISIONS = ("BF16", *(row.arithmetic for row in FORMATS.values() if row.arithmetic))
 
 
 @dataclass(frozen=True, slots=True)

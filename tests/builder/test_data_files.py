@@ -302,7 +302,7 @@ def test_each_mutation_of_a_preset_is_reported(path: Path, tmp_path: Path) -> No
         ("heuristics/limits.yaml", "when: {role", "when: {rloe", "rloe"),
         ("rules.yaml", "at_least:", "at_laest:", "at_laest"),
         ("hardware/gb200.yaml", "sm: {value: 100", "sm: {value: 1000", "1000 is not allowed"),
-        ("hardware/gb200.yaml", '"NVFP4"', '"NVPF4"', "NVPF4 is not allowed; must be one of BF16"),
+        ("hardware/gb200.yaml", '"NVFP4"', '"NVPF4"', "NVPF4 is not allowed; did you mean NVFP4?"),
         ("servers/triton_vllm.yaml", "[vllm]", "[vlm]", "vlm is not allowed"),
         (
             "models/deepseek-v3.2-nvfp4.yaml",
