@@ -180,7 +180,7 @@ def unknown(model: str, gpu: str, side: str = "") -> str:
         ),
         (
             "llama-tiny",
-            ("engine.name=vllm",),
+            ("engine={name: vllm, release: 0.32.0}",),
             [
                 "engine.name: the memory budget follows the sum that vLLM makes, with parts that "
                 "were measured with another engine; the one published log that tells enough, of "
