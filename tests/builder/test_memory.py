@@ -279,6 +279,32 @@ def test_a_draft_model_takes_weights_and_cache() -> None:
     assert with_draft.kv_bytes_per_token == alone.kv_bytes_per_token + 32 * 2 * 2 * 128
 
 
+def test_a_draft_model_caches_in_its_own_type() -> None:
+    """The checkpoint of the target asks for a cache of FP8, that of the draft for none."""
+    name, options = "nvidia/Llama-3.3-70B-Instruct-FP8", {"kv_cache_dtype": "auto"}
+    draft = checkpoint.gather("meta-llama/Meta-Llama-3.1-8B")
+    alone, with_draft = plain_budget(name, **options), plain_budget(name, draft=draft, **options)
+    assert alone.kv_bytes_per_token == plain_budget(name).kv_bytes_per_token
+    # 32 layers, keys and values of 2 heads of 128, of 2 bytes each.
+    assert with_draft.kv_bytes_per_token == alone.kv_bytes_per_token + 32 * 2 * 2 * 128 * 2
+
+
+def test_a_request_fits_into_exactly_its_size() -> None:
+    found = replace(plain_budget(), uncertainty_gib=0.0)
+    left = found.total_gib - found.used_gib
+    found = replace(found, kv_cache_gib=left, request_gib=left)
+    assert found.fits
+    assert not replace(found, request_gib=left + 0.01).fits
+
+
+def test_a_margin_as_large_as_the_largest_error_is_not_tight() -> None:
+    found = replace(
+        plain_budget(), uncertainty_gib=4.0, free_gpu_memory_fraction=0.5, needed_gib=8.0
+    )
+    assert not replace(found, kv_cache_gib=10.0).tight
+    assert replace(found, kv_cache_gib=9.99).tight
+
+
 @pytest.mark.parametrize(
     ("dtype", "quantized_for", "expected"),
     [

@@ -13,6 +13,7 @@ from builder import pipeline
 from builder.errors import BadInput
 from builder.pipeline import ServicePlan
 from builder.planning import plan
+from builder.planning.decision import concurrency_per_instance
 from builder.planning.memory_budget import check_budget
 from builder.planning.plan_builder import PlanBuilder
 
@@ -295,6 +296,64 @@ def test_where_a_server_cannot_grow_instances_are_named() -> None:
 def test_a_block_that_one_request_fills_is_no_waste() -> None:
     settings = ["workload={isl: 512, osl: 512, concurrency: 16}", f"{CACHE}.tokens_per_block=1024"]
     assert blamed(pipeline.plan("llama-tiny", settings), request_gib=90.0)[0] == "workload"
+
+
+@pytest.mark.parametrize(
+    ("activations_gib", "remedy"),
+    [(40.0, "lower concurrency to 3, or take"), (40.1, "lower engine_config.max_num_tokens")],
+)
+def test_the_largest_part_beside_the_weights_gives_way_to_the_cache(
+    activations_gib: float, remedy: str
+) -> None:
+    planned = pipeline.plan("llama-tiny", ["workload.concurrency=16"]).plan
+    rows = {row.path: row for row in planned.decisions}
+    builder = PlanBuilder(planned.deployment, planned.facts, {}, rows)
+    parts: dict[str, Any] = {
+        "activations_gib": activations_gib,
+        "kv_cache_gib": 40.0,
+        "weights_gib": 1.0,
+    }
+    check_budget(builder, replace(planned.budget, cached_requests=3, **parts))
+    (waiting,) = (row.fix for row in builder.warnings if "the others wait" in row.message)
+    assert waiting.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "instances", "each"), [(16, 1, 16), (16, 2, 8), (17, 2, 9), (1, 2, 1)]
+)
+def test_instances_share_the_load_rounded_up(concurrency: int, instances: int, each: int) -> None:
+    request = pipeline.plan("llama-tiny").plan.deployment
+    workload = request.workload.replaced(concurrency=concurrency)
+    found = concurrency_per_instance(request.replaced(workload=workload, instances=instances))
+    assert found == each
+
+
+@pytest.mark.parametrize(
+    ("step", "drafts", "largest"),
+    [
+        (200, 3, 50),
+        (199, 3, 49),
+        (200, 0, 64),
+        (64, 0, 64),
+        (63, 0, 50),
+        (255, 3, 50),
+        (256, 3, 64),
+    ],
+)
+def test_a_graph_holds_a_token_of_each_request_and_its_drafts(
+    step: int, drafts: int, largest: int
+) -> None:
+    drafting = f"{{decoding_type: MTP, num_nextn_predict_layers: {drafts}}}" if drafts else "null"
+    found = pipeline.plan(
+        "deepseek-v3.2-nvfp4-gb200",
+        [
+            f"engine_config.speculative_config={drafting}",
+            f"engine_config.max_num_tokens={step}",
+            "engine_config.enable_chunked_prefill=true",
+            "engine_config.cuda_graph_config={batch_sizes: [1, 32, 49, 50, 64]}",
+        ],
+    ).plan
+    assert found.limits.graph_requests_per_rank == largest
 
 
 # --- Draft tokens ---------------------------------------------------------------------------------

@@ -1,0 +1,93 @@
+"""Relations of conditions, up to their bounds, and where a value is unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builder.facts import release
+from builder.rules.context import RuleContext
+from builder.rules.evaluation import RELATIONS, batch_sizes, evaluate
+from builder.rules.rule_inputs import MISSING, RuleInputs
+
+UNKNOWN = MISSING
+
+
+def inputs(**known: Any) -> RuleInputs:
+    return RuleInputs({}, RuleContext(release.load("1.2.1")), dict(known))
+
+
+@pytest.mark.parametrize(
+    ("relation", "one", "two", "expected"),
+    [
+        ("at_least", 3, 4, False),
+        ("at_least", 4, 4, True),
+        ("at_most", 4, 4, True),
+        ("at_most", 5, 4, False),
+        ("above", 4, 4, False),
+        ("above", 5, 4, True),
+        ("divides", 4, 8, True),
+        ("divides", 8, 8, True),
+        ("divides", 3, 8, False),
+        ("divides", 16, 8, False),
+        ("divides", 1, 0, True),
+        # What is no divisor of anything, and not an error of Python.
+        ("divides", 0, 8, False),
+        ("divides", 0, 0, False),
+        ("divides", -2, 8, False),
+        ("multiple_of", 8, 4, True),
+        ("multiple_of", 0, 4, True),
+        ("multiple_of", 6, 4, False),
+        # A size below 1 is another rule's matter.
+        ("multiple_of", 6, 0, True),
+        ("multiple_of", 6, -4, True),
+        ("multiple_of", 6, 1, True),
+        *(
+            (name, one, two, None)
+            for name in ("at_least", "at_most", "above", "divides", "multiple_of")
+            for one, two in ((UNKNOWN, 4), (4, UNKNOWN), ("many", 4), (True, 4))
+        ),
+    ],
+)
+def test_numbers_are_compared_up_to_their_bounds(
+    relation: str, one: Any, two: Any, expected: bool | None
+) -> None:
+    found = RELATIONS[relation](inputs(one=one, two=two), "one", "two")
+    assert found is expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ({"sum": ["one", 2]}, 9),
+        ({"quotient": ["one", 2]}, 3),
+        ({"sum": ["one", 1], "round_up_to": 4}, 8),
+        ({"sum": ["one", 2], "round_up_to": 4}, 12),
+        ({"sum": ["one"], "at_most": 7}, 7),
+        ({"sum": ["one"], "at_most": [8, 6]}, 6),
+        ({"sum": ["one"], "at_most": ["unknown", 5]}, 5),
+        ({"sum": ["one"], "at_least": 7}, 7),
+        ({"sum": ["one"], "at_least": 8}, 8),
+        # The lower bound wins.
+        ({"sum": ["one"], "at_most": 5, "at_least": 6}, 6),
+    ],
+)
+def test_an_expression_is_rounded_up_and_bounded(expression: dict[str, Any], expected: int) -> None:
+    assert evaluate(expression, inputs(one=7, unknown=UNKNOWN)) == expected
+
+
+@pytest.mark.parametrize(
+    ("largest", "every_up_to", "expected"),
+    [
+        (3, 4, [1, 2, 3]),
+        (4, 4, [1, 2, 3, 4]),
+        (5, 4, [1, 2, 3, 4, 5]),
+        (8, 4, [1, 2, 3, 4, 8]),
+        (9, 4, [1, 2, 3, 4, 8, 9]),
+    ],
+)
+def test_batch_sizes_end_with_the_largest(
+    largest: int, every_up_to: int, expected: list[int]
+) -> None:
+    assert batch_sizes(largest, every_up_to) == expected
