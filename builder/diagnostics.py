@@ -101,9 +101,9 @@ def located(
     return Diagnostic("", message, fix, rule, severity, path, location, within)
 
 
-def nearest(name: str, known: Iterable[str], most_listed: int = MOST_LISTED) -> str:
+def nearest(name: str, known: Iterable[str], shows_some: bool = False) -> str:
     """The remedy for an unknown name: the one that was misspelt, those of its words, or all of them
-    if they are few.
+    if they are few. Of many, `shows_some` of which nobody could guess any.
 
     >>> nearest("gb2000", ["gb200", "h200"])
     'did you mean gb200? Known: gb200, h200'
@@ -120,11 +120,12 @@ def nearest(name: str, known: Iterable[str], most_listed: int = MOST_LISTED) -> 
     alike = [close] if close else _of_words(name, names)
     if alike and len(alike) <= MOST_ALIKE:
         return f"did you mean {either(alike)}? {listing if len(names) <= 8 else ''}".rstrip()
-    if len(names) <= most_listed:
+    if len(names) <= MOST_LISTED:
         return listing
     least = _LEAST_WORD if _long_runs(name) else _LEAST_SHORTENED  # glm46 has few letters
     own = _long_runs(name, least)
     alike = [other for other in names if own and own <= _long_runs(other, least)][:MOST_ALIKE]
+    alike = alike or names[:: len(names) // MOST_ALIKE][:MOST_ALIKE] if shows_some else alike
     told = f", as {either(alike)}" if alike else ""
     return f"one of {len(names)} known names is expected{told}"
 

@@ -37,6 +37,7 @@ class Composer:
     def __init__(self, loader: Any) -> None:
         self._loader, self._count = loader, 0
         self._anchors: dict[str, yaml.Node] = {}
+        self._open: list[str] = []  # anchors of what is not read to its end
         self._is_marked = False
 
     def documents(self) -> Iterator[yaml.Node]:
@@ -54,15 +55,20 @@ class Composer:
             raise Refused(event.start_mark, "is nested too deeply", "flatten it")
         kind = type(event)
         if kind is yaml.AliasEvent:
+            if event.anchor in self._open:
+                what = f"stands in what the anchor {event.anchor} names, which would hold itself"
+                raise Refused(event.start_mark, what, "write the values that are meant")
             if event.anchor not in self._anchors:
                 what = f"names the alias {event.anchor}, which nothing above defines"
                 near = closest(event.anchor, self._anchors)
                 fix = f"did you mean {near}?" if near else "define it first"
                 raise Refused(event.start_mark, what, fix)
             return self._anchors[event.anchor]
+        if event.anchor:
+            self._open.append(event.anchor)
         node = self._scalar(event) if kind is yaml.ScalarEvent else self._collection(event, depth)
         if event.anchor:
-            self._anchors[event.anchor] = node
+            self._anchors[self._open.pop()] = node
         return node
 
     def _scalar(self, event: Any) -> yaml.Node:

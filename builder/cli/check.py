@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,8 @@ def add_check(parser: Parser) -> None:
     parser.add_argument("--gpu", help="the kind of GPU, where the files do not say it")
     text = "the checkpoint, where the files do not say it: a known name or a folder"
     parser.add_argument("--model", metavar="NAME", help=text)
+    text = "images of vulnerable versions are errors in every place, not one warning"
+    parser.add_argument("--refuse-vulnerable", action="store_true", help=text)
     text = "also write the findings as SARIF 2.1.0, for code review"
     parser.add_argument("--sarif", type=Path, metavar="FILE", help=text)
     text = "also write them as GitLab's code quality report"
@@ -60,6 +63,7 @@ def run_check(options: argparse.Namespace) -> None:
     request = lint.CheckOptions(
         releases, options.role, options.gpu, options.model, assume_release=options.assume_release
     )
+    request = replace(request, refuse_vulnerable=options.refuse_vulnerable)
     report = lint.check(options.paths, request, planner)
     forms = {options.sarif: sarif, options.code_quality: code_quality}
     for path, form in forms.items():

@@ -30,6 +30,7 @@ from .coverage import Verdict
 from .files import BundleContext, SourceFile, expand
 from .judging import by_neighbours, by_others, by_statement, of_old
 from .kinds import DEPLOYMENT
+from .named_images import Policy
 from .other_engines import EngineVerdict
 from .pairs import Side
 from .report import Checked, Report, findings_by_release
@@ -51,8 +52,8 @@ Planner = Callable[[Path, Sequence[str]], Iterable[Diagnostic]]
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
     """What to check against, as far as the files do not say it themselves; `other_releases` are
-    those of other engines than the usual one, by engine. With `assume_release`, one may be unknown.
-    """
+    those of other engines than the usual one, by engine. With `assume_release`, one may be unknown;
+    images that are too vulnerable to deploy are warned of unless `refuse_vulnerable`."""
 
     releases: tuple[str, ...] = ()
     role: ServerRole | None = None
@@ -60,6 +61,7 @@ class CheckOptions:
     model: str | None = None
     other_releases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     assume_release: bool = False
+    refuse_vulnerable: bool = False
 
 
 def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Report:
@@ -95,6 +97,7 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     if not report.checked and not report.findings:
         report.notes.append("nothing here is of a kind that check knows")
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
+    report.say_images_once()
     return report
 
 
@@ -149,10 +152,11 @@ def _judge(
     """One file by the releases that are `known` for it, beside what other engines say of it."""
     name, (releases, stated, starter) = str(target.path), known
     accepted = target.context.accepted if target.context else ()
+    versions = Policy(accepted, request.refuse_vulnerable)
 
     def judge(table: Release, for_mentioned_gpu: bool = True) -> Verdict:
         context = _rule_context(table, request, target.context, starter)
-        return validate(source, context, accepted, for_mentioned_gpu)
+        return validate(source, context, versions, for_mentioned_gpu)
 
     by_release: dict[Release, list[Diagnostic]] = {}
     verdicts = []

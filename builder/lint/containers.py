@@ -17,10 +17,18 @@ from ..facts.release import ServerRole
 from . import asked_gpus, program_names, script, script_workers
 from .inner_places import inside
 from .mentioned_gpus import of_label
+from .mere_mentions import runs_code
 from .pods import beside, listed, may_open, named_rows, number_of
 from .script import Statement
 from .section import below
-from .server_commands import COMMANDS, command_keys, containers, environment, words_of
+from .server_commands import (
+    COMMANDS,
+    command_keys,
+    command_texts,
+    containers,
+    environment,
+    words_of,
+)
 from .serving import is_open
 from .shell_values import Values
 from .workers import ROLES, TOOLS, WORKER, Place, Worker, holder
@@ -366,7 +374,7 @@ def _started(
 ) -> Iterator[Worker]:
     """The server that a container starts, or those that a script in its command does."""
     keys = command_keys(data)
-    if not keys:
+    if not keys or runs_code(command_texts(data)):
         return
     given = {name: text for name, text, _ in environment(data)}
     values = Values((), given)

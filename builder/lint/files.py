@@ -120,10 +120,22 @@ def _folder(
                 unread["link to a folder elsewhere"] += 1
             else:
                 yield from _folder(path, given, seen, context, unread)
-        elif _may_be_judged(path) and _is(entry, "is_file"):
+        elif not _is(entry, "is_file"):
+            yield from _no_file(path, entry.is_symlink())
+        elif _may_be_judged(path):
             yield SourceFile(path, context=context)
-        elif _is(entry, "is_file") and context is None:
+        elif context is None:
             unread[path.suffix or "without suffix"] += 1
+
+
+def _no_file(path: Path, is_link: bool) -> Iterator[SourceFile]:
+    """What has the name of a file that check reads, and is a pipe or a link to nothing."""
+    if path.suffix in SUFFIXES or is_dockerfile(path.name) or is_recipe(path.name):
+        what = "is a link that leads to no file" if is_link else "is no plain file"
+        row = located(
+            NOWHERE, "", f"{what}: not checked", "put a file there", "unreadable", "warning"
+        )
+        yield SourceFile(path, diagnostic=row)
 
 
 def _may_be_judged(path: Path) -> bool:

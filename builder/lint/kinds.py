@@ -84,6 +84,8 @@ def _is_deployment(data: Mapping[str, Any], release: Release | None = None) -> b
 def is_engine(data: Mapping[str, Any], release: Release) -> bool:
     """Whether a third of the keys are the engine's, of any release; short ones are everybody's."""
     keys = [str(key) for key in data]
+    if _is_of_another_program(keys, release):
+        return False
     telling = [key for key in keys if "_" in key]
     names: Mapping[str, Any] = release.top_level
     hits = sum(key in names for key in telling)
@@ -93,6 +95,23 @@ def is_engine(data: Mapping[str, Any], release: Release) -> bool:
     if hits * 3 < len(keys):
         hits += sum(any(is_misspelling(key, name) for name in names) for key in telling[:50])
     return hits > 0 and hits * 3 >= len(keys)
+
+
+def _is_of_another_program(keys: Sequence[str], release: Release) -> bool:
+    """Whether keys are the flags of a command rather than options, or those of Triton's model
+    configuration, which JSON may have too."""
+    own = sum(key in release.top_level for key in keys)
+    if not _TRITONS.isdisjoint(keys):
+        from . import model_config  # most files have none of these
+
+        return sum(key in model_config.schema()["messages"]["ModelConfig"] for key in keys) > own
+    spelled = {name for flag in release.serve_flags for name in flag.spellings}
+    flags = {name.lstrip("-").replace("-", "_") for name in spelled} - release.top_level.keys()
+    given = sum(key in flags for key in keys)
+    return given > max(1, own)
+
+
+_TRITONS = frozenset(("input", "output", "instance_group", "version_policy", "platform"))
 
 
 def is_option(key: str, release: Release) -> bool:

@@ -30,6 +30,24 @@ _BEFORE = frozenset(
 _FOR_READERS = re.compile(r"(?:.*\.)?(?:txt|md|out|err|csv)|.*log[\w}]*|/dev/\w+", re.I)
 
 
+# Programs that run a text of another language than a shell's, and their flags before it.
+_INTERPRETERS = re.compile(r"(?:python|pypy|ruby|perl|node|deno|php|lua|Rscript|awk)[\d.]*")
+_CODE = re.compile(r"-[a-zA-Z]*[cer]|--eval|--command")
+
+
+def runs_code(words: Sequence[str]) -> bool:
+    """Whether words give an interpreter a program of its language: `python3 -c 'print("...")'`."""
+    for index, word in enumerate(words):
+        if not _INTERPRETERS.fullmatch(word.rpartition("/")[2]):
+            continue
+        for flag in words[index + 1 :]:
+            if not flag.startswith("-"):
+                break
+            if _CODE.fullmatch(flag):
+                return True
+    return False
+
+
 def is_mention(words: Sequence[str], files: Sequence[str], piped_to: Sequence[str]) -> bool:
     """Whether a statement of these words starts nothing. What is printed may be a script, unless
     only readers get it: `files` are those that it is redirected to, `piped_to` the words of the
@@ -37,7 +55,7 @@ def is_mention(words: Sequence[str], files: Sequence[str], piped_to: Sequence[st
     program = _program(words)
     if program in _READERS or program in _OWN_PRINTERS:
         return True
-    if not _FINDERS.isdisjoint(word.rpartition("/")[2] for word in words):
+    if not _FINDERS.isdisjoint(word.rpartition("/")[2] for word in words) or runs_code(words):
         return True
     if program not in _PRINTERS:
         return False

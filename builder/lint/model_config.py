@@ -14,6 +14,7 @@ from ..facts import data_file, plain_data
 from .protobuf_text import Field, Message, Scalar, parse
 
 TRITON = DATA / "triton"
+_SAMPLING = "sampling_param_"
 
 
 @cache
@@ -48,10 +49,11 @@ def diagnostics(text: str, path: Path) -> Iterator[Diagnostic]:
 
 
 def is_llmapi(config: Message) -> bool:
-    """Whether this is the model by which Triton serves the engine's LLM API."""
-    return _text(config, "backend") == "python" and any(
-        _text(item, "name") == llmapi()["required_input"] for item in _messages(config, "input")
-    )
+    """Whether this is the model by which Triton serves the engine's LLM API: others in Python take
+    a text as well, but none of its sampling parameters."""
+    names = {_text(item, "name") for item in _messages(config, "input")}
+    is_own = any(name.startswith(_SAMPLING) for name in names & llmapi()["inputs"].keys())
+    return _text(config, "backend") == "python" and llmapi()["required_input"] in names and is_own
 
 
 def _message(message: Message, kind: str, path: str) -> Iterator[Diagnostic]:

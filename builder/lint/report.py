@@ -102,6 +102,25 @@ class Report:
         """Notes that several files may call for."""
         self.notes += [note for note in dict.fromkeys(notes) if note and note not in self.notes]
 
+    def say_images_once(self) -> None:
+        """A warning of an image's version stands where the image is named first."""
+        rules = (advisories.RULE, advisories.UNKNOWN_RULE)
+        places = Counter(
+            row.message for row in self.findings if row.rule in rules and _is_image(row)
+        )
+        said: set[str] = set()
+        kept: list[Diagnostic] = []
+        for row in self.findings:
+            if row.rule in rules and _is_image(row):
+                if row.message in said:
+                    continue
+                said.add(row.message)
+                if (more := places[row.message] - 1) > 0:
+                    where = f"(and in {more} more place{'s' * (more != 1)})"
+                    row = replace(row, message=f"{row.message} {where}")
+            kept.append(row)
+        self.findings = kept
+
     def say_assumed_releases(self) -> None:
         """The releases that were taken for files which name none, before all other notes."""
         guessed: dict[tuple[str, str], list[str]] = {}
@@ -140,6 +159,10 @@ class Report:
             "unread": dict(sorted(self.unread.items())),
             "notes": self.notes,
         }
+
+
+def _is_image(row: Diagnostic) -> bool:
+    return not row.path and row.severity == "warning"
 
 
 def _assumed(name: str, untold: str, files: Sequence[str]) -> str:

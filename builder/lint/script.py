@@ -24,7 +24,8 @@ _TOKEN = re.compile(
       | (?P<operator>&&|\|\||;;|\|&|[;&|\n])
       | (?P<space>(?:[ \t\r]|\\\r?\n)+)
       | (?P<comment>\#[^\n]*)
-      | (?P<word>(?:\$\([^()\n]{0,200}(?:\([^()\n]{0,200}\)[^()\n]{0,200}){0,3}\)
+      | (?P<word>(?:\$\(\((?:[^()\n]|\((?:[^()\n]|\([^()\n]{0,200}\))*\))*\)\)
+          | \$\([^()\n]{0,200}(?:\([^()\n]{0,200}\)[^()\n]{0,200}){0,3}\)
           | \$\{[^}\n]{0,200}\} | '[^']*' | "(?:[^"\\]|\\.)*" | \\(?:\r\n|.)
           | [^\s'"\\;|&<>()\#] | (?<=[^\s;|&<>()])\#)+)
       | (?P<end>.|\n)""",
@@ -156,6 +157,11 @@ def statements(text: str, start: Location = START) -> Sequence[Statement]:
     return tuple(_statements(_without(_here_documents(text), text), start))
 
 
+def without_data(text: str) -> str:
+    """A script with the lines of its here documents left blank."""
+    return _without(_here_documents(text), text)
+
+
 def starting(rows: Sequence[Statement]) -> Iterator[Statement]:
     """Statements without those that only speak of what others start."""
     for row, following in zip_longest(rows, rows[1:]):
@@ -213,7 +219,11 @@ def _without(documents: Iterable[HereDocument], text: str) -> str:
     for document in documents:
         first = document.start.line - 1
         # Gone, or the rest of a `bash -c "..."` would count as its data when that is read.
-        lines[first - 1] = _HERE.sub(lambda found: " " * len(found.group()), lines[first - 1])
+        line = lines[first - 1]
+        found = _here(line)
+        if found:
+            rest = _HERE.sub(lambda again: " " * len(again.group()), line[found.start() :])
+            lines[first - 1] = line[: found.start()] + rest
         count = len(document.text.splitlines()) + 1
         lines[first : first + count] = ["\n"] * len(lines[first : first + count])
     return "".join(lines)
@@ -258,7 +268,7 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
     while index < len(lines):
         line = lines[index]
         index += 1
-        found = None if line.lstrip().startswith("#") else _HERE.search(line)
+        found = None if line.lstrip().startswith("#") else _here(line)
         if not found:
             continue
         begin = index
@@ -278,6 +288,14 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
             found.group(2),
         )
         index += 1
+
+
+def _here(line: str) -> re.Match[str] | None:
+    """Where a line asks for a here document, not where it shifts a number in `((`."""
+    for found in _HERE.finditer(line):
+        if line.count("((", 0, found.start()) <= line.count("))", 0, found.start()):
+            return found
+    return None
 
 
 def _end(lines: Sequence[str], bare: list[str], begin: int, delimiter: str) -> int:

@@ -19,6 +19,7 @@ from ..rules.context import RuleContext
 from ..rules.options import FALSE, TRUE
 from . import script
 from .inner_places import inside
+from .mere_mentions import runs_code
 from .pods import listed
 from .script import Script, Word
 from .section import Section, below
@@ -266,6 +267,8 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
             for key in command_keys(container)
             for row in words_of(document, container, path, key, _is_read)
         ]
+        if runs_code([word.text for _, word in words]):
+            continue
         for index, (where, word) in enumerate(words):
             if script.is_server(word.text):
                 rest = [later for _, later in words[index + 1 :]]

@@ -22,13 +22,20 @@ _READS = ("read", "mapfile", "readarray", "getopts", "unset", "for", "select")
 _BEFORE = ("then", "else", "elif", "do", "{", "!", ":", "if", "while", "until")
 _OPENS, _CLOSES = ("if", "case", "for", "while", "until", "select"), ("fi", "esac", "done")
 _USE = re.compile(
-    r"(?<!\\)\$(?:\(\((?P<sum>[^()$]*(?:\$\{?\w[^()$]*)*)\)\)"
+    r"(?<!\\)\$(?:\(\((?P<sum>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\)"
     r"|\{(?P<name>\w+)(?:(?P<way>:?[-=+?])(?P<other>(?:[^{}]|\{[^{}]*\})*))?\}"
     r"|(?P<plain>\w+)|\((?P<later>\w+)\))"
 )
 _WHOLE_LIST = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _PLAIN_USE = re.compile(r"\$(?:\{(\w+)\}|(\w+))\Z")
-_PIECE = re.compile(r"(?:\$\{[^}]*\}|\S)+")
+_PIECE = re.compile(r"(?:\$\{[^}]*\}|\$\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)|\S)+")
+# What a sum sets, counts up or down: not `==`, `<=` or the like.
+_COUNTED = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)"
+)
+_IN_SUM = re.compile(r"(?<!\w)(?:\$(?:\{(?P<braced>\w+)\}|(?P<plain>\w+))|(?P<bare>[A-Za-z_]\w*))")
+# What starts a script with values of its own.
+_GIVEN = re.compile(r"(?:SLURM|PMIX?|OMPI)_\w+")
 _PRINTED = re.compile(r"\$\(|`")  # what a command prints
 MAX_DEPTH = 8  # variables that are made of variables
 MAX_CHARACTERS = 10_000  # a text that doubles itself at every use ends here
@@ -101,18 +108,28 @@ class Values:
             for use in _USE.finditer("" if word.certain else word.text):
                 if (use["way"] or "").endswith("=") and use["name"] not in self._settings:
                     self._set(use["name"], _Setting(use["other"], word.location, False))
+                self._count(use["sum"] or "")
         if not words:
+            return
+        if words[0].text == "let" or (row.end == ")" and _is_sum(words)):
+            self._count(" ".join(word.text for word in words))
             return
         if words[0].text in _READS:
             self._changing |= {word.text for word in words[1:] if word.text.isidentifier()}
             return
         declared = words[0].text in _DECLARES
+        if declared and any(re.fullmatch(r"-\w*i\w*", word.text) for word in words[1:]):
+            self._changing |= {word.text.partition("=")[0] for word in words[1:]}  # all are sums
         for word in words[1:] if declared else words:
             if declared and word.text.startswith("-"):
                 continue
             if not (found := _ASSIGNED.fullmatch(word.text)):
                 break
             self._assign(found, word, row, optional)
+
+    def _count(self, text: str) -> None:
+        """The variables that a sum sets are not known."""
+        self._changing |= {name for row in _COUNTED.findall(text) for name in row if name}
 
     def _assign(self, found: re.Match[str], word: Word, row: Statement, optional: bool) -> None:
         name, adds, text = found[1], bool(found[2]), found[3]
@@ -153,10 +170,7 @@ class Values:
 
     def _used(self, found: re.Match[str], pending: tuple[str, ...]) -> str:
         if found["sum"] is not None:
-            names = re.sub(r"\$\{?(\w+)\}?", r"\1", found["sum"])
-            filled = re.sub(
-                r"[A-Za-z_]\w*", lambda name: self._value(name[0], pending) or name[0], names
-            )
+            filled = _IN_SUM.sub(lambda name: self._summand(name, pending), found["sum"])
             result = _sum(filled)
             return found[0] if result is None else str(result)
         name = found["name"] or found["plain"] or found["later"]
@@ -170,7 +184,16 @@ class Values:
             return found[0] if _USE.search(other) else other
         return found[0]
 
+    def _summand(self, found: re.Match[str], pending: tuple[str, ...]) -> str:
+        """A variable in a sum. Without a dollar its value counts as a sum of its own."""
+        value = self._value(found["braced"] or found["plain"] or found["bare"], pending)
+        if value is None:
+            return found[0]
+        return f"({value or 0})" if found["bare"] else value
+
     def _is_unset(self, name: str, pending: tuple[str, ...]) -> bool:
+        if _GIVEN.fullmatch(name) and name not in self._settings:
+            return False
         return (
             name in pending
             or not (name in self._changing or name in self._settings)
@@ -249,30 +272,58 @@ def with_branches(rows: Iterable[Statement]) -> Iterator[tuple[Statement, bool]]
         before = row.end
 
 
+def _is_sum(words: Sequence[Word]) -> bool:
+    """Whether the words before a closing bracket set variables alone, in a sum or a subshell."""
+    text = " ".join(word.text for word in words)
+    return _COUNTED.match(text) is not None and not re.search(r"=\S*\s+[A-Za-z./]", text)
+
+
+def _divided(one: int, other: int) -> int:
+    """A quotient as the shell cuts it, towards zero."""
+    quotient = abs(one) // abs(other)
+    return quotient if (one < 0) == (other < 0) else -quotient
+
+
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
+    ast.Div: _divided,
+    ast.Mod: lambda one, other: one - other * _divided(one, other),
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
 }
+_LARGEST = 2**31  # of a number; the shell's own wrap around at 2**63
+_MOST_BITS = 31  # to shift a number by
+_NUMBER = re.compile(r"\b(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)\b")
 
 
 def _sum(text: str) -> int | None:
     """A sum of whole numbers as the shell counts it, `None` if it is another."""
-    if not re.fullmatch(r"[\d\s+*/%()-]{1,80}", text):
+    rest = _NUMBER.sub("", text)
+    if len(text) > 80 or not re.fullmatch(r"[\s+*/%()<>&|^~-]*", rest):
         return None
+    octal = re.sub(r"\b0(?=[0-7])", "0o", text)
     try:
-        return _counted(ast.parse(text.strip(), mode="eval").body)
+        return _counted(ast.parse(octal.strip(), mode="eval").body)
     except (SyntaxError, ZeroDivisionError):
         return None
 
 
 def _counted(node: ast.expr) -> int | None:
+    found: int | None = None
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        found = node.value
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        inner = _counted(node.operand)
+        found = -inner if inner is not None and isinstance(node.op, ast.USub) else inner
+    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
         left, right = _counted(node.left), _counted(node.right)
-        if left is not None and right is not None:
-            return _OPERATIONS[type(node.op)](left, right)
-    return None
+        is_shift = isinstance(node.op, ast.LShift | ast.RShift)
+        if left is None or right is None or (is_shift and not 0 <= right <= _MOST_BITS):
+            return None
+        found = _OPERATIONS[type(node.op)](left, right)
+    return found if found is not None and abs(found) < _LARGEST else None

@@ -10,7 +10,7 @@ from .coverage import NOTHING
 from .files import SourceFile
 from .report import Checked, FindingsByRelease, Report, Skipped
 from .script_judging import SCRIPT
-from .validate import PROSE, PYTHON, YAML_SUFFIXES, Text, mentions_options
+from .validate import DOCKERFILE, PROSE, PYTHON, YAML_SUFFIXES, Text, mentions_options
 
 
 def of_no_kind(
@@ -18,12 +18,13 @@ def of_no_kind(
 ) -> None:
     """A file of a kind that check does not know: passed over, or named as such."""
     first, found = next(iter(by_release.items()))
-    broken = _is_malformed(source) and mentions_options(source.text, first)
+    broken = _is_malformed(source) and not _is_template(source)
+    is_yaml = source.path.suffix in (YAML_SUFFIXES if target.given else (".yaml", ".yml"))
+    broken = broken and (is_yaml or mentions_options(source.text, first))
     name, unknown = str(target.path), _unknown(source)
     report.skipped.append(Skipped(name, "cannot be read" if broken else unknown.message))
     if not (target.given or broken):
         return
-    broken = broken or (_is_malformed(source) and source.path.suffix in YAML_SUFFIXES)
     report.files.append(Checked(name, "unknown kind", (), judged=NOTHING))
     report.findings += (row.in_file(name) for row in (found if broken else [unknown]))
 
@@ -44,6 +45,11 @@ def of_nothing(target: SourceFile, reason: str, report: Report) -> None:
         report.findings.append(found.in_file(str(target.path)))
 
 
+def _is_template(source: Text) -> bool:
+    """Whether a file is YAML only when its template is filled in, by its text or its folder."""
+    return "{{" in source.text or "{%" in source.text or "templates" in source.path.parts[:-1]
+
+
 def _is_malformed(source: Text) -> bool:
     return any(document.diagnostics for document in source.documents)
 
@@ -57,19 +63,20 @@ def _unknown(source: Text) -> Diagnostic:
     """A file that was named, and of which nothing can be said."""
     data = source.documents[0].data if source.documents else source.text
     remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
-    if data is None and not _is_malformed(source):
-        return located(NOWHERE, "", "is empty", remedy, "empty-file")
-    if source.is_template and (source.unread or not source.documents):
+    is_read = isinstance(data, dict | list) and not source.unread
+    if not source.form and _is_template(source) and not is_read:
         what = "is a template that is no YAML before it is filled in"
         remedy = "fill it in, and check the result"
         return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
+    if data is None and not _is_malformed(source):
+        return located(NOWHERE, "", "is empty", remedy, "empty-file")
     if source.form == PROSE:
         what = "is text that runs nothing: what it mentions is not judged"
         return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
     if source.form == PYTHON:
         what = "constructs no engine of the LLM API"
         return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
-    if source.form == SCRIPT:
+    if source.form in (SCRIPT, DOCKERFILE):
         return located(NOWHERE, "", "starts no server", remedy, "unknown-kind", "warning")
     if isinstance(data, dict | list):
         return located(NOWHERE, "", "kind not recognised", remedy, "unknown-kind", "warning")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from ..diagnostics import Diagnostic, Location
+from ..diagnostics import Diagnostic, Location, located
 from ..documents import Yaml, above, scan_yaml
 from ..errors import BadInput
 from ..facts import hardware
@@ -27,6 +27,7 @@ from . import (
     kinds,
     mentioned_gpus,
     named_images,
+    open_quotes,
     program_names,
     references,
     script,
@@ -57,9 +58,11 @@ IMAGES = "container images"  # a file of another kind that names some of the pub
 # Nobody writes longer ones, and reading them takes long.
 MAX_CHARACTERS = 300_000
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
+_SCRIPT_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
 # What tells of options, images and commands without using any.
 PROSE_SUFFIXES = (".md", ".markdown", ".rst", ".adoc", ".html", ".ipynb")
 
+_WARNING = named_images.Policy()
 _MODEL_CONFIG_LINE = re.compile(
     r"^\s*(input|output|instance_group|parameters|model_transaction_policy)\s*:?\s*[\[{]\s*$", re.M
 )
@@ -79,6 +82,7 @@ class Text:
     documents: Sequence[Yaml] = ()
     is_template: bool = False
     unread: tuple[str, ...] = ()
+    second: Location | None = None  # where another document begins, if one of them is empty
 
     @cached_property
     def servers(self) -> list[list[Worker]]:
@@ -121,7 +125,19 @@ def read(path: Path) -> Text:
             unread = (*map(_unread, broken), *map(_in_other_branch, masked.other_branches))
             documents = [document for document in documents if document.readable]
             return Text(path, text, form, documents, is_template=True, unread=unread)
-    return Text(path, text, form, scan_yaml(text))
+    documents = scan_yaml(text)
+    told = [row for row in documents if row.data is not None or row.diagnostics]
+    if told and len(told) < len(documents):
+        return Text(path, text, form, told, second=documents[1].places[""])
+    return Text(path, text, form, documents)
+
+
+def of_empty_documents(source: Text) -> list[Diagnostic]:
+    """What an engine has against a file of options beside which there are empty documents."""
+    if source.second is None:
+        return []
+    what = "begins a second document, and one of them is empty"
+    return [located(source.second, "", what, "leave --- out: an engine reads one document")]
 
 
 def _unread(document: Yaml) -> str:
@@ -162,13 +178,12 @@ def _form(path: Path, text: str) -> str:
         return PROSE
     if path.suffix == ".py":
         return PYTHON
+    is_script = script.is_recipe(path.name) or path.suffix in _SCRIPT_SUFFIXES
+    if is_script or text.startswith("#!") or systemd_unit.is_unit(path.name, text):
+        return SCRIPT
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
         return MODEL_CONFIG
-    if systemd_unit.is_unit(path.name, text):
-        return SCRIPT
-    is_script = script.is_recipe(path.name) or path.suffix in (".sh", ".bash", ".sbatch", ".slurm")
-    is_script = is_script or bool(_SHELL_LINE.search(text))
-    return SCRIPT if is_script or job_script.is_job(text) else ""
+    return SCRIPT if _SHELL_LINE.search(text) or job_script.is_job(text) else ""
 
 
 def mentions_options(text: str, release: Release) -> bool:
@@ -180,21 +195,21 @@ def mentions_options(text: str, release: Release) -> bool:
 def validate(
     source: Text,
     rule_context: RuleContext,
-    accepted: Collection[tuple[str, str]] = (),
+    versions: named_images.Policy = _WARNING,
     for_mentioned_gpu: bool = True,
 ) -> Verdict:
-    """One file by one release. Vulnerable versions of `accepted` products are warned of, and what
-    is wrong on the GPU only that it mentions."""
+    """One file by one release, and by what is said of vulnerable `versions`. What is wrong only on
+    the GPU that the file mentions is warned of."""
     asked = for_mentioned_gpu and not rule_context.gpu
     said = mentioned_gpus.of_text(source.text) if asked else None
     if said is None:
-        return _of_file(source, rule_context, accepted)
+        return _of_file(source, rule_context, versions)
     gpu = replace(rule_context, gpu=hardware.load(said.kind), num_gpus=said.count or None)
-    told = _of_file(source, gpu, accepted)
+    told = _of_file(source, gpu, versions)
     has_options = told.judged.sections or told.judged.commands
     if has_options and not told.diagnostics:
         return told  # as most files: nothing to say whether it is wrong for that GPU only
-    found = _of_file(source, rule_context, accepted)
+    found = _of_file(source, rule_context, versions)
     if not has_options:
         return found
     known = {_fault(row) for row in found.diagnostics}
@@ -212,9 +227,7 @@ def _doubtful(diagnostic: Diagnostic, said: mentioned_gpus.Mention) -> Diagnosti
     return replace(diagnostic, message=what, severity="warning")
 
 
-def _of_file(
-    source: Text, rule_context: RuleContext, accepted: Collection[tuple[str, str]]
-) -> Verdict:
+def _of_file(source: Text, rule_context: RuleContext, versions: named_images.Policy) -> Verdict:
     if source.form == MODEL_CONFIG:
         from . import model_config
 
@@ -224,7 +237,7 @@ def _of_file(
         return Verdict(None, [])
     if source.form == PYTHON:
         return script_judging.python_verdict(source.text, rule_context)
-    named, diagnostics = named_images.read(source.text, accepted)
+    named, diagnostics = named_images.read(source.text, versions)
     if source.form in (SCRIPT, DOCKERFILE):
         return _script(source, rule_context, named, diagnostics)
     if variants.may_be(source.documents, rule_context.release):
@@ -269,6 +282,8 @@ def _of_yaml(
         *script_judging.content_diagnostics(content, rule_context, servers),
         *around,
     ]
+    if kind not in kinds.SURROUNDINGS and kind not in embedded.KINDS:
+        found += of_empty_documents(source)
     if content.kind.startswith((kinds.KUBERNETES, *embedded.KINDS)):
         for started, commands in zip(source.servers, source.commands, strict=True):
             by_path = workers.by_path(started)
@@ -368,6 +383,9 @@ def _script(
     servers = script_workers.in_script(source.text)
     read_script = script.read(source.text)
     misspelt = list(program_names.misspelt(read_script.statements))
+    is_whole = source.form == SCRIPT and not script.is_recipe(source.path.name)
+    open_quote = open_quotes.diagnostic(script.without_data(source.text)) if is_whole else None
+    misspelt += [open_quote] if open_quote else []
     ran = script_judging.verdict(read_script, source.text, source.path, {}, rule_context, servers)
     if ran.judged or (named and source.form == DOCKERFILE):
         diagnostics = [*diagnostics, *_around_script(source, servers, read_script, rule_context)]

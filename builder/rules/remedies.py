@@ -16,7 +16,6 @@ from .options import ANY_KEY, OptionPath, by_name, kind_fields, shown, spelled
 
 FORMER = DATA / "formats" / "former_options.yaml"
 VALUE_WORDS = DATA / "formats" / "value_words.yaml"
-MOST_VALUES = 60  # of an option, which nobody can guess, so that all are told
 
 
 @cache
@@ -46,7 +45,7 @@ def _value_words() -> Mapping[str, Sequence[str]]:
 def unknown_value(release: Release, field: Field, value: Any, place: OptionPath) -> Diagnostic:
     values = [str(item) for item in field["values"]]
     remedy = _of_value_words(release, str(value), values, place)
-    remedy = remedy or nearest(str(value), values, MOST_VALUES)
+    remedy = remedy or nearest(str(value), values, shows_some=True)
     if home := _home_of_value(release, field, value, place):
         remedy = f"its place is {home}"
     others = [other for other in _others(release) if _allows(other, place.schema, value)]

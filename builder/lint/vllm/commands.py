@@ -13,6 +13,7 @@ from ...documents import START, Yaml
 from .. import job_script, python_writing, script, script_workers
 from ..containers import object_at
 from ..inner_places import inside
+from ..mere_mentions import runs_code
 from ..script import HereDocument, Statement, Word
 from ..server_commands import command_keys, containers, words_of
 from ..shell_values import Values, parts
@@ -23,6 +24,10 @@ _MAX_DEPTH = 3  # of command lines inside command lines
 _BASE = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(?P<image>\S+)", re.M | re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"<\w[\w .|/-]*>|(?<=\s)\{\w+(?:\|\w+)+\}")  # what a reader is to fill in
 _VISIBLE = re.compile(r"(CUDA_VISIBLE_DEVICES)=(\d+(?:,\d+)*)")
+_HANDLES = frozenset(
+    ("build", "buildx", "tag", "push", "pull", "save", "load", "inspect", "rmi", "copy", "set")
+)
+_RUNS = frozenset(("run", "create", "exec"))
 _ELSEWHERE = frozenset(("docker", "podman", "ssh", "kubectl"))  # the shell's variables end there
 _DEVICES = re.compile(r"device=(\d+(?:,\d+)*)|(\d+)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
@@ -125,6 +130,8 @@ def _of_statement(words: Sequence[Word], depth: int) -> Iterator[Command]:
             yield Command(tuple(rest), is_open=is_open, gpus=gpus)
             return
         if (image := image_pattern().search(word.text)) and index:
+            if _is_handled(words[:index]):
+                return
             own = _entry_point(words[:index])
             inner = list(_of_statement((*own, *rest), depth))
             gpus, before = _gpus_before(words[:index]), tuple(words[:index])
@@ -140,6 +147,12 @@ def _of_statement(words: Sequence[Word], depth: int) -> Iterator[Command]:
         if depth < _MAX_DEPTH and re.search(r"\s", word.text) and mentions(word.text):
             place = Location(word.location.line, word.location.column + 1)
             yield from in_text(word.text, place, depth + 1)
+
+
+def _is_handled(words: Sequence[Word]) -> bool:
+    """Whether the words before an image build, copy or name it, and start nothing."""
+    texts = {word.text for word in words}
+    return not _HANDLES.isdisjoint(texts) and _RUNS.isdisjoint(texts)
 
 
 def _visible(rows: Sequence[Statement]) -> Place | None:
@@ -247,7 +260,7 @@ def in_containers(document: Yaml) -> Iterator[Command]:
             for key in command_keys(container)
             for row in words_of(document, container, path, key, mentions)
         ]
-        if not rows:
+        if not rows or runs_code([word.text for _, word in rows]):
             continue
         texts = [row for row in rows if re.search(r"\s", row[1].text) and mentions(row[1].text)]
         words = tuple(row[1] for row in rows if row not in texts)

@@ -19,11 +19,13 @@ from ..section import Section, below, int_at
 from ..server_commands import COMMANDS
 from ..variables import SHELL, MaskedText
 from ..workers import Place
-from . import arguments, commands, flag_names
+from . import arguments, commands, flag_names, judging
 from .arguments import Arguments
 from .commands import Command
 from .formats import ENGINE, ENGINE_FILE, formats
 from .judging import Given
+
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of a key in whatever case
 
 
 def of_script(text: str, release: Release) -> Iterator[Given]:
@@ -160,6 +162,8 @@ def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool
     names = [str(key).replace("-", "_").removeprefix("no_") for key in data]
     own = any(name in formats().signature for name in names)
     dashed = any("-" in str(key) for key in data)
+    if not own and any(judging.is_of_another(str(key), release) for key in data):
+        return False
     found = hits(data, release) if own or dashed else is_told and _whole_hits(data, release)
     return found * 2 >= len(data)
 
@@ -238,12 +242,29 @@ def _walk(
             name in formats().flag_lists
             and not (runs and name in COMMANDS)
             and (words := _words(document, value, inner))
+            and _are_ours(words, inner, data, release)
         ):
             yield _of_list(words, inner, data, release, extended)
         elif isinstance(value, Mapping | list):
             yield from _walk(document, value, inner, release, extended, known)
         elif isinstance(value, str) and "\n" in value and inner not in known:
             yield from _in_text(document, value, inner, release, extended)
+
+
+def _are_ours(words: Sequence[Word], path: str, beside: Any, release: Release) -> bool:
+    """Whether a list of flags is for the engine: what it stands in names it, or most of the flags
+    are the engine's and what it stands in names no other program."""
+    parts = {part.lower() for key in path.split(".") for part in _PARTS.findall(key)}
+    is_other = not parts.isdisjoint(formats().other_programs)
+    named = {key: text for key, text in beside.items() if isinstance(text, str)}
+    texts = [named.get(key, "") for key in ("image", "name")] if is_other else named.values()
+    if any(ENGINE in text.lower() for text in (path, *texts) if "\n" not in text):
+        return True
+    if is_other or any(judging.is_of_another(word.text, release) for word in words):
+        return False
+    names = [word.text.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word.text)]
+    own = sum(judging.is_meant(name, release) for name in names)
+    return own * 2 > len(names)
 
 
 def _of_list(

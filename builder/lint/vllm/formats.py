@@ -31,6 +31,7 @@ class Formats:
     mirrors: tuple[Text, ...]
     extensions: tuple[Text, ...]
     flag_lists: tuple[Text, ...]
+    other_programs: tuple[Text, ...]
     model_commands: tuple[Text, ...]
     handed_on_beside: Text
     handed_on_by: tuple[Text, ...]

@@ -170,6 +170,24 @@ def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
         yield located(place, name, what, fix, rule, "warning" if unsure else "error")
 
 
+def is_meant(flag: str, release: Release) -> bool:
+    """Whether a flag is the engine's in any release, or a misspelling of one of its own."""
+    option = _option(flag)
+    if flag in known(release) or option in formats().former or _having(option, release):
+        return True
+    names = {row.name for row in known(release).values()}
+    option = option.removeprefix("no_")
+    return option in names or bool(_meant(flag, release))
+
+
+def is_of_another(flag: str, release: Release) -> bool:
+    """Whether a flag or a key is one that only another engine has."""
+    option = _option(flag.partition("=")[0])
+    if option in {row.name for row in known(release).values()}:
+        return False
+    return bool(of_other_engine(release, option) or formats().foreign.get(option))
+
+
 def _keys_of(text: str, name: str) -> str:
     """A sentence with the key that is meant spelled with dashes where the file has them."""
     if "-" not in name:

@@ -18,7 +18,7 @@ from ..script_judging import SCRIPT
 from ..serving import Named
 from ..shell_values import Values
 from ..surroundings import rank_diagnostics
-from ..validate import DOCKERFILE, PYTHON, Text
+from ..validate import DOCKERFILE, PYTHON, Text, of_empty_documents
 from ..variables import variable_paths
 from . import files, gpus, listening, requests, variables
 from .formats import ENGINE, ENGINE_FILE, formats
@@ -108,7 +108,7 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
         found += rank_diagnostics(source.documents[0], held)
     kind = _kind(source, given)
     if kind in (OPTIONS, MODEL):
-        found += source.documents[0].diagnostics
+        found += [*source.documents[0].diagnostics, *of_empty_documents(source)]
     if kind == MODEL:
         found += _no_json(source.text)
     return Verdict(kind, found, _judged(given))

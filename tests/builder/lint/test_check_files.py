@@ -718,8 +718,18 @@ srun bash -c "trtllm-llmapi-launch trtllm-serve $MODEL --tp-size 8 \\
 def test_an_image_with_known_vulnerabilities_is_named(builder: Run, tmp_path: Path) -> None:
     text = KUBERNETES + "---\nspec:\n  image: nvcr.io/nvidia/tritonserver:25.04-trtllm-python-py3\n"
     (tmp_path / "f.yaml").write_text(text)
-    (row,) = checked(builder("check", "f.yaml", "--json"))["findings"]
-    assert (row["line"], row["rule"], row["severity"]) == (16, "vulnerable-version", "error")
+    for flags, severity in ((), "warning"), (("--refuse-vulnerable",), "error"):
+        (row,) = checked(builder("check", "f.yaml", "--json", *flags))["findings"]
+        assert (row["line"], row["rule"], row["severity"]) == (16, "vulnerable-version", severity)
+
+
+def test_an_image_of_many_places_is_warned_of_once(builder: Run, tmp_path: Path) -> None:
+    text = "image: nvcr.io/nvidia/tritonserver:25.04-trtllm-python-py3\n"
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(f"one:\n  {text}two:\n  {text}")
+    (row,) = checked(builder("check", ".", "--json"))["findings"]
+    assert row["file"].endswith("a.yaml") and "(and in 3 more places)" in row["message"]
+    assert len(checked(builder("check", ".", "--json", "--refuse-vulnerable"))["findings"]) == 4
 
 
 def test_what_is_right_for_one_release_only_is_explained(builder: Run, tmp_path: Path) -> None:

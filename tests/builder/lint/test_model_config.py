@@ -216,11 +216,23 @@ def test_a_text_that_is_wrong_from_its_first_character_is_an_error_of_syntax(tex
 
 
 def test_the_model_needs_its_prompt_and_its_answer() -> None:
-    text = 'backend: "python" input { name: "text_input" data_type: TYPE_STRING dims: -1 }'
+    text = (
+        'backend: "python" input [{ name: "text_input" data_type: TYPE_STRING dims: -1 },\n'
+        '{ name: "sampling_param_seed" data_type: TYPE_UINT64 dims: 1 optional: true }]'
+    )
     assert {(f.path, f.rule) for f in faults(text)} == {
         ("instance_group", "triton-instance-group"),
         ("output", "missing-key"),
     }
+
+
+def test_another_model_in_python_is_none_of_the_engines() -> None:
+    text = (
+        'backend: "python" max_batch_size: 8 model_transaction_policy { decoupled: true }\n'
+        'input [{ name: "text_input" data_type: TYPE_STRING dims: -1 },\n'
+        '{ name: "stream" data_type: TYPE_BOOL dims: 1 }]\n'
+    )
+    assert faults(text) == []
 
 
 def test_other_models_are_only_asked_for_what_triton_asks() -> None:

@@ -238,7 +238,7 @@ RIGHT = {
     "command: some/model --port 8080, ports: ['80:8080']}}\n",
     "run_sh": f"docker run --entrypoint bash {IMAGE} -c 'vllm serve some/model'\n",
     "extended_yaml": f"services: {{one: {{extends: base, image: {IMAGE}, "
-    "command: vllm serve some/model}}}}\n",
+    "command: vllm serve some/model}}\n",
     "parted_sh": "A=()\nA+=('--max-num-seqs 64')\nvllm serve some/model ${A[@]}\n"
     "eval vllm serve some/model '--seed 1' \"${A[@]}\"\n",
     "killed_sh": "vllm serve some/model &\nsudo pkill -f 'vllm serve'\nvllm serve some/model &\n",
