@@ -162,7 +162,7 @@ def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool
     names = [str(key).replace("-", "_").removeprefix("no_") for key in data]
     own = any(name in formats().signature for name in names)
     dashed = any("-" in str(key) for key in data)
-    if not own and any(judging.is_of_another(str(key), release) for key in data):
+    if not (own or is_told) and any(judging.is_of_another(str(key), release) for key in data):
         return False
     found = hits(data, release) if own or dashed else is_told and _whole_hits(data, release)
     return found * 2 >= len(data)

@@ -202,7 +202,8 @@ HARD = {
 @pytest.mark.parametrize("name", HARD)
 def test_no_text_takes_long_to_be_read(name: str, builder: Run, tmp_path: Path) -> None:
     (tmp_path / name).write_text(HARD[name])
-    assert builder("check", name).returncode == 0
+    done = builder("check", name)
+    assert done.returncode == (2 if "$((" in HARD[name] else 0)  # which no shell takes
 
 
 VARIABLE = """\
