@@ -687,6 +687,23 @@ def restarting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("restarting")
+def test_a_failed_job_is_not_replaced_once_its_service_is_stopped(
+    make_job: MakeJob, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a submission is tried again, too."""
+    job = make_job(limits=replace(LIMITS, restart=True), sbatch=REFUSES, squeue="echo 7 -")
+
+    def stop(seconds: float) -> None:
+        later(10)
+        job.service.stop_file.touch()
+
+    monkeypatch.setattr(time, "sleep", stop)
+    job.successor.restart()
+    job.successor.restart()
+    assert job.events == ["submission_failed"]
+
+
+@pytest.mark.usefixtures("restarting")
 @pytest.mark.parametrize(
     ("restart", "failed", "events"),
     [
