@@ -161,6 +161,18 @@ def test_the_bytes_of_a_file_are_counted_exactly(tmp_path: Path, size: int) -> N
     assert (error is None) == (size == 4), error
 
 
+@pytest.mark.parametrize(("files", "is_too_many"), [(2, False), (3, True)])
+def test_an_index_names_so_many_files_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, is_too_many: bool
+) -> None:
+    monkeypatch.setattr(preflight, "MOST_FILES", 2)
+    (tmp_path / "config.json").write_text("{}")
+    rows = {"weight_map": {str(one): f"{one}.safetensors" for one in range(files)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(rows))
+    [first, *_] = preflight.checkpoint_errors(tmp_path)
+    assert ("more than any model has" in first) is is_too_many
+
+
 def test_a_service_that_cannot_be_read_is_an_error_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "service.json").write_text('{"format": 1}')
     command = [sys.executable, "-B", str(ROOT / "supervisor"), "preflight", str(tmp_path)]

@@ -443,6 +443,18 @@ def test_a_job_folder_that_was_removed_comes_back_at_once(own: record.Record) ->
     assert json.loads((own.job.path / "events.jsonl").read_text())["event"] == "serving"
 
 
+def test_a_heartbeat_is_written_once_the_last_one_is_old(
+    own: record.Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own.save()
+    path, now = own.job.path / "run.json", time.monotonic()
+    for later_s, is_written in ((9.0, False), (11.0, True)):
+        before = path.stat().st_ino
+        monkeypatch.setattr(time, "monotonic", lambda later_s=later_s: now + later_s)
+        own.heartbeat()
+        assert (path.stat().st_ino != before) is is_written
+
+
 @pytest.mark.parametrize("content", ["", "{}", '{"state": "ser'])
 def test_a_record_that_was_damaged_comes_back_at_once(own: record.Record, content: str) -> None:
     path = own.job.path / "run.json"

@@ -338,6 +338,8 @@ def said(*ends: str) -> str:
         # All failed alike, or gave way to Slurm in their own manner.
         (said("n1: tasks 0-3: Exited with exit code 1", "n2: tasks 4-7: Terminated"), 0),
         (said("n1: task 0: Exited with exit code 9", "n1: tasks 1-3: Exited with exit code 4"), 0),
+        (said("n1: tasks 0-2: Killed", "n1: task 3: Exited with exit code 1"), 0),
+        (said("n1: tasks 0-1: Killed", "n1: task 3: Exited with exit code 1"), 1),
     ],
 )
 def test_the_rank_that_ended_first_is_told_from_those_that_followed(says: str, rank: int) -> None:
