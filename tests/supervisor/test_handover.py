@@ -234,7 +234,7 @@ def test_clients_are_not_left_to_an_older_job_while_a_newer_one_serves(
 ) -> None:
     """An endpoint that is lost, or an old copy, is written anew by the newer one."""
     job = make_job(squeue=RUNNING)
-    job.leave("8")
+    job.leave("10")
     job.leave("5", state="draining")
     if owner is not None:
         job.publish_as(owner)
@@ -684,6 +684,31 @@ def test_a_state_folder_that_takes_no_lock_is_no_end(
 @pytest.fixture
 def restarting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "RESTART_POLL_S", 0.0)
+
+
+@pytest.mark.usefixtures("restarting")
+def test_a_failed_job_tries_for_two_minutes_to_be_replaced(
+    make_job: MakeJob, later: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(limits=replace(LIMITS, restart=True), sbatch=REFUSES, squeue="echo 7 -")
+    began = time.monotonic()
+    monkeypatch.setattr(time, "sleep", lambda _: later(1))
+    job.successor.restart()
+    assert job.events == ["submission_failed"] * 5  # after 0, 5, 15, 35 and 75 s
+    assert time.monotonic() - began == pytest.approx(handover.LAST_SUBMIT_S, abs=15)
+
+
+def test_failures_count_for_the_length_of_the_window(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those whose node's clock is ahead."""
+    job, now = make_job(), 1_700_000_000.0
+    for name, ended in (("1", -599.9), ("2", -600), ("3", 599.9), ("4", 600), ("5", -30)):
+        row = {"state": "ended", "ended": state.timestamp(now + ended), "exit_code": 70}
+        job.leave(name, **row, heartbeat=row["ended"])
+    job.leave("6", state="ended", ended=state.timestamp(now), exit_code=0)
+    monkeypatch.setattr(time, "time", lambda: now)
+    assert handover.recent_failures(job.service, 600.0) == ["1", "3", "5"]
 
 
 @pytest.mark.usefixtures("restarting")

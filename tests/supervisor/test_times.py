@@ -32,6 +32,16 @@ def test_the_times_that_depend_on_each_other_fit() -> None:
     assert steps.SRUN_REPORT_S > 2 * service.TICK_S
 
 
+def test_a_record_is_kept_fresh_while_slurm_is_asked(job: Job) -> None:
+    """Also where several slow answers follow each other."""
+    cluster = slurm.Cluster()
+    one = service.Service(job.write(), cluster)
+    one._record.begin()
+    (job.path / state.RUN).unlink()
+    cluster.job_state("8")
+    assert job.record["state"] == "starting"
+
+
 @pytest.mark.parametrize(("age_s", "is_silent"), [(59.9, False), (60.0, False), (60.1, True)])
 def test_a_job_is_silent_once_its_lease_is_over(
     monkeypatch: pytest.MonkeyPatch, age_s: float, is_silent: bool
