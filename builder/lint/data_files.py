@@ -27,6 +27,7 @@ def schemas() -> Mapping[str, Any]:
     from ..facts import plain_data
     from ..facts.advisories import ProductAdvisories
     from ..facts.engines import Engine
+    from ..facts.fatal_requests import FatalRequests
     from ..facts.hardware import Gpu
     from ..facts.images import PublishedImages
     from ..facts.model_facts import ModelFacts
@@ -47,6 +48,7 @@ def schemas() -> Mapping[str, Any]:
         "benchmark_tools.yaml": plain_data.BENCHMARK_TOOLS,
         "dashboards.yaml": plain_data.DASHBOARDS,
         "engines/*.yaml": Engine,
+        "fatal_requests.yaml": Mapping[str, FatalRequests],
         "findings.yaml": plain_data.FINDINGS,
         **_formats(),
         "formats/*.yaml": FORMAT_TABLE,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ..contents import File
 from ..deployment import ModelName, Strict
-from ..facts import servers
+from ..facts import fatal_requests, servers
 from ..files import resource_root
 from ..render import option_file, text
 from ..strict import After, Bounds, default
@@ -36,6 +36,8 @@ PROTOCOLS = ("http", "grpc", "metrics")
 EXIT_MARGIN_S = 60
 KILL_MARGIN_S = 10
 STOP_MARGIN_S = 30
+# For what Triton still has to send without the process of the engine's model, until it is killed.
+WITHOUT_ENGINE_S = 3
 # Requests that may run or wait, in batches: enough to keep the engine busy, few enough to answer.
 BATCHES_AHEAD = 4
 FEWEST_REQUESTS, REQUESTS_OF_AN_UNKNOWN_BATCH = 64, 4096
@@ -155,6 +157,9 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
     environment = _environment(context, options)
     triton_config = settings(context, options)
     most_bytes = triton_config["max_prompt_bytes"]
+    record, model_files = servers.load(NAME), _model_files()
+    unary = _unary_files(model_files) if options.decoupled and options.unary_model else {}
+    unary_model = f"{model_name}{record.unary_suffix}" if unary else None
     script = text(
         f"{NAME}/serve.sh.j2",
         environment=environment,
@@ -169,14 +174,13 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         # can wait for another, since this model makes no inference requests of its own.
         # Source: triton-inference-server/python_backend@01809ec, src/python_be.cc.
         backend_threads=options.sender_threads,
-        exit_timeout_s=options.drain_timeout_s + EXIT_MARGIN_S,
-        kill_after_s=options.drain_timeout_s + EXIT_MARGIN_S + KILL_MARGIN_S,
         model_name=model_name,
+        unary_model=unary_model,
+        own_memory=True,
+        **process(NAME, options.ports, options.drain_timeout_s + EXIT_MARGIN_S),
         **context.layout,
     )
     repository = f"{NAME}/model_repository/{model_name}"
-    record, model_files = servers.load(NAME), _model_files()
-    unary = _unary_files(model_files) if options.decoupled and options.unary_model else {}
     files = {
         **{f"{repository}/{path}": File(data) for path, data in sorted(model_files.items())},
         **{f"{repository}{record.unary_suffix}/{path}": File(d) for path, d in unary.items()},
@@ -203,8 +207,23 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
             "stop_timeout_s": options.drain_timeout_s + EXIT_MARGIN_S + STOP_MARGIN_S,
         },
         triton_config,
-        f"{model_name}{record.unary_suffix}" if unary else None,
+        unary_model,
     )
+
+
+def process(server: str, ports: Mapping[str, int], exit_timeout_s: int) -> dict[str, Any]:
+    """What the shared part of the start scripts renders: how Triton is run, watched and ended."""
+    known = fatal_requests.of(servers.load(server).image["product"])
+    ended = "Triton was ended by SIG{}; what is known to do that: {}"
+    causes = known.causes() if known else {}
+    return {
+        "script": f"{server}/serve.sh",
+        "exit_timeout_s": exit_timeout_s,
+        "kill_after_s": exit_timeout_s + KILL_MARGIN_S,
+        "watched_port": f"SERVE_{next(iter(ports)).upper()}_PORT",
+        "without_engine_s": WITHOUT_ENGINE_S,
+        "fatal_signals": {signal: ended.format(signal, words) for signal, words in causes.items()},
+    }
 
 
 def _environment(context: RenderContext, options: Options) -> dict[str, str]:

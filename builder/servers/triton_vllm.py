@@ -15,6 +15,7 @@ from ..facts import servers
 from ..render import text
 from ..strict import After
 from . import START_TIMEOUT_S, Host, Port, RenderContext, RenderedServer, ServerOptions, is_address
+from .triton import process
 
 __all__ = ["NAME", "Options", "render"]
 
@@ -67,7 +68,9 @@ def render(context: RenderContext, options: BackendOptions) -> RenderedServer:
         environment=environment,
         model_name=model_name,
         checkpoint=json.dumps(context.deployment.checkpoint),
-        exit_timeout_s=EXIT_TIMEOUT_S,
+        unary_model=None,
+        own_memory=False,
+        **process(NAME, options.ports, EXIT_TIMEOUT_S),
         **context.layout,
     )
     return RenderedServer(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import signal
 import stat
 import threading
@@ -18,6 +21,8 @@ import pytest
 
 from builder import pipeline
 from builder.bundle import Bundle
+from builder.facts import fatal_requests
+from builder.facts.fatal_requests import FatalRequest
 from launch import triton
 from launch.interrupts import Interrupts
 from launch.process import ServerProcess
@@ -28,6 +33,8 @@ from tests.model_repository.triton_client import Response, Triton
 
 NAME = f"script-test-{os.getpid()}"
 HANG_S = 120.0
+KNOWN = fatal_requests.of("triton")
+assert KNOWN is not None
 STAND_IN_WITHOUT_END = """#!/bin/sh
 [ "$1" = --help ] && exit
 trap "" TERM
@@ -82,8 +89,13 @@ class Script:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
 
-    def assert_ended(self, status: int) -> None:
-        assert self.process.exit_status(HANG_S) == status, self.log
+    def model_pid(self, model: str) -> int:
+        part = f"/{model}/1/model.py"
+        [pid] = [pid for pid, words in self.processes.items() if part in "".join(words[1:2])]
+        return pid
+
+    def assert_ended(self, status: int, timeout_s: float = HANG_S) -> None:
+        assert self.process.exit_status(timeout_s) == status, self.log
         deadline_s = time.monotonic() + HANG_S
         while left := self.processes:  # what was killed is gone when the kernel is done with it
             assert time.monotonic() < deadline_s, left
@@ -247,10 +259,138 @@ def test_a_dead_engine_ends_it_with_an_error(begin: Begin, before: tuple[str, ..
 def test_as_the_first_process_of_a_container_it_stops_in_order(begin: Begin) -> None:
     script = begin(*IN_A_CONTAINER)
     running = script.stream("tokens=50 step_ms=20")
-    [first] = [pid for pid, words in script.processes.items() if words[0] == "bash"]
+    first = min(pid for pid, words in script.processes.items() if words[0] == "bash")
     os.kill(first, signal.SIGTERM)
     assert list(running)[-1].final
     script.assert_ended(0)
+
+
+@pytest.mark.parametrize("before", [(), IN_A_CONTAINER], ids=["plain", "first process"])
+def test_a_killed_model_ends_the_server_at_once(begin: Begin, before: tuple[str, ...]) -> None:
+    """Triton itself stays ready, and takes 300 s to end when asked."""
+    script = begin(*before)
+    running = script.stream(LONG.format("orphan"))
+    os.kill(script.model_pid("tensorrt_llm"), signal.SIGKILL)
+    script.assert_ended(1, timeout_s=60)
+    end(running)
+    assert "which runs a model, is gone" in script.log
+
+
+def test_a_killed_unary_model_ends_the_server_after_its_streams(begin: Begin) -> None:
+    script = begin()
+    running = script.stream("tokens=100 step_ms=50")
+    os.kill(script.model_pid("tensorrt_llm_unary"), signal.SIGKILL)
+    assert list(running)[-1].final
+    script.assert_ended(1, timeout_s=60)
+    assert "which runs a model, is gone" in script.log
+
+
+BACKEND = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "text_input", "data_type": "TYPE_STRING", "dims": [1]})
+        config.add_output({"name": "text_output", "data_type": "TYPE_STRING", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for request in requests]
+"""
+
+
+def test_the_vllm_backend_is_watched_too(tmp_path: Path, ports: list[int]) -> None:
+    """Its script, on a real Triton with another backend of that name."""
+    names = ("http", "grpc", "metrics")
+    given = {f"{name}_port": port for name, port in zip(names, ports, strict=True)}
+    deployment = {
+        "name": NAME,
+        "checkpoint": "meta-llama/Llama-3.2-1B-Instruct",
+        "hardware": {"gpu": "h100", "num_gpus": 1},
+        "engine": {"name": "vllm", "release": "0.32.0"},
+        "workload": {"isl": 100, "osl": 100, "concurrency": 4},
+        "targets": {"triton_vllm": given},
+    }
+    file = tmp_path / "deployment.yaml"
+    file.write_text(json.dumps(deployment))
+    bundle = pipeline.render(str(file), tmp_path / "bundle")
+    folder = triton.prepare(tmp_path / "tritonserver")
+    if folder is None:
+        pytest.skip("an installed Triton takes no backend of a test")
+    backend = folder.parent / "backends" / "vllm"
+    backend.mkdir()
+    (backend / "model.py").write_text(BACKEND)
+    library = backend.parent / "python" / "libtriton_python.so"
+    original = library.resolve()
+    library.unlink()
+    shutil.copy(original, library)  # such a backend's library may be no link
+    with (
+        Interrupts() as interrupts,
+        ServerProcess(
+            ["bash", str(bundle.folder / "triton_vllm/serve.sh")],
+            cwd=tmp_path,
+            environment={**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"},
+            log=tmp_path / "server.log",
+            grace_s=10,
+            interrupts=interrupts,
+        ) as process,
+    ):
+        client = Triton(f"http://127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}")
+        script = Script(process, client)
+        wait_until_ready(process, client)
+        os.kill(script.model_pid("vllm_model"), signal.SIGKILL)
+        assert process.exit_status(60) == 1, script.log
+        assert "which runs a model, is gone" in script.log
+
+
+CLASSIFIED = {
+    "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["tokens=1"]}],
+    "outputs": [{"name": "text_output", "parameters": {"classification": 1}}],
+}
+FATAL = {
+    "SEGV": ("tensorrt_llm/generate", b"[" * 150_000),
+    "FPE": ("tensorrt_llm_unary/infer", json.dumps(CLASSIFIED).encode()),
+}
+
+
+@pytest.mark.parametrize("row", KNOWN.requests, ids=lambda row: row.signal)
+def test_a_request_that_ends_triton_is_named(begin: Begin, row: FatalRequest) -> None:
+    """The log says more than the signal: which request is known to do that, and what helps."""
+    script = begin()
+    path, body = FATAL[row.signal]
+    with pytest.raises(httpx.TransportError):
+        post(script, path, body)
+    script.assert_ended(128 + signal.Signals[f"SIG{row.signal}"])
+    last = [line for line in script.log.splitlines() if "triton/serve.sh: Triton was" in line]
+    assert len(last) == 1 and row.cve in last[0] and row.remedy in last[0]
+
+
+def test_no_nesting_ends_triton_in_a_body_of_the_safe_size(begin: Begin) -> None:
+    """Where it is parsed and where the value of an input is read, by arrays and by objects."""
+    script, most = begin(), KNOWN.safe_body_bytes
+    head = b'{"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": '
+    whole = (most - len(head) - 6) // 2
+    bodies = {
+        "tensorrt_llm/generate": [
+            b"[" * most,
+            b'{"":' * (most // 4),
+            b'{"text_input":' + b"[" * whole + b'"a"' + b"]" * whole + b"}",
+            b'{"input_ids":' + b"[" * whole + b"1" + b"]" * whole + b"}",
+        ],
+        "tensorrt_llm_unary/infer": [head + b"[" * whole + b'"a"' + b"]" * whole + b"}]}"],
+    }
+    for path, sent in bodies.items():
+        for body in sent:
+            assert len(body) <= most
+            assert post(script, path, body).status_code in (200, 400, 500)
+    assert script.client.ask("tokens=1")[0].text == ["0:0"]
+
+
+def post(script: Script, path: str, body: bytes) -> httpx.Response:
+    with httpx.Client(base_url=script.client.http_url, trust_env=False, timeout=60) as client:
+        return client.post(f"/v2/models/{path}", content=body)
 
 
 def test_nobody_else_can_read_what_passes_through_shared_memory(begin: Begin) -> None:
@@ -270,9 +410,10 @@ def test_a_server_that_does_not_end_is_killed_with_all_it_started(
     stand_in.write_text(STAND_IN_WITHOUT_END)
     stand_in.chmod(0o755)
     text = (bundle.folder / "triton/serve.sh").read_text()
-    assert text.count("310") == 2
     hasty = tmp_path / "serve.sh"
-    hasty.write_text(text.replace("310", "1"))
+    words, count = re.subn(r"\b310\b", "1", text)
+    assert count == 2
+    hasty.write_text(words)
     script = begin(first=stand_in.parent, script=hasty, wait=False)
     wait_for_log(script, "started")
     script.signal(number)
