@@ -46,4 +46,5 @@ class FatalRequests:
 
 def of(product: str) -> FatalRequests | None:
     """Those of a product, `None` where none are known."""
-    return load(FILE, Mapping[str, FatalRequests]).get(product)
+    products: Mapping[str, FatalRequests] = load(FILE, Mapping[str, FatalRequests])
+    return products.get(product)

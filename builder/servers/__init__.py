@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from ..contents import STARTERS, File
 from ..deployment import Deployment, Strict
 from ..engines import EngineConfig
-from ..facts import engines
+from ..facts import engines, fatal_requests
 from ..facts import servers as records
 from ..facts.engines import Engine
 from ..facts.hardware import load as load_gpu
@@ -30,6 +30,9 @@ from ..strict import Bounds
 
 # A server loads hundreds of gigabytes before it answers.
 START_TIMEOUT_S = 3600
+
+# By this file, next to a start script, HAProxy refuses requests that would end the server.
+JSON_FILTER = "json_depth.lua"
 
 # Instances of one deployment listen this far apart.
 PORT_STEP = 10
@@ -93,6 +96,15 @@ class RenderedServer:
     def has_key(self) -> bool:
         """Whether a file with the key of its restricted APIs is given."""
         return bool(self.environment.get("SERVE_KEY_FILE"))
+
+    @property
+    def json_filter(self) -> tuple[str, int] | None:
+        """The file by which a proxy refuses JSON that would end the server, and how deep it may
+        nest; `None` where no such JSON is known."""
+        known = fatal_requests.of(self.record.image["product"])
+        if known is None or "http" not in self.ports:
+            return None
+        return f"{self.record.name}/{JSON_FILTER}", known.most_nesting
 
     @property
     def tls(self) -> Any:

@@ -14,6 +14,7 @@ from ..files import resource_root
 from ..render import option_file, text
 from ..strict import After, Bounds, default
 from . import (
+    JSON_FILTER,
     START_TIMEOUT_S,
     Host,
     Port,
@@ -193,6 +194,7 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
             **files,
             f"{repository}/1/model.yaml": _model_yaml(context, triton_config),
             f"{NAME}/serve.sh": File(script.encode(), executable=True),
+            **json_filter(NAME),
         },
         {
             "argv": ["bash", f"{NAME}/serve.sh"],
@@ -224,6 +226,12 @@ def process(server: str, ports: Mapping[str, int], exit_timeout_s: int) -> dict[
         "without_engine_s": WITHOUT_ENGINE_S,
         "fatal_signals": {signal: ended.format(signal, words) for signal, words in causes.items()},
     }
+
+
+def json_filter(server: str) -> dict[str, File]:
+    """What a proxy in front of the server needs, wherever it runs."""
+    source = resource_root("templates") / "_shared" / JSON_FILTER
+    return {f"{server}/{JSON_FILTER}": File(source.read_bytes())}
 
 
 def _environment(context: RenderContext, options: Options) -> dict[str, str]:

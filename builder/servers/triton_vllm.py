@@ -15,7 +15,7 @@ from ..facts import servers
 from ..render import text
 from ..strict import After
 from . import START_TIMEOUT_S, Host, Port, RenderContext, RenderedServer, ServerOptions, is_address
-from .triton import process
+from .triton import json_filter, process
 
 __all__ = ["NAME", "Options", "render"]
 
@@ -80,6 +80,7 @@ def render(context: RenderContext, options: BackendOptions) -> RenderedServer:
             f"{repository}/config.pbtxt": File(CONFIG.encode()),
             f"{repository}/1/model.json": File(_model_json(context).encode()),
             f"{NAME}/serve.sh": File(script.encode(), executable=True),
+            **json_filter(NAME),
         },
         {
             "argv": ["bash", f"{NAME}/serve.sh"],

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
 from ...contents import File
 from ...render import CommentedValue, text
+from ...servers import JSON_FILTER
 from . import objects as around
 from .options import GatewayOptions
 from .pod import RESTRICTED, SECRET_MODE, SECURITY
@@ -32,11 +34,27 @@ def configuration(workload: Workload) -> File:
         front=ports(workload),
         health_port=HEALTH_PORT,
         ports=container.ports,
+        json_filter=JSON_FILTER,
+        json_depth=_json_depth(workload),
         ready=container.ready_path if container.health_protocol == "http" else None,
         most_servers=_most_servers(workload),
         drain_s=container.stop_s,
     )
     return File(rendered.encode())
+
+
+def files(workload: Workload) -> dict[str, File]:
+    """What HAProxy reads."""
+    server = workload.container.server
+    found = {FILE: configuration(workload)}
+    if server.json_filter:
+        found[JSON_FILTER] = server.files[server.json_filter[0]]
+    return found
+
+
+def _json_depth(workload: Workload) -> int | None:
+    given = workload.container.server.json_filter
+    return given[1] if given else None
 
 
 def ports(workload: Workload) -> dict[str, int]:
@@ -46,9 +64,10 @@ def ports(workload: Workload) -> dict[str, int]:
 
 def objects(workload: Workload, options: GatewayOptions) -> Iterator[dict[str, Any]]:
     """The objects of the gateway; its settings have a name that tells them apart."""
-    name, config = workload.called(COMPONENT), configuration(workload)
-    settings = f"{name}-{config.sha256[:12]}"
-    yield around.config_map(workload, settings, {FILE: config}, COMPONENT)
+    name, read = workload.called(COMPONENT), files(workload)
+    digest = sha256("".join(file.sha256 for file in read.values()).encode()).hexdigest()
+    settings = f"{name}-{digest[:12]}"
+    yield around.config_map(workload, settings, read, COMPONENT)
     yield _deployment(workload, options, settings)
     service = {
         "type": "ClusterIP",
@@ -100,6 +119,7 @@ def _container(workload: Workload, options: GatewayOptions) -> dict[str, Any]:
     size = {"memory": "512Mi", "ephemeral-storage": "64Mi"}
     variables = {
         "GATEWAY_HOST": "",
+        "GATEWAY_FOLDER": FOLDER,
         "GATEWAY_TLS_FOLDER": TLS_FOLDER,
         "GATEWAY_SERVERS": workload.called("pods"),
     }

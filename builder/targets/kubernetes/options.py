@@ -73,7 +73,8 @@ class AutoscalingOptions(Strict):
 
 
 class GatewayOptions(Strict):
-    """A gateway that asks clients for a certificate: HAProxy, from any image that has it.
+    """A gateway that asks clients for a certificate: HAProxy, from any image that has it,
+    with Lua where a server is known that JSON can end, as Triton: haproxy.org's own images have it.
 
     `tls_secret` holds `tls.crt`, `tls.key` and `ca.crt`, which verifies the clients.
     """

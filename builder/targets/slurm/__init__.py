@@ -141,12 +141,16 @@ def _directives(script: str) -> list[list[str]]:
 
 
 def _haproxy(found: SlurmService) -> str:
+    server = found.sides[0].context.servers[found.target]
+    json_filter, json_depth = server.json_filter or (None, None)
     return text(
         f"{FOLDER}/{service.HAPROXY_FILE}.j2",
         name=found.deployment.name,
         host=found.options.bind_host,
         front=found.frontend_ports,
         servers=found.servers,
+        json_filter=json_filter,
+        json_depth=json_depth,
         ready=found.sides[0].entry["ready"]["path"],
         drain_s=found.options.drain_s,
     )

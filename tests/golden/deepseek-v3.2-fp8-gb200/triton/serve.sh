@@ -93,29 +93,82 @@ arguments+=(--backend-config "python,shm-region-prefix-name=$own")
 # Triton up, the server.
 export SERVE_STOP_FILE=/dev/shm/${own}stop
 
-server='' deadline=''
-# shellcheck disable=SC2329  # called by the trap
+
+server='' deadline='' watcher='' lost=''
+say() { printf 'triton/serve.sh: %s\n' "$*" >&2 || true; }
+# shellcheck disable=SC2329  # called by the traps
 stop() {
   server=${server:-${!:-}}
   [[ -n $server ]] || exit 143
   if [[ -n $deadline ]]; then abort "after a second signal"; else
+    [[ -n $lost || -z $watcher ]] || kill -KILL -- "-$watcher" 2>/dev/null || true
     : >"$SERVE_STOP_FILE" || true
     kill -TERM "$server" 2>/dev/null || true
     sleep 310 &
     deadline=$!
   fi
 }
+# shellcheck disable=SC2329  # called by a trap
+stop_without_model() {
+  [[ -z $deadline ]] || return 0
+  lost=1
+  stop
+}
 abort() {
-  printf 'triton/serve.sh: the server is killed %s\n' "$*" >&2 || true
+  say "the server is killed $*"
   kill -KILL "$server" 2>/dev/null || true
 }
 is_there() { kill -0 "$1" 2>/dev/null; }
+# Unlike the above, a process that has ended and was not waited for does not count.
+lives() {
+  local stat
+  { read -r stat <"/proc/$1/stat"; } 2>/dev/null && [[ ${stat##*) } != [ZX]* ]]
+}
+# When the process of a model is killed, as for want of memory, Triton logs nothing, refuses every
+# request, stays ready (before 26.04), and hangs when it is asked to end.
+# Source: triton-inference-server/core, src/server.cc of its release branches; Triton 2.51 by test.
+watch_models() {
+  local stat pid program parent words engine='' models=()
+  # Triton listens once its models are loaded.
+  until (: <>"/dev/tcp/$SERVE_HOST/$SERVE_HTTP_PORT") 2>/dev/null; do
+    lives "$server" || return 0
+    sleep 1
+  done
+  for stat in /proc/[0-9]*/stat; do
+    { read -r pid program _ parent _ <"$stat"; } 2>/dev/null || continue
+    [[ $parent == "$server" && $program == "(triton_python_b)" ]] || continue
+    models+=("$pid")
+    words=$(tr '\0' ' ' <"/proc/$pid/cmdline")
+    [[ $words == *"/tensorrt_llm_unary/1/model.py "* ]] || engine=$pid
+  done
+  [[ -n ${models[*]} ]] || say "the processes of the models cannot be seen: they are not watched"
+  while lives "$server"; do
+    for pid in "${models[@]}"; do
+      if ! lives "$pid" && lives "$server"; then
+        say "process $pid, which runs a model, is gone: killed (for want of memory?) or crashed." \
+          "Triton would refuse its requests, so the server ends"
+        kill -USR1 $$
+        # Where it is another one, the streams of the engine's model may end.
+        while lives "$engine"; do sleep 1; done
+        sleep 3
+        kill -USR2 $$
+        return
+      fi
+    done
+    sleep 1
+  done
+}
 trap stop HUP INT TERM
+trap stop_without_model USR1
+trap 'abort "as it hangs without that process"' USR2
 
 # In a process group of its own, so that whatever it leaves behind can be ended with it.
 set -m
 tritonserver "${arguments[@]}" </dev/null &
 server=$!
+watch_models </dev/null &
+watcher=$!
+disown "$watcher"  # bash would tell how it ends
 set +m
 while is_there "$server"; do
   wait -n || true
@@ -124,12 +177,21 @@ while is_there "$server"; do
     abort "as it has not ended in 310 s"
   fi
 done
-trap '' HUP INT TERM
+trap '' HUP INT TERM USR1 USR2
 status=0
 wait "$server" || status=$?
-# By this signal the model ends a server that was asked to stop and has answered everything.
-if [[ -n $deadline ]] && ((status == 128 + $(kill -l ALRM))); then status=0; fi
-kill -KILL -- "-$server" 2>/dev/null || true
+kill -KILL -- "-$server" "-$watcher" 2>/dev/null || true
 [[ -z $deadline ]] || kill "$deadline" 2>/dev/null || true
 rm -f "/dev/shm/$own"*
+if [[ -n $lost ]]; then
+  status=1
+elif [[ -n $deadline ]]; then
+  # By this signal the model ends a server that was asked to stop and has answered everything.
+  if ((status == 128 + $(kill -l ALRM))); then status=0; fi
+elif ((status > 128)); then
+  case $(kill -l $((status - 128))) in
+    SEGV) say 'Triton was ended by SIGSEGV; what is known to do that: a JSON body over HTTP whose brackets nest too deep (CVE-2026-47477, fixed in 26.05): let a proxy refuse such bodies: HAProxy does with json_depth.lua, which is next to this script' ;;
+    FPE) say 'Triton was ended by SIGFPE; what is known to do that: classification asked for an output that is a string, over gRPC or /infer (CVE-2025-23321, fixed in 25.07): let a proxy drop the parameter, or only clients that you trust reach these ports' ;;
+  esac
+fi
 exit "$status"
