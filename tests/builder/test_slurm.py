@@ -182,6 +182,27 @@ def test_instances_share_a_node_behind_a_router(render: Render) -> None:
     assert found["router"]["files"] == {"router.cfg": "slurm/router.cfg"}
 
 
+def test_the_router_refuses_json_that_would_end_triton(render: Render, tmp_path: Path) -> None:
+    """HAProxy takes the file as the supervisor fills it, with the filter of the bundle."""
+    bundle = render(LLAMA, server="triton")
+    text = (bundle.folder / "slurm/router.cfg").read_text()
+    filled = re.sub(r"\{port:[^}]*\}", "8000", text.replace("{bundle}", str(bundle.folder)))
+    assert f'lua-load-per-thread "{bundle.folder}/triton/json_depth.lua"' in filled
+    http = filled.partition("frontend http\n")[2].partition("\nbackend")[0]
+    assert "    filter lua.json_depth 100\n" in http and "content-encoding" in http
+    assert filled.count("filter lua") == 1  # what goes over gRPC is no JSON
+    (tmp_path / "router.cfg").write_text(filled)
+    haproxy = shutil.which("haproxy") or pytest.skip("haproxy is not installed")
+    argv = [haproxy, "-c", "-f", str(tmp_path / "router.cfg")]
+    checked = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_the_router_of_other_servers_reads_no_bodies(render: Render) -> None:
+    text = (render(LLAMA, server="trtllm_serve").folder / "slurm/router.cfg").read_text()
+    assert "lua" not in text
+
+
 def test_both_sides_of_disaggregated_serving_share_a_job(render: Render) -> None:
     prefill = {"deployment": PREFILL, "servers": 3}
     found = steps(bundle := render(preset(DECODE), prefill=prefill))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from builder import pipeline
+from builder.facts import fatal_requests
 from builder.targets.handoff import runbook_text
 from supervisor.ports import free_ports
 from tests.conftest import ROOT
@@ -24,6 +26,7 @@ from tests.docs.pages import Block, Machine, blocks
 
 PAGE = ROOT / "docs" / "clients.md"
 MODEL = "/v2/models/tensorrt_llm"
+ENDING = "## Requests that end Triton"
 LONG = {"text_input": "Hello", "max_tokens": 7600, "ignore_eos": True}
 PATIENCE_S = 60
 
@@ -207,3 +210,18 @@ def test_a_stream_takes_fifteen_lines_and_is_the_same_on_both_pages() -> None:
     one, two = streams()
     assert one.text == two.text
     assert len([line for line in one.text.splitlines() if line]) <= 15
+
+
+def test_the_page_has_every_request_that_ends_triton() -> None:
+    """Its table and its numbers are those of the data, which the start script reads too."""
+    known = fatal_requests.of("triton")
+    assert known
+    section = PAGE.read_text().partition(ENDING)[2]
+    for row in known.requests:
+        status = 128 + signal.Signals[f"SIG{row.signal}"]
+        cells = [f"{row.request}: {row.detail}", f"SIG{row.signal} (exit status {status})"]
+        assert f"| {' | '.join(cells)} | {row.fixed_in} |" in section
+    assert section.count("(exit status ") == len(known.requests)
+    assert f"above {known.safe_body_bytes:,} bytes" in section
+    assert f"deeper than {known.most_nesting} " in section.replace("\n", " ")
+    assert f"filter lua.json_depth {known.most_nesting}\n" in PAGE.read_text()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
 import ssl
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -103,8 +105,9 @@ def opened(folder: Path, http_port: int, grpc_port: int) -> Iterator[Door]:
     ports = f"targets.triton={{http_port: {http_port}, grpc_port: {grpc_port}}}"
     found = cluster_files.render(folder / "bundle", "llama-tiny", "triton", ports, *ALL_PARTS)
     configs = cluster_files.of_kind(found, "ConfigMap")
-    [text] = [row["data"][gateway.FILE] for row in configs if gateway.FILE in row["data"]]
-    (folder / gateway.FILE).write_text(text)
+    [files] = [row["data"] for row in configs if gateway.FILE in row["data"]]
+    for name, text in files.items():
+        (folder / name).write_text(text)
     for authority in ("ca", "stranger"):
         make_authority(folder, authority)
     for name, authority in {"server": "ca", "friend": "ca", "foe": "stranger"}.items():
@@ -114,7 +117,12 @@ def opened(folder: Path, http_port: int, grpc_port: int) -> Iterator[Door]:
     secret.mkdir()
     for key, path in gateway.TLS_FILES.items():  # as the volume of the Secret gives them
         (secret / path).write_bytes((folder / names[key]).read_bytes())
-    own = {"GATEWAY_HOST": host, "GATEWAY_TLS_FOLDER": str(secret), "GATEWAY_SERVERS": "127.0.0.1"}
+    own = {
+        "GATEWAY_HOST": host,
+        "GATEWAY_FOLDER": str(folder),
+        "GATEWAY_TLS_FOLDER": str(secret),
+        "GATEWAY_SERVERS": "127.0.0.1",
+    }
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [haproxy, "-W", "-db", "-f", folder / gateway.FILE],
@@ -178,6 +186,73 @@ def test_answers_stream_through(door: Door) -> None:
                 assert "error" not in json.loads(line.removeprefix("data:"))
     assert len(times) > 5
     assert times[-1] - times[0] > 0.3
+
+
+GENERATE = "/v2/models/tensorrt_llm/generate"
+# Below and above the 16 KiB that HAProxy reads at a time.
+MOST = 100
+DEPTHS = (MOST + 1, 8_000, 150_000, 2_000_000)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("bracket", ["[", '{"":'])
+def test_json_that_would_end_triton_is_refused(door: Door, bracket: str, depth: int) -> None:
+    with door.client("friend") as client:
+        for before in ("", '{"text_input": "[]\\"\\\\", "x": ', " " * 100_000):
+            refused = client.post(GENERATE, content=before + bracket * depth)
+            assert refused.status_code == 400
+            assert "Bad request" in refused.text  # of the gateway
+        packed = gzip.compress((bracket * depth).encode())
+        refused = client.post(GENERATE, content=packed, headers={"Content-Encoding": "gzip"})
+        assert refused.status_code == 400 and "Bad request" in refused.text
+        assert client.post(GENERATE, json={"text_input": "tokens=1"}).is_success
+
+
+def test_brackets_of_a_prompt_and_of_binary_tensors_pass(door: Door) -> None:
+    brackets = '["{\\' * 50_000
+    tensor = struct.pack("<I", len(brackets)) + brackets.encode()
+    sizes = {"parameters": {"binary_data_size": len(tensor)}}
+    rows = [{"name": "text_input", "datatype": "BYTES", "shape": [1], **sizes}]
+    head = json.dumps({"inputs": rows}).encode()
+    length = {"Inference-Header-Content-Length": str(len(head))}
+    with door.client("friend") as client:
+        answer = client.post(GENERATE, json={"text_input": f"tokens=1 name={brackets}"})
+        assert answer.is_success, answer.text
+        path = "/v2/models/tensorrt_llm/infer"
+        answer = client.post(path, content=head + tensor, headers=length)
+        assert "decoupled" in answer.text  # Triton has read the tensor
+        answer = client.post(path, content=head + tensor, headers={"X-Other": "1"})
+        assert "Bad request" in answer.text
+        twice = [*length.items(), *length.items()]
+        answer = client.post(path, content=head + tensor, headers=twice)
+        assert "Bad request" in answer.text
+
+
+def depth_of(text: str) -> int:
+    """How deep brackets outside strings nest."""
+    most, depth, in_string = 0, 0, False
+    letters = iter(text)
+    for letter in letters:
+        if letter == '"':
+            in_string = not in_string
+        elif in_string and letter == "\\":
+            next(letters, None)
+        elif not in_string:
+            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(letter, 0)
+        most = max(most, depth)
+    return most
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_depth_is_counted_as_json_does(door: Door, seed: int) -> None:
+    """Also of what is no JSON, and where a string or an escape spans two reads."""
+    some = random.Random(seed)
+    letters = some.choices('[]{}"\\a', [30, 25, 10, 8, 4, 10, 1], k=some.choice([300, 20_000]))
+    text = "".join(letters)
+    with door.client("friend") as client:
+        answer = client.post(GENERATE, content=text)
+    assert answer.status_code == (400 if depth_of(text) > MOST else 500)
+    assert ("Bad request" in answer.text) is (depth_of(text) > MOST)
 
 
 def test_grpc_needs_a_certificate_too(door: Door) -> None:

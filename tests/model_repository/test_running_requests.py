@@ -161,6 +161,17 @@ def start(generations: Generations, request_id: str, request: Any = REQUEST) -> 
     return sender
 
 
+def test_idle_time_does_not_count_as_a_stall(generations: Generations) -> None:
+    """The clock starts anew with the first of the running requests, and not with further ones."""
+    generations.progress_s -= 1000  # so long idle
+    start(generations, "a")
+    [stream] = generations.running()
+    assert generations.progress_s == stream.arrival_s
+    start(generations, "b")
+    assert generations.progress_s == stream.arrival_s
+    assert generations.drain(timeout_s=0) == 2
+
+
 def test_what_outlasts_the_drain_is_aborted_and_told_so(
     generations: Generations, engine: Engine
 ) -> None:

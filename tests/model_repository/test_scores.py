@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from trtllm_model.deltas import TokenDeltas
+from trtllm_model.deltas import OUTPUTS, TokenDeltas
 from trtllm_model.request import Request
 
 
@@ -116,6 +116,23 @@ def test_scores_are_those_of_the_new_tokens() -> None:
     rest = read(one.take([sequence(5, 6, 7, logprobs=scores)], [1], ("logprobs",)))
     assert first == [{"token_id": 5, "logprob": -0.1}]
     assert rest == [{"token_id": 6, "logprob": -0.2}, {"token_id": 7, "logprob": -0.3}]
+
+
+def test_scores_begin_after_a_prompt_that_the_engine_repeats() -> None:
+    """It scores the generated tokens alone, wherever those begin."""
+    one = deltas(False, ("logprobs",), exclude_input_from_output=False, logprobs=0)
+    given = sequence(1, 2, 5, 6, logprobs=[-0.1, -0.2])
+    found = read(one.take([given], [1, 2], ("logprobs",)))
+    assert found == [{"token_id": 5, "logprob": -0.1}, {"token_id": 6, "logprob": -0.2}]
+
+
+def test_scores_go_on_where_the_last_ones_ended_in_each_sequence() -> None:
+    one = deltas(outputs=("logprobs",), logprobs=0)
+    one.take([sequence(5, logprobs=[-0.1]), sequence(7, 8, logprobs=[-0.3, -0.4])], [1], OUTPUTS)
+    both = [sequence(5, 6, logprobs=[-0.1, -0.2]), sequence(7, 8, logprobs=[-0.3, -0.4])]
+    first, second = one.take(both, [1], ("logprobs", "num_output_tokens"))["logprobs"]
+    assert json.loads(first) == [{"token_id": 6, "logprob": -0.2}]
+    assert json.loads(second) == []
 
 
 def test_a_token_whose_own_score_is_not_given_has_the_others() -> None:

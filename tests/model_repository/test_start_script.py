@@ -33,8 +33,6 @@ from tests.model_repository.triton_client import Response, Triton
 
 NAME = f"script-test-{os.getpid()}"
 HANG_S = 120.0
-KNOWN = fatal_requests.of("triton")
-assert KNOWN is not None
 STAND_IN_WITHOUT_END = """#!/bin/sh
 [ "$1" = --help ] && exit
 trap "" TERM
@@ -355,7 +353,10 @@ FATAL = {
 }
 
 
-@pytest.mark.parametrize("row", KNOWN.requests, ids=lambda row: row.signal)
+KNOWN = fatal_requests.of("triton")
+
+
+@pytest.mark.parametrize("row", KNOWN.requests if KNOWN else [], ids=lambda row: row.signal)
 def test_a_request_that_ends_triton_is_named(begin: Begin, row: FatalRequest) -> None:
     """The log says more than the signal: which request is known to do that, and what helps."""
     script = begin()
@@ -369,6 +370,7 @@ def test_a_request_that_ends_triton_is_named(begin: Begin, row: FatalRequest) ->
 
 def test_no_nesting_ends_triton_in_a_body_of_the_safe_size(begin: Begin) -> None:
     """Where it is parsed and where the value of an input is read, by arrays and by objects."""
+    assert KNOWN is not None
     script, most = begin(), KNOWN.safe_body_bytes
     head = b'{"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": '
     whole = (most - len(head) - 6) // 2
