@@ -9,7 +9,7 @@ import pytest
 from builder.facts import release
 from builder.rules.context import RuleContext
 from builder.rules.evaluation import RELATIONS, batch_sizes, evaluate
-from builder.rules.rule_inputs import MISSING, RuleInputs
+from builder.rules.rule_inputs import MISSING, RuleInputs, as_number
 
 UNKNOWN = MISSING
 
@@ -91,3 +91,30 @@ def test_batch_sizes_end_with_the_largest(
     largest: int, every_up_to: int, expected: list[int]
 ) -> None:
     assert batch_sizes(largest, every_up_to) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "expected"),
+    [
+        ("least_gpus", {"model_weights_gib": 160.0, "gpu_memory_gib": 80.0}, 2),
+        ("least_gpus", {"model_weights_gib": 160.1, "gpu_memory_gib": 80.0}, 3),
+        ("roomy_gpus", {"model_weights_gib": 156.0, "gpu_memory_gib": 80.0}, 2),
+        ("roomy_gpus", {"model_weights_gib": 156.1, "gpu_memory_gib": 80.0}, 3),
+        ("roomy_gpus", {"model_weights_gib": 1.0, "gpu_memory_gib": 2.0}, UNKNOWN),
+        ("most_room_gib", {"least_weights_gib": 80.0, "gpu_memory_gib": 80.0}, 0.0),
+        ("most_room_gib", {"least_weights_gib": 80.1, "gpu_memory_gib": 80.0}, UNKNOWN),
+        ("nodes", {"num_gpus": 8, "node_gpus": 8}, 1),
+        ("nodes", {"num_gpus": 9, "node_gpus": 8}, 2),
+    ],
+)
+def test_what_follows_from_gpus_is_rounded_up(
+    word: str, known: dict[str, Any], expected: Any
+) -> None:
+    assert inputs(**known).value(word) == expected
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**53), float(2**53)])
+def test_a_number_is_exact_up_to_its_bound(value: float) -> None:
+    assert as_number(value) == value
+    assert as_number(value * 2) is None
+    assert as_number(int(value) + (1 if value > 0 else -1)) is None
