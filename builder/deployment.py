@@ -124,8 +124,8 @@ class AcceptedWarning(Strict):
     vulnerabilities have their own list.
     """
 
-    path: Annotated[str, Bounds(min_length=1)]
-    rule: Annotated[str, Bounds(min_length=1)] | None = None
+    path: Annotated[str, Bounds(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$", max_length=256)]
+    rule: Annotated[str, Bounds(pattern=r"^[a-z][a-z0-9-]*$", max_length=64)] | None = None
     reason: Annotated[str, Bounds(min_length=10, max_length=1000)]
 
     def is_for(self, warning: Diagnostic) -> bool:

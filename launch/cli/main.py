@@ -202,6 +202,7 @@ def _up(options: argparse.Namespace) -> None:
     found = trust.read(options.bundle, requirements)
     served = with_access(target.read_one(found, options.target), options)
     served = served.on_checkpoints_of(os.environ)
+    served.check_nodes()
     served.check_ports()
     used = engine.choose(options.engine, found.launch["engine"]["name"])
     with (

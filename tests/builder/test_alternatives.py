@@ -79,7 +79,9 @@ def test_where_practice_is_published_the_planner_keeps_it(plain: Plan) -> None:
 def test_a_layout_is_in_the_options_of_the_engine(
     preset: str, engine: str, experts_shared: dict[str, object]
 ) -> None:
-    facts = pipeline.plan(preset, [f"engine.name={engine}"]).plan.facts
+    release = "0.32.0" if engine == "vllm" else "1.2.1"
+    given = f"engine={{name: {engine}, release: {release}}}"
+    facts = pipeline.plan(preset, [given]).plan.facts
     size = 1 if engine == "vllm" else 2
     found = Layout(2, attention_dp=True, ep=2).settings(facts.release, facts.checkpoint)
     assert found == {"tensor_parallel_size": size, **experts_shared}

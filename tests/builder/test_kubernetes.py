@@ -235,10 +235,13 @@ def test_prefill_servers_run_in_the_containers_of_the_decode_servers(
 
 
 def test_prefill_servers_are_warned_of_where_they_are_named(tmp_path: Path) -> None:
+    preset = yaml.safe_load((PRESETS / "deepseek-v3.2-gb200x32-prefill.yaml").read_text())
+    del preset["accepted_warnings"]
+    (tmp_path / "prefill.yaml").write_text(yaml.safe_dump(preset))
     found = render(
         tmp_path,
         "targets={trtllm_serve: {}, kubernetes: {prefill: {deployment: P}}}".replace(
-            "P", "deepseek-v3.2-gb200x32-prefill"
+            "P", str(tmp_path / "prefill.yaml")
         ),
         preset="deepseek-v3.2-nvfp4-gb200x32",
     )

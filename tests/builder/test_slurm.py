@@ -554,7 +554,7 @@ def test_site_is_an_argument_of_render_and_adds_the_target(
         (
             {"targets": {"trtllm_serve": {}, "slurm": {"site": {**SITE, "mpi": "none"}}}}
             | {"hardware": {"gpu": "gb200", "num_gpus": 8}},
-            "ranks on 2 nodes find each other by MPI; name a plugin",
+            "'none' does not connect ranks on 2 nodes, which need MPI; name a plugin",
         ),
     ],
 )

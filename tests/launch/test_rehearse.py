@@ -73,7 +73,7 @@ def test_every_target_leaves_its_evidence(rehearsed: Rehearsed, target: str) -> 
     assert [one["requests"]["ok"] for one in bench["points"]] == [12, 12, 12]
     smoke = json.loads((folder / "smoke.json").read_text())
     assert run["smoke"]["checks"] + smoke["skipped"] == len(smoke["results"])
-    assert smoke["seconds"] < 60
+    assert smoke["seconds"] < 300  # 20 s on an idle machine
     assert smoke["engine"] == {"version": "1.2.1+reference", "rehearsal": True}
     wanted = {"P1", "P6", "P8", "P14", "P24", "P25", "N2", "N10"}
     assert wanted <= {one["id"] for one in smoke["results"] if one["outcome"] == "passed"}

@@ -21,7 +21,7 @@ COUNT = 10_000
 FREE = {
     *("checkpoint", "notes[]", "environment.*", "draft.checkpoint", "accepted_advisories[].reason"),
     *("targets.slurm.site.checkpoints{}", "targets.slurm.site.environment.*"),
-    *("choice.reason", "choice.source"),
+    *("choice.reason", "choice.source", "accepted_warnings[].reason"),
     *(
         "targets.kubernetes.model.csi.attributes.*",
         "targets.kubernetes.draft_model.csi.attributes.*",

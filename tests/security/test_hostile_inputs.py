@@ -587,7 +587,7 @@ def test_questions_of_a_batch(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_questions_about_what_nobody_knows(name: str, tmp_path: Path) -> None:
     (tmp_path / "batch.jsonl").write_bytes(UNKNOWN[name])
-    done = survive("estimate", "--batch", "batch.jsonl", cwd=tmp_path, codes=(0,))
+    done = survive("estimate", "--batch", "batch.jsonl", cwd=tmp_path, codes=(3,))
     assert json.loads(done.stdout)["kind"] == "unmeasured"
 
 
