@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from .credentials import mask
-
-Severity = Literal["error", "warning"]
+from .general_rules import INVALID, NO_RULE, SYNTAX, Rule, Severity
 
 
 class Location(NamedTuple):
@@ -51,15 +50,15 @@ class Diagnostic:
 
     `where` is for a reader: an argument, a file, a file with line and path. `path` is the dotted
     path of the value to blame and `location` its place in the text, as far as they are known;
-    `within` names the file inside the file that they are of. `rule` is the id of the rule that is
-    broken; a diagnostic of severity `warning` stops nothing. `release` is set where a file was
-    checked for several engine releases. `log` are lines of a program's log, to be shown below.
+    `within` names the file inside the file that they are of. `rule` is the rule that is broken; a
+    diagnostic of severity `warning` stops nothing. `release` is set where a file was checked for
+    several engine releases. `log` are lines of a program's log, to be shown below.
     """
 
     where: str
     message: str
     fix: str = ""
-    rule: str = ""
+    rule: Rule = NO_RULE
     severity: Severity = "error"
     path: str = ""
     location: Location = NOWHERE
@@ -80,7 +79,7 @@ class Diagnostic:
     def in_file(self, file: str, release: str = "") -> Diagnostic:
         """The same of a named file, each of its texts on one line."""
         message, fix = (" ".join(text.split()) for text in (self.message, self.fix))
-        rule = self.rule or "invalid"
+        rule = self.rule or INVALID
         return replace(self, where=file, message=message, fix=fix, rule=rule, release=release)
 
 
@@ -93,7 +92,7 @@ def located(
     path: str,
     message: str,
     fix: str,
-    rule: str = "syntax",
+    rule: Rule = SYNTAX,
     severity: Severity = "error",
     within: str = "",
 ) -> Diagnostic:

@@ -13,6 +13,7 @@ import yaml
 from .diagnostics import NOWHERE, Diagnostic, Location, located
 from .errors import BadInput
 from .files import read_text
+from .general_rules import DUPLICATE_KEY, SYNTAX
 from .yaml_nodes import MAX_DEPTH, MAX_NODES, TAG, Composer, Refused, constructed, too_many
 
 # What the toolkit knows: one folder for each kind of fact.
@@ -145,7 +146,7 @@ def parse_yaml(text: str, name: str) -> Yaml:
         diagnostics.append(
             located(documents[1].places[""], "", what, "write one document per file")
         )
-    if fatal := [row for row in diagnostics if row.rule != "duplicate-key"]:
+    if fatal := [row for row in diagnostics if row.rule != DUPLICATE_KEY]:
         raise BadInput(with_file(row, name) for row in fatal)
     documents[0].diagnostics = [with_file(row, name) for row in diagnostics]
     return documents[0]
@@ -192,7 +193,7 @@ def scan_yaml(text: str, start: Location = START) -> list[Yaml]:
         for node in Composer(loader).documents():
             documents.append(document := Yaml())
             _Walk(document, loader, text, start).visit(node, "", 0)
-            if not any(row.rule == "syntax" for row in document.diagnostics):
+            if not any(row.rule == SYNTAX for row in document.diagnostics):
                 document.data = _plain(node, loader)
     except Refused as refused:
         _give_up(documents, refused.diagnostic, start)
@@ -318,7 +319,7 @@ class _Walk:
                 self._add(key, path, f"a number of {len(key.value)} digits as key")
             if text in seen:
                 what = f"is given twice, first in line {seen[text]}"
-                diagnostic = located(place, inner, what, "keep one", "duplicate-key")
+                diagnostic = located(place, inner, what, "keep one", DUPLICATE_KEY)
                 self._document.diagnostics.append(diagnostic)
             seen.setdefault(text, place.line)
             if not merged or inner not in self._document.places:

@@ -22,6 +22,7 @@ from .estimates import alternatives
 from .facts import advisories, checkpoint, servers
 from .facts.checkpoint import Checkpoint
 from .facts.release import Release
+from .general_rules import RELEASE_WITHOUT_TABLE
 from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, for_engine, gather, with_release
 from .rules import constraints, named_images, vulnerability_policy
@@ -29,7 +30,7 @@ from .rules.upgrade_advice import Trial
 from .servers import RenderContext
 from .targets import disaggregated
 
-NEIGHBOURS_RULE = "release-without-table"
+NEIGHBOURS_RULE = RELEASE_WITHOUT_TABLE
 
 # The target whose bundles get a bill of materials.
 HANDOFF = "handoff"

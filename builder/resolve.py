@@ -17,6 +17,7 @@ from .facts import checkpoint, engines, hardware, published_results, release, se
 from .facts.checkpoint import Checkpoint
 from .facts.engines import Engine
 from .facts.release import Release, published
+from .general_rules import MISSING_KEY
 from .planning import Facts
 from .rules import vulnerability_policy
 from .rules.judgement import judged
@@ -180,7 +181,7 @@ def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
 def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Diagnostic]:
     """Overrides that the release rejects; what is only missing may come from a rule."""
     for diagnostic in judged(table, lambda release: validate(release, overrides)):
-        if diagnostic.severity == "error" and diagnostic.rule != "missing-key":
+        if diagnostic.severity == "error" and diagnostic.rule != MISSING_KEY:
             yield replace(diagnostic, where=f"engine_config.{diagnostic.where}")
 
 

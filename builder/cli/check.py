@@ -80,10 +80,11 @@ def run_check(options: argparse.Namespace) -> None:
 def findings_text(report: Report) -> str:
     """One line per finding, drift as a block each, then what was checked and as what."""
     from ..lint.report import as_line, subject
+    from ..lint.rules import DRIFT
 
-    lines = [as_line(row) for row in report.findings if row.rule != "drift"]
+    lines = [as_line(row) for row in report.findings if row.rule != DRIFT]
     for row in report.findings:
-        if row.rule == "drift":
+        if row.rule == DRIFT:
             line, column = row.location
             lines += ["", f"{row.where}:{line}:{column}: drift: {subject(row)}"]
             lines += wrapped("  ", f"{row.message}; {row.fix}" if row.fix else row.message)

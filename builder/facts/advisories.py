@@ -13,14 +13,15 @@ from typing import Annotated
 from ..diagnostics import Diagnostic
 from ..documents import DATA
 from ..errors import BadInput
+from ..general_rules import STALE_ADVISORIES, UNKNOWN_VERSION, VULNERABLE_VERSION
 from . import data_file
 from .release.version import Order, is_stable, order
 from .schema import Check, Day, Text
 
 ADVISORIES = DATA / "advisories"
 
-RULE = "vulnerable-version"
-UNKNOWN_RULE = "unknown-version"
+RULE = VULNERABLE_VERSION
+UNKNOWN_RULE = UNKNOWN_VERSION
 UNKNOWN = "unknown"  # the version by which a deployment accepts one that cannot be told
 
 # From this score on, a version is refused as soon as a stable one has the fix.
@@ -181,7 +182,7 @@ def stale(today: date) -> Iterator[Diagnostic]:
             what = f"are {days} days old: what was published since {as_of(product)} is missing"
             fix = "use a newer toolkit, or newer ones: --advisories FOLDER"
             where = f"advisories of {name(product)}"
-            yield Diagnostic(where, what, fix, "stale-advisories", "warning")
+            yield Diagnostic(where, what, fix, STALE_ADVISORIES, "warning")
 
 
 def same(one: str, other: str) -> bool:

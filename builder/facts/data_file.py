@@ -23,6 +23,7 @@ from ..diagnostics import NOWHERE, Diagnostic, Location, located
 from ..documents import DATA, Yaml, load_yaml, scan_yaml, with_file
 from ..errors import BadFacts
 from ..files import read_text
+from ..general_rules import CREDENTIAL, SYNTAX
 from .schema import build
 from .validated import build_validated
 
@@ -158,7 +159,7 @@ def _read(path: Path, text: str, kind: Any) -> tuple[Any, list[Diagnostic]]:
     is_json = path.suffix == ".json"
     document = _scan_json(text) if is_json else _scan_yaml(text)
     diagnostics, value = list(document.diagnostics), None
-    if document.readable and not any(row.rule == "syntax" for row in diagnostics):
+    if document.readable and not any(row.rule == SYNTAX for row in diagnostics):
         value, found = build(kind, document.data)
         # JSON is YAML too, so that the same reader knows its lines.
         places = scan_yaml(text)[0] if is_json and found else document
@@ -176,7 +177,7 @@ def _held(data: Any) -> list[Diagnostic]:
     """Credentials in a file of others, which would be shown with what it says."""
     remedy = "remove it, and take back what was given out"
     return [
-        Diagnostic("", what, remedy, "credential", path=path)
+        Diagnostic("", what, remedy, CREDENTIAL, path=path)
         for path, what in credentials.found(data, by_name=False)
     ]
 

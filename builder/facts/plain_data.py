@@ -198,4 +198,3 @@ SURROUNDINGS_FILE: Any = {
 
 BENCHMARK_TOOLS: Any = {"*": [{"statement": Text, "source": Text}]}
 DASHBOARDS: Any = {"dashboards": [DASHBOARD]}
-FINDINGS: Any = {"findings": {"*": Text}}

@@ -30,6 +30,15 @@ from typing import Any, Generic, Literal, TypeVar
 
 from ..diagnostics import NOWHERE, Diagnostic, located, nearest
 from ..documents import DATA
+from ..general_rules import (
+    MISSING_KEY,
+    UNKNOWN_KEY,
+    UNKNOWN_VALUE,
+    VALUE,
+    VALUE_RANGE,
+    VALUE_TYPE,
+    Rule,
+)
 
 MAX_DEPTH = 50  # of a recursive schema
 
@@ -115,7 +124,7 @@ class _Reader:
             self._wrong_type(value, path, (kind,))
         return value
 
-    def _add(self, path: str, message: str, fix: str, rule: str) -> None:
+    def _add(self, path: str, message: str, fix: str, rule: Rule) -> None:
         self.diagnostics.append(located(NOWHERE, path, message, fix, rule))
 
     def _wrong_type(self, value: Any, path: str, kinds: Collection[Any]) -> None:
@@ -123,7 +132,7 @@ class _Reader:
         fix = f"{expected} is expected"
         if str in kinds and isinstance(value, int | float) and not isinstance(value, bool):
             fix = f'text is expected: write "{value}" in quotes'
-        self._add(path, f"is {_shown(value)}", fix, "value-type")
+        self._add(path, f"is {_shown(value)}", fix, VALUE_TYPE)
 
     def _plain(self, kind: Any, value: Any, path: str) -> None:
         """Checks data that stays plain by the literal that shows its form."""
@@ -154,7 +163,7 @@ class _Reader:
                     self._plain(check, value, path)
                 elif isinstance(check, Check) and not check.holds(found):
                     what = f"{_shown(value)} is not allowed"
-                    self._add(path, what, check.requirement, "value-range")
+                    self._add(path, what, check.requirement, VALUE_RANGE)
         return found
 
     def _union(self, kinds: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -180,7 +189,7 @@ class _Reader:
         if not any(value == each and _same(value, each) for each in values):
             what = f"{_shown(value)} is not allowed"
             fix = nearest(str(value), map(str, values))
-            self._add(path, what, fix, "unknown-value")
+            self._add(path, what, fix, UNKNOWN_VALUE)
         return value
 
     def _list(self, kind: Any, value: Any, path: str) -> Any:
@@ -195,7 +204,7 @@ class _Reader:
             return value
         if not (DATA / value).exists():
             what = f"{value} is neither a file nor a folder of builder/data"
-            self._add(path, what, "correct it", "unknown-value")
+            self._add(path, what, "correct it", UNKNOWN_VALUE)
         return DATA / value
 
     def _mapping(self, kind: Any, arguments: tuple[Any, ...], value: Any, path: str) -> Any:
@@ -218,7 +227,7 @@ class _Reader:
         if not self._has_keys(value, path, keys):
             return value
         if path.count(".") > MAX_DEPTH:
-            self._add(path, "is nested too deeply", "flatten it", "value-type")
+            self._add(path, "is nested too deeply", "flatten it", VALUE_TYPE)
             return value
         arguments = {
             name: self.read(fields[name][0], item, _below(path, name))
@@ -235,7 +244,7 @@ class _Reader:
     def _inconsistent(self, found: Iterable[tuple[str, str]], path: str) -> None:
         for where, what in found:
             message, _, fix = what.partition("; ")
-            self._add(_below(path, where) if where else path, message, fix, "value")
+            self._add(_below(path, where) if where else path, message, fix, VALUE)
 
     def _has_keys(self, value: Any, path: str, keys: Mapping[str, bool]) -> bool:
         """Whether a value is a mapping; its unknown keys and the required ones that it lacks."""
@@ -246,9 +255,9 @@ class _Reader:
         for name in value:
             if name not in keys:
                 fix = nearest(str(name), keys)
-                self._add(_below(path, name), "unknown key", fix, "unknown-key")
+                self._add(_below(path, name), "unknown key", fix, UNKNOWN_KEY)
         for name in missing:
-            self._add(_below(path, name), "is missing", "add it", "missing-key")
+            self._add(_below(path, name), "is missing", "add it", MISSING_KEY)
         return True
 
 

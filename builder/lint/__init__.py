@@ -9,11 +9,13 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import general_rules
 from ..diagnostics import Diagnostic, located
 from ..documents import Yaml
 from ..errors import BadInput
 from ..facts import hardware, release
 from ..facts.release import Release, ServerRole
+from ..general_rules import UNKNOWN_KEY
 from ..rules.context import RuleContext
 from ..rules.remedies import was_option
 from . import (
@@ -203,7 +205,7 @@ def _judge(
 
 
 def _is_former(row: Diagnostic) -> bool:
-    return row.rule == "unknown-key" and was_option(row.path)
+    return row.rule == UNKNOWN_KEY and was_option(row.path)
 
 
 def _say_unknown_models(report: Report) -> None:
@@ -329,7 +331,7 @@ def _rendered(document: Yaml, release_name: str) -> Iterator[Diagnostic]:
 
 def _located(diagnostic: Diagnostic, document: Yaml) -> Diagnostic:
     """An error with the path of a value of the document, at its place there."""
-    place, rule = document.locate(diagnostic.path), diagnostic.rule or "deployment"
+    place, rule = document.locate(diagnostic.path), diagnostic.rule or general_rules.DEPLOYMENT
     return located(
         place, diagnostic.path, diagnostic.message, diagnostic.fix, rule, diagnostic.severity
     )

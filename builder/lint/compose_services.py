@@ -12,7 +12,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
 from ..files import is_there
-from . import mounts, worker_rules
+from . import mounts, rules, worker_rules
 from .containers import VISIBLE, objects, port_of
 from .content import side_of
 from .mounts import Mount
@@ -110,7 +110,7 @@ def _urls(rows: Sequence[Service], files: Mapping[str, Mapping[str, Any]]) -> It
                 place = (row.worker.flag(("--port",)) or row.worker.words[0])[1]
                 what = f"the router asks {host} at {port}, and its server listens at {own}"
                 fix = f"give --port {port}, or the router {host}:{own}"
-                yield located(place, row.path, what, fix, "port-unreached", "warning")
+                yield located(place, row.path, what, fix, rules.PORT_UNREACHED, "warning")
 
 
 def _servers(router: Worker, side: str, files: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -130,7 +130,7 @@ def _missing(row: Service, folder: Path) -> Iterator[Diagnostic]:
         return  # made elsewhere
     if file.name not in there and (near := closest(file.name, there)):
         what, fix = f"{row.outside} is not there", f"did you mean {near}?"
-        yield located(given[1], row.path, what, fix, "missing-option-file")
+        yield located(given[1], row.path, what, fix, rules.MISSING_OPTION_FILE)
 
 
 def _ports(document: Yaml, rows: Collection[Service]) -> Iterator[Diagnostic]:
@@ -141,7 +141,7 @@ def _ports(document: Yaml, rows: Collection[Service]) -> Iterator[Diagnostic]:
             if (owner := owners.setdefault(port, row.name)) != row.name:
                 what = f"{owner} has port {port} of the host as well"
                 fix = "publish another one, as HOST:CONTAINER"
-                yield located(document.locate(path), path, what, fix, "port-taken")
+                yield located(document.locate(path), path, what, fix, rules.PORT_TAKEN)
 
 
 def _published(row: Service) -> Iterator[tuple[str, str]]:
@@ -175,7 +175,7 @@ def _gpus(
                 continue
             what = f"GPU {device} is that of {owner.name} too, and each server takes most of one"
             fix = "give each service device_ids of its own, or both a small KV cache fraction"
-            yield located(document.locate(path), path, what, fix, "gpu-shared", "warning")
+            yield located(document.locate(path), path, what, fix, rules.GPU_SHARED, "warning")
             break
 
 

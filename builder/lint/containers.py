@@ -14,7 +14,7 @@ from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import START, Yaml, value_at
 from ..facts import hardware
 from ..facts.release import ServerRole
-from . import asked_gpus, program_names, script, script_workers
+from . import asked_gpus, program_names, rules, script, script_workers
 from .inner_places import inside
 from .mentioned_gpus import of_label
 from .mere_mentions import runs_code
@@ -139,11 +139,11 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
                 what = (
                     "is no part of a container's resources: what stands below it is not asked for"
                 )
-                yield located(place, path, what, f"did you mean {near}?", "misspelt-name")
+                yield located(place, path, what, f"did you mean {near}?", rules.MISSPELT_NAME)
             above, _, key = path.partition(".limits.")
             if key and key != GPU and not above.endswith(".limits") and closest(key, [GPU]):
                 what, fix = "is no resource of a node", f"did you mean {GPU}?"
-                yield located(place, path, what, fix, "misspelt-name")
+                yield located(place, path, what, fix, rules.MISSPELT_NAME)
 
 
 def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
@@ -180,13 +180,13 @@ def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
                         shown = str(word).lower() if isinstance(word, bool) else str(word)
                         what = f"{shown} is no text, and a container's words are texts"
                         fix = f'write "{shown}"'
-                        yield located(document.locate(where), where, what, fix, "no-text")
+                        yield located(document.locate(where), where, what, fix, rules.NO_TEXT)
             for index, row in enumerate(listed(data.get("environment"))):
                 if isinstance(row, Mapping) and len(row) == 1 and "image" in data:
                     where, name = below(path, f"environment.{index}"), str(next(iter(row)))
                     what = "is a mapping in a list, of which Compose wants texts"
                     fix = f"write {name}=, with its value behind, or leave the dashes out"
-                    yield located(document.locate(where), where, what, fix, "no-text")
+                    yield located(document.locate(where), where, what, fix, rules.NO_TEXT)
 
 
 def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
@@ -223,7 +223,7 @@ def _unreached_host(
     if host in (_DEFAULT_HOST, "127.0.0.1"):
         place = given[1] if given else server.words[0][1]
         what = f"the server listens at {host} of its container, where nothing outside reaches it"
-        yield located(place, path, what, "give --host 0.0.0.0", "port-unreached", "warning")
+        yield located(place, path, what, "give --host 0.0.0.0", rules.PORT_UNREACHED, "warning")
 
 
 def port_of(server: Worker) -> str:
@@ -246,7 +246,7 @@ def unreached_server(
         where = below(path, next(iter(ports.values())))
         what = f"the server listens at {port}, and {', '.join(ports)} is opened"
         fix = f"open {port}, or give --port {next(iter(ports))}"
-        yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
+        yield located(document.locate(where), where, what, fix, rules.PORT_UNREACHED, "warning")
     for probe, way in product(PROBES, ("httpGet", "tcpSocket")):
         inner = f"{probe}.{way}.port"
         asked = str(value_at(data, inner) or "")
@@ -255,7 +255,7 @@ def unreached_server(
             where = below(path, inner)
             what = f"asks at {asked}, and the server listens at {port}"
             fix = f"give {port}, or --port {number}"
-            yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
+            yield located(document.locate(where), where, what, fix, rules.PORT_UNREACHED, "warning")
 
 
 def _ports(data: Mapping[str, Any]) -> dict[str, str]:

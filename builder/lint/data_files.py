@@ -49,7 +49,6 @@ def schemas() -> Mapping[str, Any]:
         "dashboards.yaml": plain_data.DASHBOARDS,
         "engines/*.yaml": Engine,
         "fatal_requests.yaml": Mapping[str, FatalRequests],
-        "findings.yaml": plain_data.FINDINGS,
         **_formats(),
         "formats/*.yaml": FORMAT_TABLE,
         "hardware/*.yaml": Gpu,

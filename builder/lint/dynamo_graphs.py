@@ -7,6 +7,8 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
+from ..general_rules import UNKNOWN_VALUE
+from . import rules
 from .containers import SIDE, number, objects
 from .embedded_formats import surroundings
 from .section import below
@@ -33,7 +35,7 @@ def _misspelt_keys(document: Yaml) -> Iterator[Diagnostic]:
             if key not in known and (near := closest(str(key), left)):
                 where = below(f"spec.services.{name}", str(key))
                 what, fix = "is no key of a service in a graph", f"did you mean {near}?"
-                yield located(document.locate(where), where, what, fix, "misspelt-name")
+                yield located(document.locate(where), where, what, fix, rules.MISSPELT_NAME)
 
 
 def misspelt_sides(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
@@ -44,7 +46,7 @@ def misspelt_sides(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
             if isinstance(side, str) and side not in ROLES and (near := closest(side, ROLES)):
                 where = below(path, SIDE)
                 what, fix = f"{side} is no side of a service", f"did you mean {near}?"
-                yield located(document.locate(where), where, what, fix, "unknown-value")
+                yield located(document.locate(where), where, what, fix, UNKNOWN_VALUE)
 
 
 def domain_nodes(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
@@ -64,7 +66,7 @@ def domain_nodes(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     if given and needed > given:
         what = f"{given} nodes, and the services of the graph take {needed}"
         place = domains[0].locate(path)
-        yield located(place, path, what, f"give {needed}", "domain-nodes", "warning")
+        yield located(place, path, what, f"give {needed}", rules.DOMAIN_NODES, "warning")
 
 
 def _is(document: Yaml, kind: str) -> bool:

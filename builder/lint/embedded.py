@@ -11,7 +11,7 @@ from ..diagnostics import Diagnostic, is_misspelling, located
 from ..documents import Yaml, value_at
 from ..facts.release import Release
 from ..rules import flags as server_flags
-from . import kinds, nim, truss
+from . import kinds, nim, rules, truss
 from .content import Content
 from .embedded_formats import names
 from .section import Section, below
@@ -93,7 +93,7 @@ def _misspelt_holder(path: str, document: Yaml) -> Iterator[Diagnostic]:
     near = [name for name in style if is_misspelling(key, name) and abs(len(name) - len(key)) <= 1]
     if near and key not in style:
         what, fix = "is no name under which options are looked for", f"did you mean {near[0]}?"
-        yield located(document.locate(path), path, what, fix, "misspelt-name", "warning")
+        yield located(document.locate(path), path, what, fix, rules.MISSPELT_NAME, "warning")
 
 
 def _is_options(data: Mapping[str, Any], holder: bool, release: Release) -> bool:
@@ -132,7 +132,7 @@ def _beside(
         where = below(path, str(key))
         if option in options and options[option] != value:
             what = f"is {value}, and {inner}.{option} is {options[option]}"
-            found = Diagnostic(where, what, "keep one", "conflicting-values")
+            found = Diagnostic(where, what, "keep one", rules.CONFLICTING_VALUES)
             content.diagnostics.append(Section({}, section.document).locate(found))
         elif option not in options:
             options[option] = value

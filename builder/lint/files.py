@@ -18,6 +18,7 @@ from ..errors import BadFacts, BadInput, ToolkitError
 from ..facts import advisories, engines
 from ..facts.release import ServerRole
 from ..files import is_folder, is_there, load_json_mapping, read_text
+from . import rules
 from .dockerfile import is_dockerfile
 from .script import is_recipe
 from .section import StatedWorkload, int_at
@@ -103,13 +104,13 @@ def _folder(
         reason = (error.strerror or str(error)).lower()
         what = f"cannot be read: {reason}"
         yield SourceFile(
-            folder, diagnostic=located(NOWHERE, "", what, "check the path", "unreadable")
+            folder, diagnostic=located(NOWHERE, "", what, "check the path", rules.UNREADABLE)
         )
         return
     if own := _surroundings(folder):  # a bundle, which may lie in another one
         context = own
         for diagnostic in own.damage:
-            found = located(NOWHERE, "", diagnostic.message, diagnostic.fix, "damaged-bundle")
+            found = located(NOWHERE, "", diagnostic.message, diagnostic.fix, rules.DAMAGED_BUNDLE)
             yield SourceFile(folder / diagnostic.where, diagnostic=found)
     for entry in entries:
         path = folder / entry.name

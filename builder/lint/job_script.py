@@ -12,6 +12,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, closest, located, nearest
 from ..documents import DATA
 from ..facts import data_file, plain_data
+from ..general_rules import Rule
 from .script import LAUNCHER, Statement, Word, is_server, statements
 from .shell_values import Values
 
@@ -166,8 +167,22 @@ def job_diagnostic(
     rule: str, place: Location, what: str, path: str = "", remedy: str = ""
 ) -> Diagnostic:
     """What a rule of job scripts has against a place in one."""
-    row: Mapping[str, Any] = table()["rules"][rule]
-    return located(place, path, what, remedy or row["fix"], rule, row["severity"])
+    known, row = job_rules()[rule], table()["rules"][rule]
+    return located(place, path, what, remedy or row["fix"], known, known.severity)
+
+
+@cache
+def job_rules() -> Mapping[str, Rule]:
+    """The rules of job scripts by id."""
+    return {
+        id: Rule(
+            id,
+            f"A job script of Slurm: {row['fix']}.",
+            row["severity"],
+            "\n\nSource: ".join(filter(None, (row["fix"], row.get("source")))),
+        )
+        for id, row in table()["rules"].items()
+    }
 
 
 def directives(text: str) -> list[list[str]]:

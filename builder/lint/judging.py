@@ -11,9 +11,11 @@ from ..diagnostics import Diagnostic
 from ..facts.engines import Engine
 from ..facts.release import Release, of_engine
 from ..facts.release.version import NO_VERSION, Order, order
+from ..general_rules import MISSING_KEY, UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_RANGE, VULNERABLE_VERSION
 from ..rules import constraints
 from ..rules.judgement import Refusals, agreed
 from ..rules.options import WRONG_VALUES
+from . import rules
 from .coverage import Verdict
 from .stated import Named, Stated
 
@@ -63,7 +65,7 @@ def by_others(
             return True
         if row.severity != "error" or row.rule not in _table_rules(assumed.engine):
             return False
-        if row.rule == "value-range":  # an older table has no bounds, and the engine no use for it
+        if row.rule == VALUE_RANGE:  # an older table has no bounds, and the engine no use for it
             return False
         return is_former(row) or any(each.takes(row) for each in refusals)
 
@@ -101,12 +103,12 @@ def _may_be_meant(assumed: Release, tables: Sequence[Release]) -> Iterator[Relea
 
 
 # What a release's table has against a name.
-_OF_TABLES = ("unknown-key", "unknown-value", "unknown-flag", "missing-key")
+_OF_TABLES = (UNKNOWN_KEY, UNKNOWN_VALUE, rules.UNKNOWN_FLAG, MISSING_KEY)
 
 
 def _may_be_new(row: Diagnostic) -> bool:
     """Whether a key that no table knows may be one of a release to come, as it resembles none."""
-    return row.rule == "unknown-key" and "did you mean" not in row.fix
+    return row.rule == UNKNOWN_KEY and "did you mean" not in row.fix
 
 
 def _is_of(row: Diagnostic, said: Collection[tuple[str, str]]) -> bool:
@@ -160,7 +162,7 @@ def _plain(tables: Collection[Release]) -> Mapping[Release, Release]:
 
 def _doubted(row: Diagnostic) -> Diagnostic:
     """What the table of another release has against a file; what images hold is known."""
-    return row if row.rule == "vulnerable-version" else replace(row, severity="warning")
+    return row if row.rule == VULNERABLE_VERSION else replace(row, severity="warning")
 
 
 def _of_fork(row: Diagnostic, stated: Stated, engine: Engine) -> Diagnostic:
@@ -174,7 +176,7 @@ def _of_fork(row: Diagnostic, stated: Stated, engine: Engine) -> Diagnostic:
 def _table_rules(engine: Engine) -> frozenset[str]:
     """The rules by which a release's table, or what is known of its options, refuses something."""
     own = (row.id for row in constraints.load(engine).every)
-    return frozenset((*_OF_TABLES, *WRONG_VALUES, "flag-value", *own))
+    return frozenset((*_OF_TABLES, *WRONG_VALUES, rules.FLAG_VALUE, *own))
 
 
 def of_old(named: Named) -> str:

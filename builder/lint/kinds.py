@@ -12,8 +12,10 @@ from ..documents import Variable, Yaml, value_at
 from ..facts import counterparts, engines
 from ..facts.engines import Engine
 from ..facts.release import Release, ServerRole, known, load
+from ..general_rules import MISSING_KEY
 from ..rules.remedies import former_options
 from ..rules.validation import validate
+from . import rules
 from .content import Content, Kind, fields_of, format_table, role_of, split
 from .inner_places import inside
 from .launchers import AUTODEPLOY_BACKEND, LAUNCHERS, is_mapping
@@ -28,7 +30,7 @@ DISAGGREGATED = "disaggregated servers"
 KUBERNETES = "Kubernetes manifest"
 # Kinds of which nothing is judged but the options and commands in them.
 SURROUNDINGS = (KUBERNETES, f"{KUBERNETES} without engine options")
-AUTODEPLOY_RULE = "autodeploy-backend"
+AUTODEPLOY_RULE = rules.AUTODEPLOY_BACKEND
 
 
 def read(documents: Sequence[Yaml], release: Release) -> Content | None:
@@ -177,7 +179,7 @@ def _for_autodeploy(document: Yaml, given: Mapping[str, Any], path: str) -> Cont
     what = "is refused: AutoDeploy spreads the model by world_size alone"
     fix = "remove it, and give the number of GPUs as world_size"
     found = [
-        Diagnostic(key, what, fix, "autodeploy-parallel")
+        Diagnostic(key, what, fix, rules.AUTODEPLOY_PARALLEL)
         for key, value in refused.items()
         if value is not None and not _is_same(value, fields_of(table, "Refused")[key]["default"])
     ]
@@ -205,7 +207,7 @@ def _triton(document: Yaml) -> Content:
     content.sections = [Section(options, document, beside=list(fields_of(table, "TritonModel")))]
     if "model" not in document.data:
         what, remedy = "model is required here", "add model: NAME_OR_FOLDER"
-        content.diagnostics += _located(document, [Diagnostic("", what, remedy, "missing-key")])
+        content.diagnostics += _located(document, [Diagnostic("", what, remedy, MISSING_KEY)])
     return content
 
 
@@ -251,7 +253,7 @@ def _conflicts(
     for key in shared.keys() & options.keys():
         if shared[key] != options[key]:
             what = "is given here and at the top of the file, with other values"
-            yield Diagnostic(f"{name}.{key}", what, "keep one", "conflicting-values")
+            yield Diagnostic(f"{name}.{key}", what, "keep one", rules.CONFLICTING_VALUES)
 
 
 def _on_both_sides(own: Mapping[str, Any]) -> Iterator[Diagnostic]:
@@ -262,7 +264,7 @@ def _on_both_sides(own: Mapping[str, Any]) -> Iterator[Diagnostic]:
         if isinstance(first, list) and url in first and "{" not in str(url):
             what = f"{str(url)[:60]} is one of context_servers.urls as well"
             fix = "give each server an address of its own"
-            yield Diagnostic(f"generation_servers.urls.{index}", what, fix, "instances-urls")
+            yield Diagnostic(f"generation_servers.urls.{index}", what, fix, rules.INSTANCES_URLS)
 
 
 def _urls(name: str, given: Mapping[str, Any]) -> Iterator[Diagnostic]:
@@ -273,7 +275,7 @@ def _urls(name: str, given: Mapping[str, Any]) -> Iterator[Diagnostic]:
     if isinstance(count, int) and count != len(urls):
         what = f"{len(urls)} urls for {count} instances"
         yield Diagnostic(
-            f"{name}.urls", what, f"set num_instances to {len(urls)}", "instances-urls"
+            f"{name}.urls", what, f"set num_instances to {len(urls)}", rules.INSTANCES_URLS
         )
     for index, url in enumerate(urls):
         host, _, port = str(url).rpartition(":")
@@ -281,11 +283,11 @@ def _urls(name: str, given: Mapping[str, Any]) -> Iterator[Diagnostic]:
             continue  # filled in when the servers have their nodes
         if not host or ":" in host or not port.isdigit() or int(port) > 65535:
             what = f"{str(url)[:60]} is not host:port"
-            yield Diagnostic(f"{name}.urls.{index}", what, "write host:port", "url")
+            yield Diagnostic(f"{name}.urls.{index}", what, "write host:port", rules.URL)
         elif url in urls[:index]:
             what = f"{url} is listed twice"
             yield Diagnostic(
-                f"{name}.urls.{index}", what, "list each server once", "instances-urls"
+                f"{name}.urls.{index}", what, "list each server once", rules.INSTANCES_URLS
             )
 
 

@@ -13,7 +13,7 @@ from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import value_at
 from ..facts.release import Release
 from ..rules import flags as server_flags
-from . import mounts, mpi_ranks
+from . import mounts, mpi_ranks, rules
 from .script import Script, Statement, Word, before, is_server, starting
 from .server_commands import Command
 from .shell_values import Values, with_branches
@@ -152,7 +152,7 @@ def _of_image(rows: Sequence[Statement], commands: Sequence[Command]) -> Iterato
             known, place = next(iter(opened.items()))
             what = f"the server listens at {port}, and {', '.join(opened)} is opened"
             fix = f"open {port}, or give --port {known.partition('-')[0]}"
-            yield located(place, "EXPOSE", what, fix, "port-unreached", "warning")
+            yield located(place, "EXPOSE", what, fix, rules.PORT_UNREACHED, "warning")
 
 
 def _text(row: Statement) -> str:
@@ -194,7 +194,7 @@ def _lost_flags(
         if first.location not in listed:
             what = "begins a command of its own: the server does not get it"
             fix = "end the line before with a backslash, and nothing behind that"
-            yield located(first.location, first.text.partition("=")[0], what, fix, "lost-flag")
+            yield located(first.location, first.text.partition("=")[0], what, fix, rules.LOST_FLAG)
 
 
 def _ends(found: Script) -> Iterator[Diagnostic]:
@@ -205,11 +205,11 @@ def _ends(found: Script) -> Iterator[Diagnostic]:
         if end.strip() and end.strip() != document.delimiter:
             what = f"{end.strip()} is no end of the here document: it goes on to the script's end"
             fix = f"write {document.delimiter} alone on the line"
-            yield located(place, "", what, fix, "here-document-end")
+            yield located(place, "", what, fix, rules.HERE_DOCUMENT_END)
         elif end != end.strip():
             what = f"{end.strip()} is no end of the here document: spaces stand beside it"
             fix = "write it alone at the beginning of its line, or <<- and tabs before it"
-            yield located(place, "", what, fix, "here-document-end")
+            yield located(place, "", what, fix, rules.HERE_DOCUMENT_END)
 
 
 def _unset(
@@ -236,14 +236,14 @@ def _unset(
             if near := closest(name, values.names):
                 what = f"nothing here sets {name}"
                 yield located(
-                    place, name, what, f"did you mean {near}?", "misspelt-name", "warning"
+                    place, name, what, f"did you mean {near}?", rules.MISSPELT_NAME, "warning"
                 )
 
 
 def _model(command: Command) -> Iterator[Diagnostic]:
     if command.start and command.given and not (command.arguments or command.diagnostics):
         what, fix = "names no model", "write its name or folder behind the command"
-        yield located(command.start, "", what, fix, "missing-model")
+        yield located(command.start, "", what, fix, rules.MISSING_MODEL)
 
 
 def _port(command: Command) -> Iterator[Diagnostic]:
@@ -267,14 +267,16 @@ def _files(
             first.setdefault(name, place)
             if sign == ">" and name in last and not _is_read(rows[last[name][0] + 1 : index], name):
                 what = f"writes {name} anew: what line {last[name][1].line} wrote is gone"
-                yield located(place, "", what, "add to it with >>", "file-overwritten", "warning")
+                yield located(
+                    place, "", what, "add to it with >>", rules.FILE_OVERWRITTEN, "warning"
+                )
             last[name] = index, place
     for command in commands:
         file = command.option_file
         late = first.get(file.text) if file else None
         if file and late and command.start and late.line > command.start.line:
             what = f"{file.text} is written in line {late.line}, after the server has started"
-            yield located(file.location, "", what, "write it before", "file-late", "warning")
+            yield located(file.location, "", what, "write it before", rules.FILE_LATE, "warning")
 
 
 def _outputs(row: Statement) -> Sequence[tuple[str, Word]]:
@@ -311,18 +313,18 @@ def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnosti
     if port.isdigit() and port not in ports:
         what = f"{', '.join(ports)} of the container is published, and the server listens at {port}"
         fix = f"publish {port}, or give --port {ports[0]}"
-        yield located(given[0].location, "--publish", what, fix, "port-unreached", "warning")
+        yield located(given[0].location, "--publish", what, fix, rules.PORT_UNREACHED, "warning")
     if host in ("localhost", "127.0.0.1"):
         what = f"the server listens at {host} of the container: what is published reaches nobody"
         fix = "give --host 0.0.0.0"
-        yield located(given[0].location, "--publish", what, fix, "port-unreached", "warning")
+        yield located(given[0].location, "--publish", what, fix, rules.PORT_UNREACHED, "warning")
 
 
 def wrong_port(port: str, place: Location, path: str) -> Iterator[Diagnostic]:
     """A number that no port has."""
     if port.isdigit() and int(port[:9]) > _LAST_PORT:
         what, fix = f"{port} is no port", f"give one up to {_LAST_PORT}"
-        yield located(place, path, what, fix, "flag-value")
+        yield located(place, path, what, fix, rules.FLAG_VALUE)
 
 
 def same_port(rows: Sequence[Statement], servers: Sequence[Listener]) -> Iterator[Diagnostic]:
@@ -341,7 +343,7 @@ def same_port(rows: Sequence[Statement], servers: Sequence[Listener]) -> Iterato
         if holder and server.place:
             line = holder.place.line if holder.place else 0
             what = f"wants port {server.port}, which the server of line {line} has"
-            yield located(server.place, "--port", what, "give it another port", "port-taken")
+            yield located(server.place, "--port", what, "give it another port", rules.PORT_TAKEN)
         elif row.end == "&":
             yield from _same_gpu(server, running)
             running.append(server)
@@ -362,7 +364,7 @@ def _same_gpu(server: Listener, running: Sequence[Listener]) -> Iterator[Diagnos
         if (both := server.gpus & other.gpus) and server.place and other.place:
             what = f"GPU {min(both)} is that of the server of line {other.place.line} too"
             what, fix = f"{what}, and each takes most of one", "give each GPUs of its own"
-            yield located(server.place, _VISIBLE_NAME, what, fix, "gpu-shared", "warning")
+            yield located(server.place, _VISIBLE_NAME, what, fix, rules.GPU_SHARED, "warning")
             return
 
 

@@ -11,6 +11,15 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, located, nearest
 from ..documents import DATA
 from ..facts import data_file, plain_data
+from ..general_rules import (
+    DUPLICATE_KEY,
+    MISSING_KEY,
+    UNKNOWN_KEY,
+    UNKNOWN_VALUE,
+    VALUE_RANGE,
+    VALUE_TYPE,
+)
+from . import rules
 from .protobuf_text import Field, Message, Scalar, parse
 
 TRITON = DATA / "triton"
@@ -65,15 +74,15 @@ def _message(message: Message, kind: str, path: str) -> Iterator[Diagnostic]:
         inner = f"{path}.{row.name}" if path else row.name
         if row.name not in fields:
             what = f"unknown field in {path or 'a model configuration'}"
-            yield located(row.location, inner, what, nearest(row.name, fields), "unknown-key")
+            yield located(row.location, inner, what, nearest(row.name, fields), UNKNOWN_KEY)
             continue
         repeated, _, name = fields[row.name].rpartition(" ")
         if not repeated and row.name in first:
             what = f"is given twice, first in line {first[row.name].line}"
-            yield located(row.location, inner, what, "keep one", "duplicate-key")
+            yield located(row.location, inner, what, "keep one", DUPLICATE_KEY)
         first.setdefault(row.name, row.location)
         if not repeated and len(row.values) != 1:
-            yield located(row.location, inner, "is a list", "give one value", "value-type")
+            yield located(row.location, inner, "is a list", "give one value", VALUE_TYPE)
             continue
         if not row.colon and not row.values and name not in schema()["messages"]:
             yield located(row.location, inner, "has no colon", f"write {row.name}: []")
@@ -90,7 +99,7 @@ def _exclusive(given: list[str], places: Mapping[str, Location], path: str) -> I
     if len(given) > 1:
         where = f"{path}.{given[1]}" if path else given[1]
         what = f"cannot stand beside {given[0]}"
-        yield located(places[given[1]], where, what, "keep one", "exclusive-keys")
+        yield located(places[given[1]], where, what, "keep one", rules.EXCLUSIVE_KEYS)
 
 
 def _bounds(row: Field, kind: str, path: str) -> Iterator[Diagnostic]:
@@ -99,7 +108,7 @@ def _bounds(row: Field, kind: str, path: str) -> Iterator[Diagnostic]:
         below = isinstance(value, Scalar) and _whole(-(2**63), (least or 0) - 1)(value)
         if least is not None and below and isinstance(value, Scalar):
             what, remedy = f"{value.text} is out of range", f"must be >= {least}"
-            yield located(value.location, path, what, remedy, "value-range")
+            yield located(value.location, path, what, remedy, VALUE_RANGE)
 
 
 def _value(value: Scalar | Message, kind: str, path: str) -> Iterator[Diagnostic]:
@@ -108,9 +117,9 @@ def _value(value: Scalar | Message, kind: str, path: str) -> Iterator[Diagnostic
             yield from _message(value, kind, path)
         else:
             what = f"is {value.text}"
-            yield located(value.location, path, what, "write { ... } with its fields", "value-type")
+            yield located(value.location, path, what, "write { ... } with its fields", VALUE_TYPE)
     elif isinstance(value, Message):
-        yield located(value.location, path, "is a message", f"give a {kind}", "value-type")
+        yield located(value.location, path, "is a message", f"give a {kind}", VALUE_TYPE)
     elif kind in schema()["enums"]:
         words = schema()["enums"][kind]
         if _whole(-(2**31), 2**31 - 1)(value):
@@ -119,10 +128,10 @@ def _value(value: Scalar | Message, kind: str, path: str) -> Iterator[Diagnostic
             quoted = value.kind == "string" and value.text in words
             remedy = "write it without quotes" if quoted else nearest(value.text, words)
             yield located(
-                value.location, path, f"{value.text} is not allowed", remedy, "unknown-value"
+                value.location, path, f"{value.text} is not allowed", remedy, UNKNOWN_VALUE
             )
     elif not _ACCEPTS[kind](value):
-        yield located(value.location, path, f"is {value.text[:60]}", _EXPECTED[kind], "value-type")
+        yield located(value.location, path, f"is {value.text[:60]}", _EXPECTED[kind], VALUE_TYPE)
 
 
 def _whole(low: int, high: int) -> Callable[[Scalar], bool]:
@@ -171,11 +180,13 @@ def _tensors(config: Message) -> Iterator[Diagnostic]:
             for name in ("name", "data_type", "dims"):
                 if name not in given and not misspelt:
                     what = f"has no {name}"
-                    yield located(tensor.location, path, what, f"add {name}", "missing-key")
+                    yield located(tensor.location, path, what, f"add {name}", MISSING_KEY)
             name = _text(tensor, "name")
             if name and name in seen:
                 what = f"{name} is the name of another {group}, in line {seen[name]}"
-                yield located(tensor.location, f"{path}.name", what, "rename one", "duplicate-name")
+                yield located(
+                    tensor.location, f"{path}.name", what, "rename one", rules.DUPLICATE_NAME
+                )
             seen.setdefault(name, tensor.location.line)
 
 
@@ -186,7 +197,7 @@ def _folder(config: Message, path: Path) -> Iterator[Diagnostic]:
         place = next(row.location for row in config.fields if row.name == "name")
         what = f"{name} is not the name of the folder, {folder.name}"
         remedy = "leave name out, or rename the folder"
-        yield located(place, "name", what, remedy, "triton-model-name")
+        yield located(place, "name", what, remedy, rules.TRITON_MODEL_NAME)
 
 
 def _has_versions(folder: Path) -> bool:
@@ -202,13 +213,13 @@ def _llmapi(config: Message) -> Iterator[Diagnostic]:
             if row.name == name:
                 what = "is set here and by model.py from model.yaml"
                 remedy = "remove it, and set triton_config in model.yaml"
-                yield located(row.location, name, what, remedy, "triton-config-override")
+                yield located(row.location, name, what, remedy, rules.TRITON_CONFIG_OVERRIDE)
     yield from _instances(config)
     for group, name in (("input", "required_input"), ("output", "required_output")):
         wanted = llmapi()[name]
         if not any(_text(tensor, "name") == wanted for tensor in _messages(config, group)):
             what, remedy = f"has no {wanted}", f"add the {group} {wanted}"
-            yield located(config.location, group, what, remedy, "missing-key")
+            yield located(config.location, group, what, remedy, MISSING_KEY)
         known: Mapping[str, str] = llmapi()[f"{group}s"]
         for index, tensor in enumerate(_messages(config, group)):
             yield from _tensor(tensor, known, f"{group}.{index}", group == "input")
@@ -216,7 +227,7 @@ def _llmapi(config: Message) -> Iterator[Diagnostic]:
 
 def _instances(config: Message) -> Iterator[Diagnostic]:
     """The engine takes its GPUs itself: Triton must make one instance, without a GPU."""
-    kind, rule = llmapi()["instance_kind"], "triton-instance-group"
+    kind, rule = llmapi()["instance_kind"], rules.TRITON_INSTANCE_GROUP
     groups = _messages(config, "instance_group")
     if not groups:
         what = "is missing, so Triton makes one instance per GPU"
@@ -242,11 +253,16 @@ def _tensor(
     name, found = _text(tensor, "name"), _text(tensor, "data_type")
     if name in known and found in schema()["enums"]["DataType"] and found != known[name]:
         what, remedy = f"is {found}", f"model.py reads {name} as {known[name]}"
-        yield located(tensor.location, f"{path}.data_type", what, remedy, "triton-data-type")
+        yield located(tensor.location, f"{path}.data_type", what, remedy, rules.TRITON_DATA_TYPE)
     if is_input and name != llmapi()["required_input"] and _text(tensor, "optional") != "true":
         what = f"{name or 'this input'} must come with every request"
         yield located(
-            tensor.location, path, what, "add optional: true", "triton-input-required", "warning"
+            tensor.location,
+            path,
+            what,
+            "add optional: true",
+            rules.TRITON_INPUT_REQUIRED,
+            "warning",
         )
 
 

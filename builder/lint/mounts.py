@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from ..diagnostics import Diagnostic, Location, Severity, closest, located
+from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import value_at
+from ..general_rules import Severity
+from . import rules
 from .pods import listed
 from .script import Statement, Word
 from .serving import is_open
 
-RULE = "file-not-mounted"
+RULE = rules.FILE_NOT_MOUNTED
 _ENGINES = frozenset(("docker", "podman", "nerdctl"))
 _FLAGS = ("-v", "--volume")
 COPIES = frozenset(("COPY", "ADD"))

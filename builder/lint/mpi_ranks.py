@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ..diagnostics import Diagnostic, located
+from ..diagnostics import Diagnostic
 from ..facts.release import Release
 from ..rules import flags as server_flags
-from .job_script import whole
+from .job_script import job_diagnostic, whole
 from .script import LAUNCHER, Word
 from .server_commands import Command
 from .surroundings import world_size
@@ -49,7 +49,7 @@ def diagnostics(
         if count and world and world > 1 and count != world and following.certain:
             what = f"{count} processes for a server of {world} ranks"
             fix = f"give {world}, or parallel sizes that multiply to {count}"
-            yield located(following.location, word.text, what, fix, "job-ranks")
+            yield job_diagnostic("job-ranks", following.location, what, word.text, fix)
 
 
 def _servers(words: Sequence[Word], world: int | None) -> Iterator[Diagnostic]:
@@ -61,7 +61,7 @@ def _servers(words: Sequence[Word], world: int | None) -> Iterator[Diagnostic]:
         if count and count > 1 and following.certain and not (spread and count != world):
             what = f"{count} processes of MPI start a server each, all at one port"
             fix = f"put {LAUNCHER} before the server, so that they are the ranks of one"
-            yield located(following.location, word.text, what, fix, "job-launcher")
+            yield job_diagnostic("job-launcher", following.location, what, word.text, fix)
 
 
 def _is_spread(flag: str, value: str) -> bool:
@@ -86,4 +86,4 @@ def _slots(words: Sequence[Word]) -> Iterator[Diagnostic]:
     if all(slots) and there < count:
         what = f"{there} slots for {count} processes: mpirun does not start them"
         fix = f"give slots for {count}, as in HOST:{-(-count // len(slots))}, or -n {there}"
-        yield located(hosts.location, hosts.text, what, fix, "job-ranks")
+        yield job_diagnostic("job-ranks", hosts.location, what, hosts.text, fix)

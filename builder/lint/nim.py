@@ -14,7 +14,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import Yaml
 from ..facts.release import Release
-from . import containers, script_workers
+from . import containers, rules, script_workers
 from .content import Content
 from .embedded_formats import names, nim_options
 from .script import Statement
@@ -104,7 +104,9 @@ def _misspelt(name: str, place: Location, where: str) -> Iterator[Diagnostic]:
         if name in names("nim_others"):
             return
         what = f"NIM reads no variable {name}"
-        yield located(place, where, what, f"did you mean {near}?", "misspelt-variable", "warning")
+        yield located(
+            place, where, what, f"did you mean {near}?", rules.MISSPELT_VARIABLE, "warning"
+        )
 
 
 def _is_switch(option: str, release: Release) -> bool:

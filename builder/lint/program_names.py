@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..diagnostics import Diagnostic, is_misspelling, located
+from . import rules
 from .script import COMMAND, LAUNCHER, PROGRAMS, Statement, Word
 
 _SERVER_FLAGS = frozenset(("--tp_size", "--ep_size", "--max_batch_size", "--extra_llm_api_options"))
@@ -76,4 +77,4 @@ def _after_options(words: Sequence[Word], index: int) -> int:
 
 def _no_program(word: Word, near: str) -> Diagnostic:
     what, fix = f"no program is called {word.text}", f"did you mean {near}?"
-    return located(word.location, word.text, what, fix, "misspelt-name")
+    return located(word.location, word.text, what, fix, rules.MISSPELT_NAME)

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..diagnostics import Diagnostic, Severity, closest, located
+from ..diagnostics import Diagnostic, closest, located
 from ..documents import Yaml, value_at
 from ..facts import release
-from . import mounts
+from ..general_rules import Severity
+from . import mounts, rules
 from .containers import (
     GPU,
     PROBES,
@@ -30,7 +31,7 @@ from .workers import Worker
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")  # what a template does not put in later
 _VOLUME = re.compile(r"(?:^|\.)volumes\.\d+$")
 _TEMPLATE = "spec.channel.resourceClaimTemplate.name"  # which a compute domain makes
-_RULE = "unknown-reference"
+_RULE = rules.UNKNOWN_REFERENCE
 _MOST_PAIRS = 30_000  # of names that are compared: each takes microseconds
 
 
@@ -147,7 +148,9 @@ def _requests(server: _Server) -> Iterator[Diagnostic]:
         where = below(server.worker.path, f"resources.requests.{GPU}")
         what = f"asks for {request} GPUs, and the limit is {limit}: Kubernetes wants both the same"
         place = server.document.locate(where)
-        yield located(place, where, what, f"give {limit}, or the limit {request}", "gpu-request")
+        yield located(
+            place, where, what, f"give {limit}, or the limit {request}", rules.GPU_REQUEST
+        )
 
 
 def _probes(server: _Server) -> Iterator[Diagnostic]:
@@ -163,7 +166,7 @@ def _probes(server: _Server) -> Iterator[Diagnostic]:
             where = below(server.worker.path, f"{probe}.httpGet.path")
             what = f"the server has no {path[:60]}: it answers 404, and the pod is never ready"
             place = server.document.locate(where)
-            yield located(place, where, what, "give /health", "unknown-probe", "warning")
+            yield located(place, where, what, "give /health", rules.UNKNOWN_PROBE, "warning")
 
 
 def _claims(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
@@ -232,7 +235,7 @@ def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagno
         where = f"spec.ports.{index}.{key}"
         what = f"{target} is no port of the pods that this selects: their server listens at "
         what, fix = what + min(listening), f"give targetPort: {min(listening)}"
-        yield located(document.locate(where), where, what, fix, "port-unreached", "warning")
+        yield located(document.locate(where), where, what, fix, rules.PORT_UNREACHED, "warning")
 
 
 def _pod_labels(documents: Sequence[Yaml]) -> dict[str, _Names]:

@@ -9,20 +9,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..diagnostics import NOWHERE, Diagnostic, located
-from ..documents import DATA
 from ..errors import BadInput, ToolkitError
-from ..facts import advisories, data_file, engines, plain_data
+from ..facts import advisories
 from ..facts.release import Release
 from ..files import whole_file
-from ..rules import constraints
+from ..general_rules import VULNERABLE_VERSION, Rule
 from .coverage import ITSELF, NOTHING, Judged
-from .job_script import table
+from .rules import DRIFT, INTERNAL_ERROR
+from .rules.table import every
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class Report:
             fix = (
                 "this is a bug in the toolkit; report it with the output of the command's last line"
             )
-            found = located(NOWHERE, "", what, fix, "internal-error")
+            found = located(NOWHERE, "", what, fix, INTERNAL_ERROR)
             self.findings.append(found.in_file(file))
             self.skipped.append(Skipped(file, "a bug in the toolkit"))
 
@@ -207,7 +206,6 @@ def as_document(row: Diagnostic) -> dict[str, Any]:
     }
 
 
-WORDS = DATA / "findings.yaml"
 SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
@@ -227,7 +225,7 @@ def sarif(report: Report, root: Path) -> dict[str, Any]:
         _result(row, ids.index(row.rule), print_, root)
         for row, print_ in zip(findings, _fingerprints(findings, root), strict=True)
     ]
-    driver = {"name": TOOL, "version": __version__, "rules": [_rule(each) for each in ids]}
+    driver = {"name": TOOL, "version": __version__, "rules": [_rule(every()[each]) for each in ids]}
     skipped = [_notification(row, root) for row in report.skipped]
     run = {
         "tool": {"driver": driver},
@@ -272,37 +270,13 @@ def write(path: Path, document: object) -> None:
         raise BadInput(Diagnostic(str(path), what, "choose another place")) from None
 
 
-def describe(rule: str) -> tuple[str, str]:
-    """What a rule is about and how to follow it, in Markdown."""
-    own: str | None = _words().get(rule)
-    if own is not None:
-        return own, own
-    if rule in table()["rules"]:
-        row = table()["rules"][rule]
-        source = f"\n\nSource: {row['source']}" if "source" in row else ""
-        return f"A job script of Slurm: {row['fix']}.", f"{row['fix']}{source}"
-    known = (row for name in engines.names() for row in constraints.load(engines.load(name)).every)
-    found = [row for row in known if row.id == rule]
-    if not found:
-        raise ValueError(f"no words for the rule {rule}")
-    lines = dict.fromkeys(f"- {row.message}; {row.fix}. Source: {row.source}" for row in found)
-    return f"Options that do not fit together: {rule}.", "\n".join(lines)
-
-
-@cache
-def _words() -> Mapping[str, str]:
-    document: Mapping[str, Any] = data_file.load(WORDS, plain_data.FINDINGS)
-    words: Mapping[str, str] = document["findings"]
-    return words
-
-
-def _rule(rule: str) -> dict[str, Any]:
-    short, text = describe(rule)
+def _rule(rule: Rule) -> dict[str, Any]:
     return {
-        "id": rule,
-        "shortDescription": {"text": short},
-        "help": {"text": text, "markdown": text},
-        "properties": {"tags": ["security"] if rule == "vulnerable-version" else ["deployment"]},
+        "id": rule.id,
+        "shortDescription": {"text": rule.title},
+        "help": {"text": rule.docs, "markdown": rule.docs},
+        "defaultConfiguration": {"level": rule.severity},
+        "properties": {"tags": ["security"] if rule == VULNERABLE_VERSION else ["deployment"]},
     }
 
 
@@ -353,9 +327,6 @@ def _fingerprints(findings: Iterable[Diagnostic], root: Path) -> list[str]:
     return prints
 
 
-RULE = "drift"
-
-
 FindingsByRelease = Mapping[Release, Sequence[Diagnostic]]
 """What each release has against one file."""
 
@@ -379,7 +350,7 @@ def _new(
             seen.add(where)
             what = f"right for {accepting.name}, not for {refusing.name}: {diagnostic.message}"
             remedy = _new_name(diagnostic.path, accepting, refusing) or diagnostic.fix
-            yield replace(diagnostic, message=what, fix=remedy, rule=RULE, severity="warning")
+            yield replace(diagnostic, message=what, fix=remedy, rule=DRIFT, severity="warning")
 
 
 def _new_name(path: str, accepting: Release, refusing: Release) -> str:

@@ -18,6 +18,7 @@ from . import (
     launchers,
     launching,
     nim,
+    rules,
     script,
     serving,
     structured_output,
@@ -214,7 +215,7 @@ def _urls(
         for where, port, ports in _unreached(data, commands):
             what, fix = f"no server of this script listens at {port}", f"give {either(ports)}"
             place = content.document.locate(where)
-            yield located(place, where, what, fix, "port-unreached", "warning")
+            yield located(place, where, what, fix, rules.PORT_UNREACHED, "warning")
     yield from _urls_on_disk(rows, commands, path)
 
 
@@ -231,7 +232,7 @@ def _urls_on_disk(
         for where, port, ports in _unreached(read_option_file(file.text, path.parent), commands):
             what = f"{where} of {file.text} has port {port}, where no server of this script listens"
             fix = f"give {either(ports)} there"
-            yield located(file.location, "", what, fix, "port-unreached", "warning")
+            yield located(file.location, "", what, fix, rules.PORT_UNREACHED, "warning")
 
 
 def _unreached(data: Any, commands: Sequence[Command]) -> Iterator[tuple[str, str, list[str]]]:

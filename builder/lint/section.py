@@ -11,11 +11,12 @@ from ..diagnostics import Diagnostic, closest, located, nearest, of_same_words
 from ..documents import Yaml, value_at
 from ..facts import hardware
 from ..facts.release import Release, ServerRole
+from ..general_rules import UNKNOWN_KEY
 from ..rules import constraints
 from ..rules.context import RuleContext
 from ..rules.options import WRONG_VALUES
 from ..rules.validation import validate
-from . import serving
+from . import rules, serving
 
 # So many errors of one section are enough to see what is wrong with it.
 MAX_DIAGNOSTICS = 200
@@ -84,7 +85,7 @@ def section_diagnostics(section: Section, rule_context: RuleContext) -> Iterator
         yield section.locate(_suggest(diagnostic, section, rule_context.release))
     if next(found, None):
         what = f"has more than {MAX_DIAGNOSTICS} faults"
-        yield section.locate(Diagnostic("", what, "correct these first", "too-many-faults"))
+        yield section.locate(Diagnostic("", what, "correct these first", rules.TOO_MANY_FAULTS))
         return
     if section.is_open:
         return
@@ -101,7 +102,7 @@ def _of_model(diagnostic: Diagnostic, section: Section) -> Iterator[Diagnostic]:
     model = serving.named_model(section.options, section.document, section.path)
     yield (found := serving.at_model(diagnostic, model))
     gpu = serving.named_gpu(section.document)
-    if model and gpu and diagnostic.rule == serving.ON_GPU:
+    if model and gpu and diagnostic.rule == rules.MODEL_ON_GPU:
         yield replace(found, location=gpu.location, path=gpu.path)
 
 
@@ -146,7 +147,7 @@ def stated_context(
 
 def _suggest(diagnostic: Diagnostic, section: Section, release: Release) -> Diagnostic:
     """For an unknown key at the top, the names of the surrounding format count too."""
-    if diagnostic.rule != "unknown-key" or "." in diagnostic.where:
+    if diagnostic.rule != UNKNOWN_KEY or "." in diagnostic.where:
         return diagnostic
     if closest(diagnostic.where, [*section.beside, *release.top_level]) in section.beside:
         return replace(diagnostic, fix=nearest(diagnostic.where, section.beside))

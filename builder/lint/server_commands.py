@@ -13,11 +13,12 @@ from ..documents import Variable, Yaml, scan_yaml, value_at
 from ..errors import BadInput
 from ..facts.release import Flag, Release
 from ..files import is_there, read_text
+from ..general_rules import UNKNOWN_VALUE
 from ..rules import constraints
 from ..rules import flags as server_flags
 from ..rules.context import RuleContext
 from ..rules.options import FALSE, TRUE
-from . import script
+from . import rules, script
 from .inner_places import inside
 from .mere_mentions import runs_code
 from .pods import listed
@@ -114,7 +115,7 @@ def _switched(words: Sequence[Word], known: Mapping[str, Flag]) -> Iterator[Diag
         if is_switch and value and value.certain and text.lower() in TRUE | FALSE:
             what = f"takes no value, and {text} is refused"
             fix = "leave it out" if text.lower() in TRUE else f"leave {name} out"
-            yield located(value.location, name, what, fix, "flag-value")
+            yield located(value.location, name, what, fix, rules.FLAG_VALUE)
 
 
 def _misspelt_task(command: Command, release: Release) -> Iterator[Diagnostic]:
@@ -123,7 +124,7 @@ def _misspelt_task(command: Command, release: Release) -> Iterator[Diagnostic]:
     tasks = (server_flags.SERVE, *release.subcommands)
     if first and rest[0] and first.certain and (near := closest(first.text, tasks)):
         what = f"{first.text} is taken for the model, and {rest[0].text} stands behind it"
-        yield located(first.location, first.text, what, f"did you mean {near}?", "unknown-value")
+        yield located(first.location, first.text, what, f"did you mean {near}?", UNKNOWN_VALUE)
 
 
 def _at_location(diagnostic: Diagnostic, place: Location) -> Diagnostic:

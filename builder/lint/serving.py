@@ -9,18 +9,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..diagnostics import Diagnostic, Location, Severity, closest, located, nearest
+from ..diagnostics import Diagnostic, Location, closest, located, nearest
 from ..documents import Variable, Yaml, value_at
 from ..errors import BadFacts, BadInput
 from ..facts import hardware, model_names
+from ..general_rules import Severity
 from ..rules.context import RuleContext
+from . import rules
 from .embedded_formats import surroundings
 
 if TYPE_CHECKING:
     from ..facts.checkpoint import Checkpoint
 
-UNKNOWN = "unknown-model"
-ON_GPU = "model-on-gpu"
+UNKNOWN = rules.UNKNOWN_MODEL
 
 # Where files name them beside the options, the most certain place first.
 _MODELS = (
@@ -180,7 +181,7 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
         if isinstance(given, str) and not is_open(given) and given.lower() not in known:
             what, fix = f"{given[:60]} is no precision that is known here", nearest(given, _FORMATS)
             place = document.locate(where)
-            found.append(located(place, where, what, fix, "model-precision", "warning"))
+            found.append(located(place, where, what, fix, rules.MODEL_PRECISION, "warning"))
     if model:
         facts = find(model.name)
         found += [unknown(model)] if facts is None else _precisions(document, facts)
@@ -198,7 +199,7 @@ def unknown_gpu(gpu: Named) -> list[Diagnostic]:
     severity: Severity = "error" if near else "warning"
     what = f"no GPU is called {gpu.name}" + ("" if near else " here: no rule of GPUs was applied")
     fix = f"did you mean {near}?" if near else f"Known: {', '.join(hardware.known())}"
-    return [located(gpu.location, gpu.path, what, fix, "unknown-gpu", severity)]
+    return [located(gpu.location, gpu.path, what, fix, rules.UNKNOWN_GPU, severity)]
 
 
 def _on_one(gpu: Named, facts: Checkpoint) -> list[Diagnostic]:
@@ -210,7 +211,7 @@ def _on_one(gpu: Named, facts: Checkpoint) -> list[Diagnostic]:
         return []
     what = f"{facts.name} has {facts.precision} weights, and {gpu.name} has no such arithmetic"
     fix = f"remove it, or take a checkpoint in {', '.join(has)}"
-    return [located(gpu.location, gpu.path, what, fix, ON_GPU, "warning")]
+    return [located(gpu.location, gpu.path, what, fix, rules.MODEL_ON_GPU, "warning")]
 
 
 def unknown(model: Named) -> Diagnostic:
@@ -249,7 +250,7 @@ def _arithmetic(document: Yaml, gpu: Named) -> list[Diagnostic]:
                 what = f"{given}, and {gpu.name} has no {words[0]} arithmetic"
                 fix = f"use a GPU that has {words[0]}, unless the weights are of another kind"
                 place = document.locate(where)
-                return [located(place, where, what, fix, ON_GPU, "warning")]
+                return [located(place, where, what, fix, rules.MODEL_ON_GPU, "warning")]
     return []
 
 
@@ -261,5 +262,5 @@ def _precisions(document: Yaml, facts: Checkpoint) -> list[Diagnostic]:
             what = f"{given}, but {facts.name} is a checkpoint in {facts.precision}"
             fix = f"name a checkpoint in {given}, or correct the precision"
             place = document.locate(where)
-            return [located(place, where, what, fix, "model-precision", "warning")]
+            return [located(place, where, what, fix, rules.MODEL_PRECISION, "warning")]
     return []

@@ -10,10 +10,11 @@ from pathlib import Path
 from ..diagnostics import Diagnostic, Location, located
 from ..errors import BadInput
 from ..files import read_text
+from . import rules
 from .files import SourceFile
 from .report import Checked
 
-RULE = "guide-ignored"
+RULE = rules.GUIDE_IGNORED
 OPTION = "guided_decoding_backend"
 ASKS = "response_format"
 

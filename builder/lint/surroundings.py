@@ -11,7 +11,9 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, closest, is_misspelling, located
 from ..documents import Variable, Yaml, value_at
 from ..facts import hardware
+from ..general_rules import UNKNOWN_VALUE, VALUE_TYPE
 from ..rules.options import TRUE
+from . import rules
 from .content import role_of
 from .embedded_formats import surroundings as table
 from .inner_places import places
@@ -71,7 +73,7 @@ def misspelt_keys(document: Yaml, name: str = "") -> Iterator[Diagnostic]:
             if not isinstance(inside[key], Mapping):
                 what = "is no key of such a file, and is not read"
             fix = f"did you mean {near}?"
-            yield located(document.locate(where), where, what, fix, "misspelt-name")
+            yield located(document.locate(where), where, what, fix, rules.MISSPELT_NAME)
 
 
 def _of_role(key: Any, known: Iterable[str]) -> str | None:
@@ -89,14 +91,14 @@ def wrong_values(document: Yaml) -> Iterator[Diagnostic]:
             continue
         if near := closest(value, allowed):
             what, place = f"{value[:60]} is none of what it takes", document.locate(path)
-            yield located(place, path, what, f"did you mean {near}?", "unknown-value")
+            yield located(place, path, what, f"did you mean {near}?", UNKNOWN_VALUE)
     for path in row.get("counts", ()):
         value = value_at(document.data, path)
         if isinstance(value, Variable | Mapping | list) or _is_count(value):
             continue
         if value is not None and not _PLACEHOLDER.search(str(value)):
             what, place = f"is {str(value)[:60]}", document.locate(path)
-            yield located(place, path, what, "give a whole number above zero", "value-type")
+            yield located(place, path, what, "give a whole number above zero", VALUE_TYPE)
 
 
 def _is_count(value: Any) -> bool:
@@ -123,7 +125,7 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
             fix = f"did you mean {slip[1]}?"
         else:
             continue
-        yield located(place(found.start("value")), name, what, fix, "variable-value", "warning")
+        yield located(place(found.start("value")), name, what, fix, rules.VARIABLE_VALUE, "warning")
 
 
 def _unknown_word(value: str, known: Sequence[str]) -> tuple[str, str] | None:
@@ -153,7 +155,7 @@ def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
             place = Location(number, found.start() + 1)
             what = f"the engine reads no variable {name}"
             fix = f"did you mean {near}?"
-            yield located(place, name, what, fix, "misspelt-variable", "warning")
+            yield located(place, name, what, fix, rules.MISSPELT_VARIABLE, "warning")
         for found in _OF_LIBRARY.finditer(line):
             name, library = found.group(), found[1]
             rows = table()["libraries"][library]
@@ -163,7 +165,7 @@ def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
                 place = Location(number, found.start() + 1)
                 what = f"{library} reads no variable {name}"
                 fix = f"did you mean {near}?"
-                yield located(place, name, what, fix, "misspelt-variable", "warning")
+                yield located(place, name, what, fix, rules.MISSPELT_VARIABLE, "warning")
 
 
 def _own_variables(text: str) -> set[str]:
@@ -218,7 +220,7 @@ def _node_gpus(document: Yaml) -> Iterator[Diagnostic]:
         if (given := int_at(document.data, path)) and given > most:
             what = f"{given} GPUs in a node, and one of {gpu.name} has {most}"
             fix = f"give {most}, and as many nodes as that takes"
-            yield located(document.locate(path), path, what, fix, "node-gpus", "warning")
+            yield located(document.locate(path), path, what, fix, rules.NODE_GPUS, "warning")
 
 
 def gpus_beside(document: Yaml, path: str) -> Place | None:
@@ -249,11 +251,11 @@ def gpu_diagnostic(
     if world > gpus:
         what = f"{gpus} GPU{'s' * (gpus != 1)} for a server of {world} ranks: it does not start"
         fix = f"ask for {world} GPUs, or make the parallel sizes multiply to {gpus}"
-        return located(place, path, what, fix, "gpus-below-ranks", within=within)
+        return located(place, path, what, fix, rules.GPUS_BELOW_RANKS, within=within)
     if world < gpus:
         what = f"{gpus} GPUs for a server of {world} ranks: {gpus - world} of them stay idle"
         fix = f"ask for {world} GPUs, or make the parallel sizes multiply to {gpus}"
-        return located(place, path, what, fix, "gpus-idle", "warning", within)
+        return located(place, path, what, fix, rules.GPUS_IDLE, "warning", within)
     return None
 
 
@@ -295,7 +297,7 @@ def rank_diagnostics(
         if wanted > there:
             what = f"{workers} workers of {each} GPUs want {wanted}, {nodes} nodes have {there}"
             fix = f"give {ceil(wanted / of_node)} nodes, or fewer workers"
-            yield located(*place(on), what, fix, "gpus-below-ranks")
+            yield located(*place(on), what, fix, rules.GPUS_BELOW_RANKS)
         elif nodes > enough:
             what = f"{workers} workers of {each} GPUs need {enough} nodes: the others stay idle"
-            yield located(*place(on), what, f"give {enough}", "gpus-idle", "warning")
+            yield located(*place(on), what, f"give {enough}", rules.GPUS_IDLE, "warning")

@@ -12,11 +12,13 @@ from ..documents import DATA, Yaml, value_at
 from ..facts import data_file, hardware
 from ..facts.release import Release
 from ..facts.release.table import FORMAT_TABLE
+from ..general_rules import UNKNOWN_KEY
 from ..rules.validation import validate
+from . import rules
 from .content import Content
 from .kinds import is_option
 from .section import Section, StatedWorkload, below, int_at
-from .serving import ON_GPU, Named, unknown_gpu
+from .serving import Named, unknown_gpu
 from .surroundings import gpu_diagnostic
 
 FORMAT = DATA / "formats" / "truss.yaml"
@@ -79,7 +81,7 @@ def _twice(handed: Mapping[str, Any]) -> Iterator[Diagnostic]:
         if key in _table().table["types"]["RuntimeV2"]["fields"]:
             where = f"runtime.{_PATCH}.{key}"
             what = f"stands in {_PATCH}, and is an option of {_RUNTIME} itself"
-            yield Diagnostic(where, what, f"write {_RUNTIME}.{key}", "conflicting-values")
+            yield Diagnostic(where, what, f"write {_RUNTIME}.{key}", rules.CONFLICTING_VALUES)
 
 
 @cache
@@ -92,7 +94,7 @@ def _faults(given: Mapping[str, Any], stack: str) -> Iterator[Diagnostic]:
     table = _table()
     own = Release({**table.table, "root": stack}, FORMAT)
     for row in validate(own, given):
-        is_new = row.rule == "unknown-key" and "did you mean" not in (row.fix or "")
+        is_new = row.rule == UNKNOWN_KEY and "did you mean" not in (row.fix or "")
         yield replace(row, severity="warning") if is_new else row
 
 
@@ -120,4 +122,4 @@ def _gpus(document: Yaml, given: Mapping[str, Any], stack: str) -> Iterator[Diag
         path = below(_TOP, _QUANTIZED)
         what = f"{value_at(given, _QUANTIZED)}, and {kind} has no {quantized} arithmetic"
         fix = f"take a GPU that has {quantized}, or another quantization_type"
-        yield located(document.locate(path), path, what, fix, ON_GPU)
+        yield located(document.locate(path), path, what, fix, rules.MODEL_ON_GPU)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..diagnostics import NOWHERE, Diagnostic, located
 from ..errors import BadInput
+from . import rules
 from .coverage import NOTHING
 from .files import SourceFile
 from .report import Checked, FindingsByRelease, Report, Skipped
@@ -41,7 +42,9 @@ def of_nothing(target: SourceFile, reason: str, report: Report) -> None:
     report.skipped.append(Skipped(str(target.path), reason))
     if target.given:
         remedy = "it is neither right nor wrong: check the file that holds the options"
-        found = located(NOWHERE, "", "has nothing to judge", remedy, "nothing-to-judge", "warning")
+        found = located(
+            NOWHERE, "", "has nothing to judge", remedy, rules.NOTHING_TO_JUDGE, "warning"
+        )
         report.findings.append(found.in_file(str(target.path)))
 
 
@@ -56,7 +59,7 @@ def _is_malformed(source: Text) -> bool:
 
 def _unreadable(diagnostic: Diagnostic, name: str) -> Diagnostic:
     where = "" if diagnostic.where == name else diagnostic.where
-    return replace(diagnostic, path=where, rule="unreadable").in_file(name)
+    return replace(diagnostic, path=where, rule=rules.UNREADABLE).in_file(name)
 
 
 def _unknown(source: Text) -> Diagnostic:
@@ -67,17 +70,17 @@ def _unknown(source: Text) -> Diagnostic:
     if not source.form and _is_template(source) and not is_read:
         what = "is a template that is no YAML before it is filled in"
         remedy = "fill it in, and check the result"
-        return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
+        return located(NOWHERE, "", what, remedy, rules.UNKNOWN_KIND, "warning")
     if data is None and not _is_malformed(source):
-        return located(NOWHERE, "", "is empty", remedy, "empty-file")
+        return located(NOWHERE, "", "is empty", remedy, rules.EMPTY_FILE)
     if source.form == PROSE:
         what = "is text that runs nothing: what it mentions is not judged"
-        return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
+        return located(NOWHERE, "", what, remedy, rules.UNKNOWN_KIND, "warning")
     if source.form == PYTHON:
         what = "constructs no engine of the LLM API"
-        return located(NOWHERE, "", what, remedy, "unknown-kind", "warning")
+        return located(NOWHERE, "", what, remedy, rules.UNKNOWN_KIND, "warning")
     if source.form in (SCRIPT, DOCKERFILE):
-        return located(NOWHERE, "", "starts no server", remedy, "unknown-kind", "warning")
+        return located(NOWHERE, "", "starts no server", remedy, rules.UNKNOWN_KIND, "warning")
     if isinstance(data, dict | list):
-        return located(NOWHERE, "", "kind not recognised", remedy, "unknown-kind", "warning")
-    return located(NOWHERE, "", "holds no options", remedy, "unknown-kind")
+        return located(NOWHERE, "", "kind not recognised", remedy, rules.UNKNOWN_KIND, "warning")
+    return located(NOWHERE, "", "holds no options", remedy, rules.UNKNOWN_KIND)

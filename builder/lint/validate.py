@@ -30,6 +30,7 @@ from . import (
     open_quotes,
     program_names,
     references,
+    rules,
     script,
     script_judging,
     script_workers,
@@ -260,7 +261,7 @@ def _of_yaml(
         content = _with_embedded(source, content, rule_context.release)
     servers = [server for row in source.servers for server in row]
     around = list(_around(source, content, servers, rule_context))
-    if content is None and any(row.rule == "misspelt-name" for row in around):
+    if content is None and any(row.rule == rules.MISSPELT_NAME for row in around):
         return Verdict(surroundings.layout(source.documents[0]), [*syntax, *around], ITSELF)
     if content is None:
         if not _uses_images(source):

@@ -13,7 +13,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, is_misspelling, located
 from ..documents import Yaml, merged
 from ..facts.release import Release
-from . import surroundings
+from . import rules, surroundings
 from .coverage import Judged, Verdict
 from .launchers import LAUNCHERS
 from .section import below
@@ -121,7 +121,7 @@ def _misspelt(document: Yaml) -> Iterator[Diagnostic]:
         elif isinstance(given, Mapping) and key != _BASE and (near := _near(str(key), name)):
             what = "is no variant and no base: nothing below it is read"
             fix = f"did you mean {near}?"
-            yield located(document.locate(key), key, what, fix, "misspelt-name")
+            yield located(document.locate(key), key, what, fix, rules.MISSPELT_NAME)
 
 
 def _near(key: str, base: str) -> str:

@@ -20,9 +20,10 @@ from ..diagnostics import (
 )
 from ..documents import Yaml, value_at
 from ..facts.release import Release
+from ..general_rules import UNKNOWN_VALUE
 from ..rules import constraints, flags
 from ..rules.context import RuleContext
-from . import serving, workers
+from . import rules, serving, workers
 from .content import side_of
 from .embedded_formats import WORKERS, WorkerFlags, worker_flags
 from .handed_files import HandedFiles
@@ -220,7 +221,7 @@ def _block_size(
     if given and text.isdecimal() and isinstance(size, int) and int(text) != size:
         what = f"{_BLOCKS} {text}, but the engine's tokens_per_block is {size}"
         fix = f"give {_BLOCKS} {size}: the router looks for blocks of the engine's size"
-        yield located(given[1], worker.path, what, fix, "router-blocks", "warning")
+        yield located(given[1], worker.path, what, fix, rules.ROUTER_BLOCKS, "warning")
 
 
 def models(servers: Sequence[Worker]) -> Iterator[Diagnostic]:
@@ -231,7 +232,7 @@ def models(servers: Sequence[Worker]) -> Iterator[Diagnostic]:
         if model and prefill and model.name not in {row.name for row in prefill}:
             what = f"{model.name}, but the prefill worker has {prefill[0].name}"
             fix = "serve the same checkpoint on both"
-            yield located(model.location, model.path, what, fix, "disagg-model")
+            yield located(model.location, model.path, what, fix, rules.DISAGG_MODEL)
 
 
 def _unknown_flags(worker: Worker, release: Release) -> Iterator[Diagnostic]:
@@ -248,9 +249,9 @@ def _unknown_flags(worker: Worker, release: Release) -> Iterator[Diagnostic]:
         what = f"{name} is no flag of {worker.program}"
         near = next((flag for flag in known if is_misspelling(name, flag)), None)
         if own := [flag for flag in _of_other_programs(name, table, release) if flag in known]:
-            yield located(place, worker.path, what, f"did you mean {own[0]}?", "unknown-flag")
+            yield located(place, worker.path, what, f"did you mean {own[0]}?", rules.UNKNOWN_FLAG)
         elif near := near or of_same_words(name, known):
-            yield located(place, worker.path, what, f"did you mean {near}?", "unknown-flag")
+            yield located(place, worker.path, what, f"did you mean {near}?", rules.UNKNOWN_FLAG)
 
 
 def _of_other_programs(name: str, table: WorkerFlags, release: Release) -> list[str]:
@@ -269,7 +270,7 @@ def _task(worker: Worker) -> Iterator[Diagnostic]:
         modes = worker_flags(worker.program).modes
         if word not in modes and (near := closest(word, modes)):
             what = f"{word} is no task of {worker.program}"
-            yield located(place, worker.path, what, f"did you mean {near}?", "unknown-value")
+            yield located(place, worker.path, what, f"did you mean {near}?", UNKNOWN_VALUE)
 
 
 def _other_side(worker: Worker) -> Iterator[Diagnostic]:
@@ -279,11 +280,11 @@ def _other_side(worker: Worker) -> Iterator[Diagnostic]:
     modes = worker_flags(worker.program).modes
     if given and side not in modes and not serving.is_open(side):
         what, fix = f"{MODE_FLAG} {side} is no side of a worker", nearest(side, modes)
-        yield located(given[1], worker.path, what, fix, "disagg-mode")
+        yield located(given[1], worker.path, what, fix, rules.DISAGG_MODE)
     if given and {side, worker.role} == {"prefill", "decode"}:
         what = f"{MODE_FLAG} {side}, but the service is one of {worker.role} workers"
         fix = f"give {worker.role}, or correct the service"
-        yield located(given[1], worker.path, what, fix, "disagg-mode")
+        yield located(given[1], worker.path, what, fix, rules.DISAGG_MODE)
 
 
 _SIDE_ALONE = re.compile(r"(?<![a-z])(?:prefill|decode|ctx|gen)(?![a-z])", re.IGNORECASE)
@@ -296,7 +297,7 @@ def other_side(worker: Worker) -> Iterator[Diagnostic]:
     if (given := worker.file_flag) and {side, worker.role} == {"prefill", "decode"}:
         what = f"{given[0]} is that of {side} workers by its name, and this is a {worker.role} one"
         fix = f"name the file of the {worker.role} workers"
-        yield located(given[1], worker.path, what, fix, "disagg-mode", "warning")
+        yield located(given[1], worker.path, what, fix, rules.DISAGG_MODE, "warning")
 
 
 def _missing_file(
@@ -324,4 +325,4 @@ def _missing_file(
     if near:
         what = f"{given[0]} is not among the files that are given here"
         fix = f"did you mean {near}?"
-        yield located(given[1], worker.path, what, fix, "missing-option-file")
+        yield located(given[1], worker.path, what, fix, rules.MISSING_OPTION_FILE)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import NOWHERE, Location
 from ..documents import Variable, Yaml, merged
+from ..general_rules import DUPLICATE_KEY
 from .script import HereDocument, Statement, Word
 from .shell_values import MAX_CHARACTERS, Values, with_branches
 from .variables import SHELL, MaskedText, value_of
@@ -168,7 +169,7 @@ def _assembled(fragments: Sequence[Fragment], most: int) -> Iterator[WrittenFile
             document.diagnostics = [
                 row
                 for row in document.diagnostics
-                if row.rule != "duplicate-key" or row.message in kept
+                if row.rule != DUPLICATE_KEY or row.message in kept
             ]
     documents = whole.documents
     for row in added:

@@ -11,6 +11,7 @@ from typing import Any
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..facts.published_results import Published
+from ..general_rules import MISSING_KEY
 from ..rules import heuristics
 from ..rules.constraints import violations
 from ..rules.context import RuleContext
@@ -143,7 +144,7 @@ class PlanBuilder:
             method = self.facts.release.option_path(DRAFT_METHOD)
             options = {method: self.given(DRAFT_METHOD)} | options
         found = validate(self.facts.release, nested(options))
-        if any(row.severity == "error" and row.rule != "missing-key" for row in found):
+        if any(row.severity == "error" and row.rule != MISSING_KEY for row in found):
             return False
         return not self._violates_rules(option, value)
 

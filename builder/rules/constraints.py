@@ -22,6 +22,7 @@ from ..facts.engines import Engine
 from ..facts.release import Release
 from ..facts.release.version import order
 from ..facts.schema import Text
+from ..general_rules import Rule
 from .context import RuleContext
 from .evaluation import all_hold, condition_faults, holds, same, word_faults
 from .rule_inputs import MISSING, RuleInputs, draft_tokens_path, is_fact, option_of
@@ -33,7 +34,7 @@ _OWN_WORDS = ("_evidence", "_remedy")  # sentences of the data, which are shown 
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Constraint:
     """One row. Broken if every test of `when` holds and one of `must` fails for certain.
 
     A rule without `must` is broken by its `when` alone. One whose `releases` are not `all` holds
@@ -72,6 +73,12 @@ class Rule:
             yield "agree", what
         if self.before and order(self.before) is None:
             yield "before", f"{self.before} is no version"
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that it is, in the words of this row."""
+        docs = f"- {self.message}; {self.fix}. Source: {self.source}"
+        return Rule(self.id, f"Options that do not fit together: {self.id}.", self.severity, docs)
 
     @property
     def everywhere(self) -> bool:
@@ -134,7 +141,7 @@ class Rule:
         def shown(name: str) -> str:
             return _show(named(name), is_whole=name.endswith(_OWN_WORDS))
 
-        return Diagnostic(where, fill(self.message), fill(self.fix), self.id, self.severity)
+        return Diagnostic(where, fill(self.message), fill(self.fix), self.rule, self.severity)
 
 
 def _compares(test: Any) -> bool:
@@ -152,10 +159,10 @@ def _asks_presence(test: Any) -> bool:
 class RulesFile:
     """`rules.yaml`: rules, known issues of versions, and why other ids have none, by id."""
 
-    rules: tuple[Rule, ...]
-    known_issues: tuple[Rule, ...]
-    agreements: tuple[Rule, ...]
-    flags: tuple[Rule, ...]
+    rules: tuple[Constraint, ...]
+    known_issues: tuple[Constraint, ...]
+    agreements: tuple[Constraint, ...]
+    flags: tuple[Constraint, ...]
     option_table: Mapping[str, Text]
     engine_conduct: Mapping[str, Text]
 
@@ -168,7 +175,7 @@ class RulesFile:
                         yield from word_faults(word, f"{section}.{index}.{key}")
 
     @property
-    def every(self) -> tuple[Rule, ...]:
+    def every(self) -> tuple[Constraint, ...]:
         """The rules of all sections."""
         return (*self.rules, *self.known_issues, *self.agreements, *self.flags)
 
@@ -178,14 +185,14 @@ def load(engine: Engine) -> RulesFile:
     return data_file.load(DATA / engine.rules, RulesFile)
 
 
-def flag_rule(name: str, engine: Engine) -> Rule:
+def flag_rule(name: str, engine: Engine) -> Constraint:
     """The one rule of flags that has this id."""
     (rule,) = (rule for rule in load(engine).flags if rule.id == name)
     return rule
 
 
 @lru_cache(maxsize=16)
-def of_release(release: Release) -> tuple[Rule, ...]:
+def of_release(release: Release) -> tuple[Constraint, ...]:
     """The rules for a release; rules of another release apply if it has their options.
 
     A rule from another release says so.
@@ -225,13 +232,13 @@ class _Judging(NamedTuple):
     """A rule, the options that it needs, and its tests of facts, under the text of these in what a
     context knows."""
 
-    rule: Rule
+    rule: Constraint
     needs: frozenset[str]
     facts: Mapping[str, Any]
     text: str
 
     @classmethod
-    def of(cls, rule: Rule) -> Self:
+    def of(cls, rule: Constraint) -> Self:
         facts = rule.facts()
         return cls(rule, rule.needs(), facts, repr(facts))
 
@@ -284,7 +291,7 @@ def violations(
             yield replace(problem, severity="error") if strict and rule.ignored else problem
 
 
-def _has(release: Release, issue: Rule) -> bool:
+def _has(release: Release, issue: Constraint) -> bool:
     """Whether a version has a known issue; what follows one, like .post1, is not known to."""
     here, fixed = order(release.judged_name), order(issue.before)
     is_older = here is not None and fixed is not None and here < fixed

@@ -12,6 +12,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, closest, nearest, of_same_words
 from ..facts import counterparts, engines
 from ..facts.release import Flag, Release, of_engine
+from ..general_rules import VALUE_RANGE
 from . import remedies
 from .constraints import flag_rule
 from .context import RuleContext
@@ -78,7 +79,7 @@ def flag_faults(
         number = int(value) if whole else float(str(value))
         set_option(options, path, number)
         for row in validate(release, options):
-            if row.rule == "value-range":
+            if row.rule == VALUE_RANGE:
                 remedy = f"{path} {row.fix}"
                 yield _problem("flag-value", spelling, release, value, remedy=remedy)
 

@@ -11,8 +11,9 @@ from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..facts import engines, images, servers
 from ..facts.release.version import order
+from ..general_rules import IMAGE_OF_ANOTHER_RELEASE
 
-RULE = "image-of-another-release"
+RULE = IMAGE_OF_ANOTHER_RELEASE
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from typing import Any
 
 from ..diagnostics import Diagnostic
 from ..facts.release import Field, Release, discriminator
+from ..general_rules import UNKNOWN_VALUE, VALUE_RANGE, VALUE_TYPE
 from . import quantities
 
-WRONG_VALUES = frozenset({"value-type", "unknown-value", "value-range"})
+WRONG_VALUES = frozenset({VALUE_TYPE, UNKNOWN_VALUE, VALUE_RANGE})
 MAX_DIGITS = 4300  # Python reads no longer number from text
 
 _EXPECTED = {
@@ -87,7 +88,7 @@ def wrong_type(path: str, value: Any, field: Field, what: str = "is") -> Diagnos
         remedy = f"{remedy}: nothing fills in {value} here, so write the value itself"
     elif shape := _of_shape(value, kinds or [field["type"]]):
         remedy = f"{remedy}: {shape}"
-    return Diagnostic(path, f"{what} {shown(value)}", remedy, rule="value-type")
+    return Diagnostic(path, f"{what} {shown(value)}", remedy, rule=VALUE_TYPE)
 
 
 _FILLED_IN = re.compile(r"\$(?:\w+|\{\w+(?::-\w*)?\})")
@@ -126,13 +127,13 @@ def bounds(field: Field, value: Any, path: str) -> Iterator[Diagnostic]:
                 remedy = f"must be {sign} {limit}"
                 if bound == "le" and limit == 1 and 10 <= number <= 100:
                     remedy = f"{remedy}: {number / 100:g} for {value} %"
-                yield Diagnostic(path, f"{value} is out of range", remedy, rule="value-range")
+                yield Diagnostic(path, f"{value} is out of range", remedy, rule=VALUE_RANGE)
                 return
         if isinstance(number, float) and not math.isfinite(number):
             what, remedy = f"{value} is not a finite number", "give a number"
-            yield Diagnostic(path, what, remedy, rule="value-range", severity="warning")
+            yield Diagnostic(path, what, remedy, rule=VALUE_RANGE, severity="warning")
     elif isinstance(value, str) and len(value) < field.get("min_length", 0):
-        yield Diagnostic(path, "is empty", "give a value", rule="value-range")
+        yield Diagnostic(path, "is empty", "give a value", rule=VALUE_RANGE)
 
 
 _BOUNDS: tuple[tuple[str, Callable[[float, float], bool], str], ...] = (

@@ -12,6 +12,7 @@ from ..facts import counterparts, data_file, engines, plain_data
 from ..facts import release as releases
 from ..facts.release import Field, Release
 from ..facts.release.version import oldest_first
+from ..general_rules import UNKNOWN_KEY, UNKNOWN_VALUE
 from .options import ANY_KEY, OptionPath, by_name, kind_fields, shown, spelled
 
 FORMER = DATA / "formats" / "former_options.yaml"
@@ -55,7 +56,7 @@ def unknown_value(release: Release, field: Field, value: Any, place: OptionPath)
         place.path,
         f"{shown(value)} is not allowed in release {release.name}",
         remedy,
-        rule="unknown-value",
+        rule=UNKNOWN_VALUE,
     )
 
 
@@ -122,7 +123,7 @@ def unknown_key(
         inner.path,
         what,
         remedy or nearest(key, fields),
-        rule="unknown-key",
+        rule=UNKNOWN_KEY,
         severity="warning" if unsure else "error",
     )
 

@@ -14,6 +14,15 @@ from typing import Any
 from ..diagnostics import Diagnostic, closest
 from ..documents import Variable
 from ..facts.release import Field, Release, discriminator
+from ..general_rules import (
+    DEPRECATED,
+    MISSING_KEY,
+    UNCERTAIN_KEY,
+    UNKNOWN_KEY,
+    UNKNOWN_VALUE,
+    VALUE_RANGE,
+    VALUE_TYPE,
+)
 from .options import SHAPES, OptionPath, bounds, by_name, kind_fields, named, spelled, wrong_type
 from .remedies import unknown_key, unknown_value
 
@@ -43,7 +52,7 @@ def _record(
     for name, field in () if record.get("partial") else record["fields"].items():
         if field.get("required") and not {name, *field.get("alias", ())} & set(value):
             remedy = f"add {place.path}.{name}"
-            yield Diagnostic(place.path, f"{name} is required here", remedy, rule="missing-key")
+            yield Diagnostic(place.path, f"{name} is required here", remedy, rule=MISSING_KEY)
 
 
 def _option(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
@@ -55,7 +64,7 @@ def _option(release: Release, field: Field, value: Any, place: OptionPath) -> It
     if doubt in ("existence", "kind"):
         what = f"it is not certain that release {release.name} knows this option"
         remedy = f"its table says {field['confidence']}; try it, or leave it out"
-        yield Diagnostic(place.path, what, remedy, rule="uncertain-key", severity="warning")
+        yield Diagnostic(place.path, what, remedy, rule=UNCERTAIN_KEY, severity="warning")
     default = field.get("effective_default", field.get("default"))
     if field.get("status") in ("deprecated", "removed") and value != default:
         yield _deprecated(field, place, release.name)
@@ -79,7 +88,7 @@ def _value(release: Release, field: Field, value: Any, place: OptionPath) -> Ite
     elif kind == "list":
         if len(value) < field.get("min_length", 0):
             remedy = "list at least one value"
-            yield Diagnostic(place.path, "is empty", remedy, rule="value-range")
+            yield Diagnostic(place.path, "is empty", remedy, rule=VALUE_RANGE)
         for index, item in enumerate(value):
             yield from _value(release, field["items"], item, place.item(index))
     elif kind == "mapping":
@@ -105,7 +114,7 @@ def _either(release: Release, field: Field, value: Any, place: OptionPath) -> It
     if not all(tried):
         yield from bounds(field, value, place.path)
         return
-    shape = ("value-type", place.path)
+    shape = (VALUE_TYPE, place.path)
     meant = [rows for rows in tried if (rows[0].rule, rows[0].where) != shape]
     if meant:
         yield from meant[0]
@@ -142,11 +151,11 @@ def _union(
     key = _chooser_key(release, union, value)
     if key is None:
         remedy = f"one of {', '.join(union['types'])}"
-        yield Diagnostic(place.path, f"{name} is required here", remedy, rule="missing-key")
+        yield Diagnostic(place.path, f"{name} is required here", remedy, rule=MISSING_KEY)
     elif key != name:
         remedy = f"did you mean {name}?"
         what = f"unknown option in {place.path}"
-        yield Diagnostic(place.key(key).path, what, remedy, rule="unknown-key")
+        yield Diagnostic(place.key(key).path, what, remedy, rule=UNKNOWN_KEY)
     given = union.get("default") if key is None else rest.pop(key, union.get("default"))
     kind = spelled(chooser, given)
     if kind is None:
@@ -161,7 +170,7 @@ def _union(
     if record.get("only_in_python"):
         what = f"{kind} can be given from Python only"
         where = place.key(name).path
-        yield Diagnostic(where, what, "choose another", rule="unknown-value")
+        yield Diagnostic(where, what, "choose another", rule=UNKNOWN_VALUE)
     yield from _record(release, record, rest, place, f"{name} {kind}")
 
 
@@ -195,4 +204,4 @@ def _deprecated(field: Field, place: OptionPath, release: str) -> Diagnostic:
         remedy = (
             f"leave it out; its effect: {field['effect']}" if "effect" in field else "leave it out"
         )
-    return Diagnostic(place.path, what, remedy, rule="deprecated", severity="warning")
+    return Diagnostic(place.path, what, remedy, rule=DEPRECATED, severity="warning")

@@ -24,7 +24,7 @@ from builder.facts.checkpoint import gather
 from builder.facts.quantization import Quantization
 from builder.facts.release import Release, support
 from builder.rules import constraints
-from builder.rules.constraints import Rule, disagreements, violations
+from builder.rules.constraints import Constraint, disagreements, violations
 from builder.rules.context import RuleContext
 from builder.rules.flags import flag_traps, with_flags
 from builder.rules.rule_inputs import MISSING, RuleInputs, words
@@ -105,7 +105,7 @@ def test_a_kept_rule_is_not_reported(case: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("engine", "rule"), RULES_OF_ENGINES, ids=str)
-def test_every_row_of_the_rules_has_a_case_that_breaks_it(engine: str, rule: Rule) -> None:
+def test_every_row_of_the_rules_has_a_case_that_breaks_it(engine: str, rule: Constraint) -> None:
     every = [
         RuleInputs(case["breaks"], one)
         for case in CASES

@@ -13,12 +13,13 @@ from itertools import chain
 
 from ...diagnostics import Diagnostic, either
 from ...documents import DATA
+from ...general_rules import UNPUBLISHED_RELEASE
 from .. import data_file
 from ..engines import Engine
 from ..schema import Day, Text
 from .version import NO_VERSION, canonical, is_stable, is_version, oldest_first, order
 
-RULE = "unpublished-release"
+RULE = UNPUBLISHED_RELEASE
 WHERE = "engine.release"
 
 # What a number in a deployment file can be: 1.2, not 1e300.

@@ -16,6 +16,8 @@ from typing import Any, Literal
 from ...diagnostics import Diagnostic, Location, located
 from ...documents import Variable
 from ...facts.release import Release
+from ...general_rules import DUPLICATE_KEY, Rule
+from .. import rules
 from ..script import Word
 from ..variables import SHELL
 from .flag_names import Argument, find, spelled
@@ -27,15 +29,6 @@ _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _NOTHING = ("", "None")  # on the command line of an option that may be unset
 _LEVEL = "optimization_level"
-
-Rule = Literal[
-    "unknown-flag",
-    "flag-without-value",
-    "flag-value",
-    "stray-word",
-    "flag-abbreviated",
-    "duplicate-key",
-]
 
 
 @dataclass
@@ -70,7 +63,7 @@ def read(words: Sequence[Word], release: Release, is_part: bool = False) -> Argu
         word = rest.pop(0)
         if joined := _joined(word, release):
             what, fix = "is one word with its value", f"make two words of it, or {'='.join(joined)}"
-            found.wrong(word.text, word.location, what, fix, "stray-word")
+            found.wrong(word.text, word.location, what, fix, rules.STRAY_WORD)
             rest[:0] = [replace(word, text=text) for text in joined]
         elif _is_flag(word):
             _read_flag(word, rest, release, found)
@@ -88,7 +81,7 @@ def read(words: Sequence[Word], release: Release, is_part: bool = False) -> Argu
                     "is taken for the model",
                     "drop it: the image starts the server by itself",
                 )
-            found.wrong(word.text, word.location, what, fix, "stray-word")
+            found.wrong(word.text, word.location, what, fix, rules.STRAY_WORD)
     return found
 
 
@@ -119,7 +112,7 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
     value = Word(value_text, word.location, word.certain) if equals else None
     if equals and not value_text and rest and not word.quoted and not _is_flag(rest[0]):
         what, fix = "has a space behind its =", f"write {name}={rest[0].text}"
-        found.wrong(name, word.location, what, fix, "stray-word")
+        found.wrong(name, word.location, what, fix, rules.STRAY_WORD)
         value = rest.pop(0)
     if name.startswith("-O"):
         name, value = "--optimization-level", _level(name, value, rest, word)
@@ -137,13 +130,13 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
         fix = f"write {meant.spelling}"
         if other := find(f"--enable-{top.removeprefix('--')}", release):
             fix = f"{fix}, or {other.spelling} if that is meant"
-        found.wrong(name, word.location, what, fix, "flag-abbreviated", warns=True)
+        found.wrong(name, word.location, what, fix, rules.FLAG_ABBREVIATED, warns=True)
     if dot:
         _read_key(argument, keys, value, rest, word, found)
         return
     if argument.name in found.options and argument.kind != "many":
         what = "is given twice, and only the last one counts"
-        found.wrong(name, word.location, what, "keep one", "duplicate-key", warns=True)
+        found.wrong(name, word.location, what, "keep one", DUPLICATE_KEY, warns=True)
     if argument.kind == "switch":
         _read_switch(argument, not meant.is_off, value, rest, word, found)
         return
@@ -153,7 +146,7 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
         return
     if not values:
         fix = f"write {argument.spelling} VALUE"
-        found.wrong(name, word.location, "needs a value", fix, "flag-without-value")
+        found.wrong(name, word.location, "needs a value", fix, rules.FLAG_WITHOUT_VALUE)
         return
     given = [_value(argument, each, found) for each in values]
     many = argument.kind == "many"
@@ -199,7 +192,7 @@ def _read_switch(
         off = f"--no-{argument.spelling.removeprefix('--')}"
         what = f"takes no value, and {value.text} is one"
         fix = f"write {argument.spelling} alone, or {off} to turn it off"
-        found.wrong(word.text.partition("=")[0], word.location, what, fix, "flag-value")
+        found.wrong(word.text.partition("=")[0], word.location, what, fix, rules.FLAG_VALUE)
 
 
 def _is_truth(word: Word) -> bool:
@@ -219,7 +212,7 @@ def _read_key(
     name = word.text.partition("=")[0]
     if value is None:
         found.wrong(
-            name, word.location, "needs a value", f"write {name} VALUE", "flag-without-value"
+            name, word.location, "needs a value", f"write {name} VALUE", rules.FLAG_WITHOUT_VALUE
         )
         return
     adds = keys.endswith("+")
@@ -273,7 +266,7 @@ def _value(argument: Argument, word: Word, found: Arguments) -> Any:
     if items.get("type") == "record" and not is_named and not told:
         what = f"{text} is neither NAME=PATH nor JSON"
         fix = f"write {argument.spelling} NAME=PATH"
-        found.wrong(argument.spelling, word.location, what, fix, "flag-value")
+        found.wrong(argument.spelling, word.location, what, fix, rules.FLAG_VALUE)
     return _of_text(argument, text)
 
 
@@ -306,7 +299,7 @@ def _json_value(name: str, word: Word, found: Arguments) -> Any:
         reason = str(fault).partition(":")[0].lower()
         what = f"is no JSON: {reason}"
         fix = "write it in single quotes, with its keys and texts in double ones"
-        found.wrong(name, word.location, what, fix, "flag-value")
+        found.wrong(name, word.location, what, fix, rules.FLAG_VALUE)
         return Variable(text)
 
 
@@ -329,7 +322,7 @@ def of_mapping(
         argument, is_off = meant.argument, meant.is_off
         if meant.is_begun:
             what, whole = f"is read as {meant.spelling}, which begins so", meant.spelling[2:]
-            found.wrong(name, place, what, f"write {whole}", "flag-abbreviated", warns=True)
+            found.wrong(name, place, what, f"write {whole}", rules.FLAG_ABBREVIATED, warns=True)
         given = _of_file(argument, is_off, value, Word(name, place, True), found)
         found.set(argument.name, given, name, place)
         if (
@@ -338,10 +331,12 @@ def of_mapping(
             and value is not None
         ):
             what = f"takes true or false, and {value} is neither"
-            found.wrong(name, place, what, "write true, or leave it out", "flag-value")
+            found.wrong(name, place, what, "write true, or leave it out", rules.FLAG_VALUE)
             found.options[argument.name] = not is_off
         elif argument.kind != "switch" and value is True:
-            found.wrong(name, place, "needs a value", f"write {name}: VALUE", "flag-without-value")
+            found.wrong(
+                name, place, "needs a value", f"write {name}: VALUE", rules.FLAG_WITHOUT_VALUE
+            )
             del found.options[argument.name]
     return found
 

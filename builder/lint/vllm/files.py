@@ -11,7 +11,7 @@ from typing import Any
 from ...diagnostics import Location
 from ...documents import START, Variable, Yaml, value_at
 from ...facts.release import Release
-from .. import python_api, script, written
+from .. import python_api, rules, script, written
 from ..dockerfile import has_base
 from ..launchers import recipe_roles
 from ..script import Word
@@ -206,7 +206,7 @@ def _of_command(command: Command, release: Release, extended: bool) -> Given:
     if again := command.again:
         what = "stands behind the server's own program, which the image starts by itself"
         fix = "give the model and flags alone, or another entry point"
-        read.wrong(again.text, again.location, what, fix, "stray-word")
+        read.wrong(again.text, again.location, what, fix, rules.STRAY_WORD)
     return Given(
         read,
         command.path,

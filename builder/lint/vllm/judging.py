@@ -13,12 +13,13 @@ from ...documents import Variable, Yaml, value_at
 from ...facts import release as releases
 from ...facts.release import Release
 from ...facts.release.version import order
+from ...general_rules import UNKNOWN_KEY
 from ...rules import constraints
 from ...rules.context import RuleContext
 from ...rules.options import SHAPES, WRONG_VALUES, wrong_type
 from ...rules.remedies import age, elsewhere, of_other_engine, without_counterpart
 from ...rules.validation import validate
-from .. import serving
+from .. import rules, serving
 from ..section import Section, below
 from ..serving import Named
 from ..workers import Place
@@ -96,7 +97,7 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
     if arguments.is_open:
         return
     wrong = {row.where for row in found if row.rule in WRONG_VALUES}
-    unknown = [row.where for row in found if row.rule == "unknown-key"]
+    unknown = [row.where for row in found if row.rule == UNKNOWN_KEY]
     meant_by_others = _meant_options(arguments, release)
     is_whole = given.is_engine_file or (given.as_flags and "config" not in every)
     for row in constraints.violations(every, rule_context):
@@ -164,7 +165,7 @@ def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
         unsure = given.is_extended or (_is_newer(release) and not remedy)
         if unsure and not given.is_extended:
             what += ", and what came later is not known"
-        rule = "unknown-flag" if given.as_flags else "unknown-key"
+        rule = rules.UNKNOWN_FLAG if given.as_flags else UNKNOWN_KEY
         listing = remedy or nearest(_option(name), {row.name for row in known(release).values()})
         fix = _flags_of(listing, release) if given.as_flags else _keys_of(listing, name)
         yield located(place, name, what, fix, rule, "warning" if unsure else "error")
@@ -288,7 +289,7 @@ def _as_written(row: Diagnostic, given: Given, release: Release) -> Diagnostic:
     top, dot, rest = row.path.partition(".")
     written = given.arguments.written.get(top, top)
     fix = row.fix
-    if row.rule == "unknown-key" and dot:  # a key of an option, whose fix names keys as well
+    if row.rule == UNKNOWN_KEY and dot:  # a key of an option, whose fix names keys as well
         fix = formats().former.get(row.path, fix)
     elif given.as_flags:
         fix = _flags_of(fix, release)

@@ -10,8 +10,9 @@ from ...diagnostics import Diagnostic, Location, located
 from ...documents import Variable, Yaml
 from ...facts import engines, release
 from ...facts.release import Release
+from ...general_rules import DUPLICATE_KEY, UNKNOWN_KEY, VALUE_TYPE
 from ...rules.context import RuleContext
-from .. import embedded, kinds, launching, python_api
+from .. import embedded, kinds, launching, python_api, rules
 from ..coverage import Judged, Verdict
 from ..script import Word, mentions_server, read
 from ..script_judging import SCRIPT
@@ -92,7 +93,7 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
         return Verdict(None, [])
     given = [row for row, _ in rows]
     lifted = {rule for rule, variable in formats().lifted.items() if variable in source.text}
-    lifted |= {"duplicate-key"} if source.is_template else set()  # branches, of which one counts
+    lifted |= {DUPLICATE_KEY} if source.is_template else set()  # branches, of which one counts
     every = (row for each in given for row in diagnostics(each, rule_context))
     found = [row for row in every if row.rule not in lifted]
     found += variables.diagnostics(source.text, table)
@@ -119,9 +120,9 @@ def is_former(row: Diagnostic) -> bool:
     may be of a form that they took."""
     keys = [key.lstrip("-").replace("-", "_") for key in row.path.split(".")]
     ends = {".".join(keys[depth:]) for depth in range(len(keys))}
-    if row.rule in ("flag-value", "value-type"):
+    if row.rule in (rules.FLAG_VALUE, VALUE_TYPE):
         return not ends.isdisjoint(formats().former_values)
-    is_unknown = row.rule in ("unknown-key", "unknown-flag")
+    is_unknown = row.rule in (UNKNOWN_KEY, rules.UNKNOWN_FLAG)
     return is_unknown and not ends.isdisjoint(formats().former)
 
 

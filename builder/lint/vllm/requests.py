@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...diagnostics import Diagnostic, located, nearest
 from ...facts.release import Release
+from ...general_rules import UNKNOWN_KEY
 from .. import python_api
 from .formats import formats
 
@@ -22,4 +23,4 @@ def diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
                 continue  # what begins so is the engine's own, which no list here has
             what = f"is no argument of {known.request_class}"
             fix = known.request_words.get(name) or nearest(name, known.request_names)
-            yield located(section.document.locate(name), name, what, fix, "unknown-key")
+            yield located(section.document.locate(name), name, what, fix, UNKNOWN_KEY)

@@ -10,6 +10,7 @@ from ...diagnostics import Diagnostic, Location, closest, located
 from ...facts import release as releases
 from ...facts.release import Release
 from ...rules.remedies import age
+from .. import rules
 from .formats import formats
 
 # Where a line sets one: `NAME=`, `NAME:`, `name: NAME` of a container, `ENV NAME value`.
@@ -34,7 +35,7 @@ def diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
             if remedy := _remedy(name, release):
                 place = Location(number, start + 1)
                 what = f"{release.engine.title} {release.name} reads no such variable"
-                yield located(place, name, what, remedy, "unknown-variable", "warning")
+                yield located(place, name, what, remedy, rules.UNKNOWN_VARIABLE, "warning")
 
 
 @lru_cache(maxsize=1000)

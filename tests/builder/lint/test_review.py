@@ -5,15 +5,20 @@ from __future__ import annotations
 import ast
 import importlib.resources
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder.facts import engines
-from builder.lint import report as review
-from builder.lint.job_script import table
+from builder.lint.job_script import job_rules, table
+from builder.lint.report import FINGERPRINT
+from builder.lint.rules import RULES
+from builder.lint.rules.table import every
 from builder.rules import constraints
+from maintenance import rules_table
 from tests.conftest import ROOT, Run
 
 WRONG = """\
@@ -85,7 +90,7 @@ def test_a_fault_of_a_whole_file_has_no_line(builder: Run, tmp_path: Path, schem
 
 def prints(document: Any) -> list[str]:
     rows = document["runs"][0]["results"]
-    return [row["partialFingerprints"][review.FINGERPRINT] for row in rows]
+    return [row["partialFingerprints"][FINGERPRINT] for row in rows]
 
 
 def test_findings_are_known_again_when_lines_move(builder: Run, tmp_path: Path) -> None:
@@ -113,17 +118,47 @@ def test_a_report_that_cannot_be_written_is_an_error(builder: Run, tmp_path: Pat
     assert done.returncode == 2 and "absent/out.sarif: cannot be written" in done.stderr
 
 
-def rule_words(path: Path) -> set[str]:
-    """Every text in a module that may be the id of a rule."""
-    tree = ast.walk(ast.parse(path.read_text()))
-    return {str(node.value) for node in tree if isinstance(node, ast.Constant)}
+HOMES = ("general_rules.py", "lint/rules/__init__.py")
 
 
-def test_every_rule_has_words_and_no_words_are_for_nothing() -> None:
-    written = set().union(*map(rule_words, (ROOT / "builder").rglob("*.py")))
-    own = set(review._words())
-    assert own <= written
-    for rule in (*own, *table()["rules"]):
-        assert all(review.describe(rule))
-    for row in constraints.load(engines.default()).every:
-        assert all(review.describe(row.id))
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The texts of a module that may be ids of rules: words with a dash between them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and re.fullmatch(r"[a-z]+(-[a-z]+)+", str(node.value)):
+            yield node.lineno, str(node.value)
+
+
+def test_no_module_writes_the_id_of_a_rule_as_text() -> None:
+    """Diagnostics take objects of the registry: the type checker refuses any other text, and what
+    compares with a rule names the object too."""
+    homes = {ROOT / "builder" / name for name in HOMES}
+    written = [
+        f"{path}:{line}: {text}"
+        for path in sorted((ROOT / "builder").rglob("*.py"))
+        if path not in homes and "lint" in path.parts
+        for line, text in texts(path)
+        if text in RULES
+    ]
+    assert written == []
+
+
+def test_the_rules_of_job_scripts_are_those_that_code_and_forms_name() -> None:
+    modules = (ROOT / "builder/lint").rglob("*.py")
+    named = {text for path in modules for _, text in texts(path) if text.startswith("job-")}
+    named |= {row["rule"] for row in table()["forms"]}
+    assert set(job_rules()) <= named
+    assert {text for text in named if text not in job_rules()} <= {"job-name"}  # an option
+
+
+def test_every_rule_has_an_object_with_words() -> None:
+    ids = {row.id for name in engines.names() for row in constraints.load(engines.load(name)).every}
+    assert {*RULES, *job_rules(), *ids} == set(every())
+    for id, rule in every().items():
+        assert rule.id == id and rule.title.endswith(".") and rule.docs, id
+        assert rule.severity in ("error", "warning")
+
+
+def test_the_page_has_the_table_of_rules() -> None:
+    """`python -m maintenance.rules_table` writes it."""
+    page = rules_table.PAGE.read_text(encoding="utf-8")
+    assert rules_table.with_table(page) == page

@@ -4,6 +4,7 @@ at its line, with the remedy."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from builder import lint, pipeline
 from builder.diagnostics import Diagnostic
+from builder.lint.report import code_quality, sarif
 
 DOCUMENT: Mapping[str, Any] = yaml.safe_load(
     Path(__file__).with_name("semantic_faults.yaml").read_text(encoding="utf-8")
@@ -31,8 +33,8 @@ def _text(row: Mapping[str, Any]) -> str:
     return text
 
 
-def _findings(text: str, row: Mapping[str, Any], folder: Path) -> list[Diagnostic]:
-    """What check has against a text, with the model, GPU and release of the row or its base."""
+def _report(text: str, row: Mapping[str, Any], folder: Path) -> lint.Report:
+    """What check says of a text, with the model, GPU and release of the row or its base."""
     base = BASES[row["base"]]
     path = folder / base["file"]
     path.write_text(text, encoding="utf-8")
@@ -40,7 +42,11 @@ def _findings(text: str, row: Mapping[str, Any], folder: Path) -> list[Diagnosti
     options = lint.CheckOptions(
         (known["release"],) if known["release"] else (), None, known["gpu"], known["model"]
     )
-    return lint.check([path], options, pipeline.deployment_diagnostics).findings
+    return lint.check([path], options, pipeline.deployment_diagnostics)
+
+
+def _findings(text: str, row: Mapping[str, Any], folder: Path) -> list[Diagnostic]:
+    return _report(text, row, folder).findings
 
 
 def fault_findings(row: Mapping[str, Any], folder: Path) -> list[Diagnostic]:
@@ -48,6 +54,7 @@ def fault_findings(row: Mapping[str, Any], folder: Path) -> list[Diagnostic]:
     return _findings(_text(row), row, folder)
 
 
+@cache
 def base_findings(name: str, folder: Path) -> list[Diagnostic]:
     return _findings(BASES[name]["text"], {"base": name}, folder)
 
@@ -56,12 +63,12 @@ def _said(row: Diagnostic) -> tuple[str, str, str]:
     return row.rule, row.path, row.message
 
 
-def _is_found(row: Mapping[str, Any], folder: Path) -> bool:
+def _is_found(row: Mapping[str, Any], report: lint.Report, folder: Path) -> bool:
     """Whether a finding that the base has not stands at the right line and names the remedy."""
     lines = _text(row).splitlines()
     before = {_said(found) for found in base_findings(row["base"], folder)}
     places = row.get("at") or [row["new"].strip().splitlines()[0]]
-    for found in fault_findings(row, folder):
+    for found in report.findings:
         line = lines[found.location.line - 1] if found.location.line else ""
         said = f"{found.message}; {found.fix}"
         if (
@@ -73,8 +80,26 @@ def _is_found(row: Mapping[str, Any], folder: Path) -> bool:
     return False
 
 
+def _assert_reviewed(report: lint.Report, folder: Path) -> None:
+    """SARIF has each finding with the words of its rule, code quality has each finding."""
+    rules = [row.rule for row in report.findings]
+    (run,) = sarif(report, folder)["runs"]
+    words = run["tool"]["driver"]["rules"]
+    assert [result["ruleId"] for result in run["results"]] == rules
+    for result in run["results"]:
+        known = words[result["ruleIndex"]]
+        assert known["id"] == result["ruleId"]
+        assert known["shortDescription"]["text"] and known["help"]["markdown"]
+    assert [row["check_name"] for row in code_quality(report, folder)] == rules
+
+
 def test_faults_are_found_with_line_and_remedy(tmp_path: Path) -> None:
-    missed = [row["is"] for row in FAULTS if not _is_found(row, tmp_path)]
+    missed = []
+    for row in FAULTS:
+        report = _report(_text(row), row, tmp_path)
+        if not _is_found(row, report, tmp_path):
+            missed.append(row["is"])
+        _assert_reviewed(report, tmp_path)
     print(f"{len(FAULTS) - len(missed)} of {len(FAULTS)} found; missed: {missed}")
     assert missed == []
 

@@ -1,0 +1,37 @@
+"""All rules with those that data hold, for reports and the table in docs/linting.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from ...facts import engines
+from ...general_rules import Rule
+from ...rules import constraints
+from ...rules.constraints import Constraint
+from .. import job_script
+from . import RULES
+
+
+@cache
+def every() -> Mapping[str, Rule]:
+    """Everything that check can report, by id."""
+    found = {**RULES, **job_script.job_rules()}
+    rows: dict[str, list[Constraint]] = {}
+    for name in engines.names():
+        for row in constraints.load(engines.load(name)).every:
+            rows.setdefault(row.id, []).append(row)
+    for id, each in rows.items():
+        rule = found.get(id, each[0].rule)
+        own = (rule.docs,) if id in found else ()
+        docs = "\n".join(dict.fromkeys((*own, *(row.rule.docs for row in each))))
+        found[id] = Rule(id, rule.title, rule.severity, docs)
+    return found
+
+
+def markdown() -> Iterator[str]:
+    """The table of the rules that are not about single options, line by line."""
+    yield "| rule | usually | what is wrong |"
+    yield "|---|---|---|"
+    for id, rule in sorted({**RULES, **job_script.job_rules()}.items()):
+        yield f"| `{id}` | {rule.severity} | {rule.title} |"
