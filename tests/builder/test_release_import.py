@@ -623,8 +623,10 @@ def test_rules_of_the_other_release_hold_as_far_as_the_engine_has_their_options(
         "max_num_tokens": 8,
         "speculative_config": {"decoding_type": "MTP", "max_draft_len": 3},
     }
-    here = {row.rule: row.message for row in violations(given, RuleContext(found))}
-    there = {row.rule: row.message for row in violations(given, RuleContext(release.load("1.2.1")))}
+    here = {row.rule.id: row.message for row in violations(given, RuleContext(found))}
+    there = {
+        row.rule.id: row.message for row in violations(given, RuleContext(release.load("1.2.1")))
+    }
     assert "mtp-len-old" in there and "mtp-len-old" not in here
     assert here["batch-gt-tokens"] == f"{there['batch-gt-tokens']} (a rule of 1.2.1, taken over)"
     assert "size-above-zero" in {rule.id for rule in of_release(found)}

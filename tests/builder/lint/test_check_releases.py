@@ -137,7 +137,7 @@ def test_a_warning_of_the_assumed_release_alone_says_so_where_a_later_one_is_mea
     tmp_path: Path,
 ) -> None:
     text = f"max_batch_size: 8\n{DRAFTS}kv_cache_config: {{use_kv_cache_manager_v2: true}}\n"
-    rows = {row.rule: row for row in check(tmp_path, text, "f.yaml").findings}
+    rows = {row.rule.id: row for row in check(tmp_path, text, "f.yaml").findings}
     assert rows["mtp-len-old"].message.endswith("(release 1.2.1 is assumed)")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.lint.serving import ON_GPU
+from builder.lint.rules import MODEL_ON_GPU
 from tests.builder.lint.test_check_files import DISAGGREGATED, checked, edited, findings
 from tests.conftest import Run
 
@@ -486,7 +486,9 @@ def test_one_of_several_gpus_lacks_what_the_weights_are_computed_with(
     """Weights of four bits that are computed with in BF16 run on every GPU."""
     known = SEVERAL_GPUS.format(model="nvidia/Llama-3.3-70B-Instruct-FP4")
     rows = findings(builder, tmp_path, known)
-    assert [row["path"] for row in rows if row["rule"] == ON_GPU] == ["metadata.supported_gpus.0"]
+    assert [row["path"] for row in rows if row["rule"] == MODEL_ON_GPU] == [
+        "metadata.supported_gpus.0"
+    ]
     stored = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
     llama = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336}
     heads = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
