@@ -134,7 +134,7 @@ def _no_file(path: Path, is_link: bool) -> Iterator[SourceFile]:
     if path.suffix in SUFFIXES or is_dockerfile(path.name) or is_recipe(path.name):
         what = "is a link that leads to no file" if is_link else "is no plain file"
         row = located(
-            NOWHERE, "", f"{what}: not checked", "put a file there", "unreadable", "warning"
+            NOWHERE, "", f"{what}: not checked", "put a file there", rules.UNREADABLE, "warning"
         )
         yield SourceFile(path, diagnostic=row)
 

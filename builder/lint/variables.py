@@ -10,6 +10,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, Location
 from ..documents import START, Variable, Yaml, scan_yaml
+from ..general_rules import DUPLICATE_KEY
 
 # $NAME, ${NAME...}, $(command), $((sum)) and `command`, as far as no backslash stands before.
 SHELL = re.compile(
@@ -79,7 +80,7 @@ class MaskedText:
 
     def _is_in_other_branch(self, found: Diagnostic, start: Location) -> bool:
         """Whether a key is given again behind the end of a branch of the template."""
-        if found.rule != "duplicate-key":
+        if found.rule != DUPLICATE_KEY:
             return False
         lines = self.text.split("\n")[: found.location.line - start.line]
         return any(
