@@ -101,7 +101,7 @@ def test_one_document_is_expected_of_a_file() -> None:
     [
         ("a:\n\tb: 1\n", (2, 1), "is not YAML: found a tab character"),
         ("a: *b\n", (1, 4), "names the alias b, which nothing above defines"),
-        ("a: &a [*a]\n", (1, 8), "names the alias a"),
+        ("a: &a [*a]\n", (1, 8), "would hold itself"),
         ("? [a]\n: b\n", (1, 3), "is not YAML: found unhashable key"),
         ("a: 1\nb: x\0\n", (2, 5), "is not YAML: control characters are not allowed"),
         ("a: !!binary aGk=\n", (1, 4), "holds a value that no option can have"),
@@ -145,8 +145,9 @@ def test_a_remedy_is_given_where_the_fault_is_certain(text: str, remedy: str) ->
     "text",
     [
         "- a\n" * 2_000_000,
-        "a: &a [x, x]\n" + "\n".join(f"a{i}: &a [*a, *a]" for i in range(40)),
-        "<<: &a {k: 1}\n" + "\n".join(f"k{i}: &a\n  <<: [*a, *a]" for i in range(40)),
+        "a: &a0 [x, x]\n" + "\n".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)),
+        "<<: &a0 {k: 1}\n"
+        + "\n".join(f"k{i}: &a{i}\n  <<: [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)),
     ],
     ids=["a long list", "a bomb of aliases", "a bomb of merges"],
 )
