@@ -121,7 +121,10 @@ _ANY_NAME = re.compile(r"(?:tensorrt|trt)[-_]?llm", re.IGNORECASE)
 _NUMBERS = r"\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*(?![\d.])"
 _REFERENCE = re.compile(r"(?:^|(?<=[\s=\"',(]))[\w./#@+${}:-]*[\w}]")
 # What stands before an image in a file or a command that says so.
-_SAID = re.compile(r"(?:image|container|\bFROM)[\w-]*[\"']?[\s:=]+[\"']?\Z", re.IGNORECASE)
+_SAID = re.compile(
+    r"(?:(?:^|[\s,{\"'-])(?i:[\w-]*image|container[\w-]*)[\"']?\s*[:=]\s*[\"']?"
+    r"|--[\w-]*image\s+|^\s*FROM\s+(?:--\S+\s+)?)\Z"
+)
 _BUILD = re.compile(r"(?:latest|nightly|main|master|dev|edge|stable)(?![a-z])", re.IGNORECASE)
 _IS_MOVING = re.compile(r"latest(?![a-z])|\$")  # the newest release, or what a variable says
 
@@ -175,7 +178,8 @@ def references(line: str, name: re.Pattern[str]) -> Iterator[Reference]:
         if re.search(r"\.(?:ya?ml|json|py|sh|sqsh|toml|txt|md)$", own) or tag.isdigit():
             continue
         row = Reference(found.start(), text, *_host(above), own, tag)
-        if is_said or digest or row.version(name) or _BUILD.match(tag):
+        is_named = bool(above or tag) and is_said
+        if is_named or digest or row.version(name) or _BUILD.match(tag):
             yield row
 
 

@@ -65,8 +65,8 @@ def by_others(
             return True
         if row.severity != "error" or row.rule not in _table_rules(assumed.engine):
             return False
-        if row.rule == VALUE_RANGE:  # an older table has no bounds, and the engine no use for it
-            return False
+        if row.rule in (VALUE_RANGE, rules.FLAG_VALUE):  # bounds that an older table does not know
+            return is_former(row)
         return is_former(row) or any(each.takes(row) for each in refusals)
 
     doubtful = [

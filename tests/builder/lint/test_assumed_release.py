@@ -56,6 +56,8 @@ def test_what_a_former_release_takes_is_an_error_only_for_a_release_that_is_name
         ("a.sh", VLLM.format("--max-modl-len 8")),
         ("a.sh", VLLM.format("--max-model-len many")),
         ("a.sh", VLLM.format("--enforce-eager=false")),
+        ("a.yaml", TRT.format("kv_cache_config: {free_gpu_memory_fraction: 80}")),
+        ("a.sh", "trtllm-serve some/model --kv_cache_free_gpu_memory_fraction 8.5\n"),
     ],
 )
 def test_what_no_release_takes_is_an_error_for_an_assumed_one_too(
@@ -87,6 +89,10 @@ NO_IMAGES = (
     "- ~/.cache/vllm:/root/.cache/vllm:ro",
     "repository: https://example.com/charts/vllm",
     "model: acme/vllm-tuned",
+    "container: vllm",
+    "docker run --rm $IMAGE vllm serve some/model",
+    "from vllm import LLM",
+    "image_name = vllm_image",
 )
 
 
@@ -100,6 +106,7 @@ def test_the_tag_of_any_image_with_the_engine_in_its_name_names_the_release(line
 @pytest.mark.parametrize("line", NO_IMAGES)
 def test_a_line_without_an_image_names_none(line: str) -> None:
     assert not Stated(line, (), naming()).statements
+    assert not Stated(line.replace("vllm", "tensorrt_llm"), ()).statements
 
 
 @pytest.mark.parametrize(
