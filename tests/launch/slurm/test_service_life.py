@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.launch.slurm.conftest import PREFLIGHT, MakeBundle, Slurm
 
@@ -67,6 +70,35 @@ def test_a_service_that_has_a_job_gets_no_second_one(slurm: Slurm, make_bundle: 
     slurm("submit", bundle.folder)
     refused = slurm("submit", bundle.folder, code=2)
     assert "service svc: has job" in refused.stderr and "replace it" in refused.stderr
+
+
+# A site's program in the place of Slurm's own, which shows steps and no jobs.
+SQUEUE = """\
+#!/bin/sh
+case "$*" in *--steps*) exec {squeue} "$@" ;; esac
+{answer}
+"""
+
+
+@pytest.mark.parametrize("answer", ["exit 0", "echo 'JOBID|NAME'", "echo 'error: timed out' >&2"])
+def test_a_service_is_operated_where_slurm_shows_no_jobs(
+    slurm: Slurm, make_bundle: MakeBundle, tmp_path: Path, answer: str
+) -> None:
+    """By the records of its jobs."""
+    path = slurm.cluster.environment["PATH"]
+    squeue = shutil.which("squeue", path=path)
+    (tmp_path / "squeue").write_text(SQUEUE.format(squeue=squeue, answer=answer))
+    (tmp_path / "squeue").chmod(0o755)
+    slurm.variables["PATH"] = f"{tmp_path}:{path}"
+    bundle = make_bundle("bundle")
+    assert slurm("submit", bundle.folder, "--wait").stdout.startswith("http: http://")
+    (row,) = slurm.status()
+    assert (row["state"], row["slurm"]) == ("serving", "unknown, squeue does not list it")
+    assert "has job" in slurm("submit", bundle.folder, code=2).stderr
+    assert "published" in slurm("logs", "svc").stdout
+    assert slurm("stop", "svc").stdout == f"job {row['job_id']}: stopped\n"
+    (row,) = slurm.status()
+    assert (row["state"], row["outcome"], row["url"]) == ("ended", "stopped", None)
 
 
 def test_a_stopped_service_starts_again(slurm: Slurm, make_bundle: MakeBundle) -> None:
