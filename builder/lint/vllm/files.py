@@ -155,7 +155,7 @@ def hits(data: Any, release: Release) -> int:
 
 def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool:
     """Whether a mapping is a configuration file of the server: most keys are its flags, and one of
-    them is nobody else's or has dashes. Of one that `is_told` to be the engine's, most keys are
+    them is nobody else's. Of one that has dashes or `is_told` to be the engine's, most keys are
     whole flags with a value that they may have."""
     if not isinstance(data, Mapping) or not data:
         return False
@@ -164,8 +164,9 @@ def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool
     dashed = any("-" in str(key) for key in data)
     if not (own or is_told) and any(judging.is_of_another(str(key), release) for key in data):
         return False
-    found = hits(data, release) if own or dashed else is_told and _whole_hits(data, release)
-    return found * 2 >= len(data)
+    if own:
+        return hits(data, release) * 2 >= len(data)
+    return (dashed or is_told) and _whole_hits(data, release) * 2 >= len(data)
 
 
 def _whole_hits(data: Mapping[str, Any], release: Release) -> int:

@@ -76,6 +76,10 @@ OTHERS = {
         "sglang.yaml",
         "tp: 8\ntrust-remote-code: true\ndp-size: 4\nport: 8000\n",
     ),
+    "keys that begin like the engine's": (
+        "coverage.yaml",
+        "profile: cover.out\nlocal-prefix: example.com/x\nexclude: {paths: [x]}\n",
+    ),
     "flags of a command": (
         "bench.yaml",
         "tp_size: 4\npp_size: 1\nbackend: pytorch\nkv_cache_free_gpu_mem_fraction: 0.9\n",
