@@ -1,7 +1,7 @@
-"""The bundle: a rendered folder with its manifest, written as a whole and verified file by file.
+"""The bundle: a rendered folder with its manifest. Writes it as a whole, reads it file by file.
 
-`SHA256SUMS` lists every file but itself and its signature. Evidence comes later: it is in the list
-and not in the manifest, whose digest names the bundle.
+`SHA256SUMS` lists every file except itself and its signature. Evidence is attached later: it is in
+`SHA256SUMS` but not in the manifest, whose digest identifies the bundle.
 """
 
 from __future__ import annotations
@@ -12,19 +12,146 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EBUSY
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from . import contents, launch_file
-from .contents import EVIDENCE, MANIFEST, SIGNATURE, SUMS, Contents, File
 from .diagnostics import Diagnostic, one_line
 from .errors import BadInput, DamagedBundle
 from .files import parse_json, without_links
+
+MANIFEST = "manifest.json"
+SUMS = "SHA256SUMS"
+SIGNATURE = f"{SUMS}.sig"
+EVIDENCE = "evidence"
+
+
+# Files are held in memory; results of long benchmarks take some megabytes.
+MAX_TOTAL_BYTES = 1 << 28  # of all files together
+MAX_FILES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a bundle: its bytes, and whether it can be executed."""
+
+    data: bytes
+    executable: bool = False
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class MultiNodeStart:
+    """What of a bundle starts a server of several nodes, and how, said in it and outside of it."""
+
+    path: str
+    way: str
+    remedy: str
+
+
+STARTERS = {  # by the target that has them
+    "slurm": MultiNodeStart(
+        "slurm/serve.sbatch",
+        "start it with slurm/serve.sbatch",
+        "run it as a job of Slurm: sbatch BUNDLE/slurm/serve.sbatch",
+    ),
+    "kubernetes": MultiNodeStart(
+        "kubernetes",
+        "apply kubernetes/",
+        "run it on a cluster: kubectl apply -k BUNDLE/kubernetes",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What lies in a folder: its files, and `forbidden` what no bundle can hold."""
+
+    folder: Path
+    files: Mapping[str, File]
+    forbidden: tuple[Diagnostic, ...]
+
+    def digest(self, path: str) -> str | None:
+        return self.files[path].sha256 if path in self.files else None
+
+
+def read_contents(folder: Path) -> Contents:
+    """Every file of a bundle in memory; no link is followed but one that is the folder itself.
+
+    Raises `BadInput` if the folder is not a bundle, `DamagedBundle` where it cannot be read.
+    """
+    files: dict[str, File] = {}
+    forbidden, folders, left = {}, [], MAX_TOTAL_BYTES
+    try:
+        if not {MANIFEST, SUMS} & {path.name for path in folder.iterdir()}:
+            raise FileNotFoundError
+        for path in _walk(folder):
+            name = path.relative_to(folder).as_posix()
+            status = path.stat(follow_symlinks=path == folder)
+            if wrong := _forbidden(status.st_mode):
+                forbidden[name] = wrong
+            if stat.S_ISREG(status.st_mode) and status.st_size > left:
+                forbidden[name] = ("is too large for a bundle", "remove it")
+            elif stat.S_ISDIR(status.st_mode):
+                folders.append(name)
+            elif stat.S_ISREG(status.st_mode):
+                files[name] = File(path.read_bytes(), bool(status.st_mode & 0o111))
+                left -= status.st_size
+    except (FileNotFoundError, NotADirectoryError):
+        what = f"is not a bundle: it has no {MANIFEST}"
+        remedy = "give a folder made by: python -m builder render"
+        raise BadInput(Diagnostic(str(folder), what, remedy)) from None
+    except OSError as error:
+        where, reason = str(error.filename or folder), (error.strerror or str(error)).lower()
+        raise DamagedBundle(Diagnostic(where, f"cannot be read: {reason}")) from None
+    used = {str(above) for name in (*files, *forbidden) for above in PurePosixPath(name).parents}
+    for name in folders:
+        if name not in used | {*forbidden} and str(PurePosixPath(name).parent) in used:
+            forbidden[name] = ("is a folder without files", "remove it")
+    rows = (Diagnostic(name, *forbidden[name]) for name in sorted(forbidden))
+    return Contents(folder, files, tuple(rows))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The folder itself and all that is below it. Raises `DamagedBundle` for far too many."""
+    yield folder
+    count = 0
+    for parent, folders, names in os.walk(folder, onerror=_raise):
+        for name in (*folders, *names):
+            count += 1
+            if count > MAX_FILES:
+                what = f"holds more than {MAX_FILES} files"
+                raise DamagedBundle(Diagnostic(str(folder), what, "render again"))
+            yield Path(parent, name)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _forbidden(mode: int) -> tuple[str, str] | None:
+    """What is wrong with a path of this kind and these permissions, and what to do about it."""
+    if stat.S_ISLNK(mode):
+        return "is a link", "remove it, or put the file there"
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        return "is not a file", "remove it, or put the file there"
+    if not mode & stat.S_IRUSR:  # only root could
+        return "cannot be read by its owner", "chmod u+r"
+    if mode & stat.S_IWOTH:
+        return "can be written by every user", "chmod o-w"
+    if stat.S_ISREG(mode) and mode & (stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX):
+        return "has the permissions of another user or group", "chmod u-s,g-s,-t"
+    return None
+
 
 LAUNCH = "launch.json"
 FORMAT = 1
@@ -53,7 +180,7 @@ class Bundle:
             document = json_document((self.folder / LAUNCH).read_bytes())
         except (OSError, ValueError) as error:
             raise DamagedBundle(Diagnostic(LAUNCH, f"is unreadable: {error}", _RESTORE)) from None
-        if wrong := next(launch_file.misfits(document), None):
+        if wrong := next(launch_misfits(document), None):
             what = f"has no {one_line(wrong)[:200]}, or not of its kind"
             raise DamagedBundle(Diagnostic(LAUNCH, what, _RESTORE))
         return document
@@ -283,7 +410,7 @@ def read(folder: Path) -> Bundle:
 
     Raises `BadInput` if the folder is not a bundle, `DamagedBundle` with every file that differs.
     """
-    found = contents.read(folder)
+    found = read_contents(folder)
     if MANIFEST not in found.files:
         raise DamagedBundle(found.forbidden or (Diagnostic(MANIFEST, "is missing", _RESTORE),))
     raw = found.files[MANIFEST].data
@@ -370,3 +497,83 @@ def _damage(found: Contents, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[
             yield Diagnostic(name, what, _RESTORE)
         elif file.executable != (row["mode"] == "755"):
             yield Diagnostic(name, f"must have mode {row['mode']}", "use chmod")
+
+
+MAX_SECONDS = 10_000_000
+MAX_NODES = 100_000
+
+
+def _is_text(value: Any) -> bool:
+    """As a program can get it."""
+    try:
+        return isinstance(value, str) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_argv(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
+
+
+def _is_like(pattern: str, value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+
+def _is_between(least: int, most: int, value: Any) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_map(key: str, fits: Callable[[Any], bool], value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_like(key, k) and fits(v) for k, v in value.items())
+
+
+def _is_list(fits: Callable[[Any], bool], value: Any) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
+
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_is_name = partial(_is_like, _NAME)
+_are_variables = partial(_is_map, _VARIABLE, _is_text)
+_ENTRY = {
+    "argv": _is_argv,
+    "host": partial(_is_like, r"[A-Za-z0-9:_][A-Za-z0-9:._-]{0,254}"),
+    "ports": partial(_is_map, _NAME, partial(_is_between, 0, 65535)),
+    "environment": _are_variables,
+    "ready": {"port": _is_name, "path?": partial(_is_like, r"/[!-~]{0,999}")},
+    "start_timeout_s": partial(_is_between, 0, MAX_SECONDS),
+    "stop_timeout_s?": partial(_is_between, 0, MAX_SECONDS),
+    "model_name?": partial(_is_like, r"(?!\.{1,2}$)[^/\x00-\x1f\x7f]{1,255}"),
+    "restricted_apis?": partial(_is_list, _is_name),
+    "nodes?": partial(_is_between, 1, MAX_NODES),
+}
+_DOCUMENT = {
+    "name": _is_name,
+    "checkpoint": _is_text,
+    "engine": {"name": _is_name, "release": _is_text},
+    "environment": _are_variables,
+    "targets": {"*": _ENTRY},
+}
+
+
+def launch_misfits(document: Any) -> Iterator[str]:
+    """The dotted paths at which a document is not as it must be; "" is the whole of it."""
+    found = [path.strip(".") for path in _misfits(document, _DOCUMENT, "")]
+    yield from found
+    for name, entry in document["targets"].items() if not found else ():
+        if entry["ready"]["port"] not in entry["ports"]:
+            yield f"targets.{name}.ports.{entry['ready']['port']}"
+
+
+def _misfits(value: Any, form: Any, path: str) -> Iterator[str]:
+    """By a test of the value, or a mapping of forms; `*` is any key, `?` ends one that may lack."""
+    if callable(form):
+        if not form(value):
+            yield path
+    elif not isinstance(value, dict):
+        yield path
+    else:
+        for key, inner in (dict.fromkeys(value, form["*"]) if "*" in form else form).items():
+            name = key if "*" in form else key.removesuffix("?")
+            if name == key or value.get(name) is not None:
+                yield from _misfits(value.get(name), inner, f"{path}.{name}")

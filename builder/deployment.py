@@ -1,8 +1,9 @@
-"""The deployment, from a file or a preset: its schema, with the line of every error."""
+"""The deployment: reads it from a file or a preset and reports the line of every error."""
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,18 +12,114 @@ from typing import Annotated, Any, Literal
 
 from .command import Override
 from .diagnostics import Diagnostic, nearest
-from .documents import DATA, parse_yaml, value_at
+from .documents import DATA, MAX_DEPTH, parse_yaml, value_at
 from .errors import BadInput
 from .facts import advisories, engines, hardware, servers
 from .facts.images import REFERENCE_PATTERN
 from .facts.model_names import served_name
 from .facts.release import published
 from .files import is_there, read_text
-from .objective import Choice, Objective, Price, Slo, open_choices
 from .strict import After, Before, Bounds, default, one_of
 from .strict import Strict as Strict
-from .variables import NUMBERS_AS_TEXT, NoNul, Variable, refuse_code
-from .yaml_nodes import MAX_DEPTH
+
+# What a variable, an argument and a file's name can hold.
+NoNul = Annotated[str, Bounds(pattern=r"^[^\x00]*$")]
+Variable = Annotated[str, Bounds(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# A variable's value is text; a whole number without quotes is taken for it.
+NUMBERS_AS_TEXT = Before(lambda value: str(value) if type(value) is int else value)
+
+# Variables by which a loader, a shell or an interpreter takes up code that no bundle shows.
+_CODE = re.compile(
+    r"PATH|LD_\w+|DYLD_\w+|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV|BASH_FUNC_.*|ENV|BASHOPTS|SHELLOPTS|IFS"
+    r"|CDPATH|GLOBIGNORE|PS[0-4]|PROMPT_COMMAND|PYTHON(PATH|HOME|STARTUP|USERBASE|INSPECT|BREAKPOINT"
+    r"|WARNINGS|EXECUTABLE|PLATLIBDIR|PYCACHEPREFIX)|PERL5(OPT|LIB|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|JAVA_TOOL_OPTIONS"
+    r"|BASH_LOADABLES_PATH|_JAVA_OPTIONS|JDK_JAVA_OPTIONS|CC|CXX|NVCC_(PREPEND|APPEND)_FLAGS"
+    r"|CUDA_INJECTION(32|64)_PATH|NSYS_\w*PATH|OPAL_PREFIX|UCX_MODULE_DIR|LOCPATH|SLURM_CONF"
+    r"|(OMPI|PMIX|PRTE|OPAL)_MCA_(plm_\w+|\w+_agent|\w*component_path)|HYDRA_LAUNCHER(_EXEC)?"
+    r"|GIT_SSH(_COMMAND)?|GIT_EXEC_PATH|(SSH|GIT|SUDO)_ASKPASS"
+)
+
+
+def refuse_code(value: dict[str, str]) -> dict[str, str]:
+    """Variables of servers. Raises `ValueError` for one by which other code is loaded."""
+    if taken := sorted(name for name in value if _CODE.fullmatch(name)):
+        raise ValueError(
+            f"{taken[0]} decides which programs and libraries run; "
+            "set it where the server runs, or in the image"
+        )
+    return value
+
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+USUAL_PERCENTILE = "p95"
+
+Objective = Literal["output_tokens_per_s_per_gpu", "cost", "latency"]
+_Positive = Bounds(gt=0, exact=False, finite=True)
+Milliseconds = Annotated[float, _Positive]
+Price = Annotated[float, _Positive]
+
+
+class Slo(Strict):
+    """Latency targets of requests at a percentile: the 95th where none is named.
+
+    `itl_ms` bounds the mean time between the tokens of a request, `e2e_ms` its whole time.
+    """
+
+    other_names = MappingProxyType({"tpot_ms": "itl_ms", "tbt_ms": "itl_ms", "e2el_ms": "e2e_ms"})
+
+    ttft_ms: Milliseconds | None = None
+    itl_ms: Milliseconds | None = None
+    e2e_ms: Milliseconds | None = None
+    percentile: Literal["p50", "p90", "p95", "p99"] | None = None
+
+    @property
+    def share(self) -> float:
+        """The share of requests that must keep the targets."""
+        return PERCENTILES[self.percentile or USUAL_PERCENTILE]
+
+    @property
+    def limits_ms(self) -> dict[str, float]:
+        """The targets that are set, by name."""
+        found = {"ttft_ms": self.ttft_ms, "itl_ms": self.itl_ms, "e2e_ms": self.e2e_ms}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+FigureName = Annotated[str, Bounds(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+
+
+class Choice(Strict):
+    """How the values of a deployment were chosen, as `choose` writes it.
+
+    `settings` are the engine options that the choice decided, `reason` is that of each, `source`
+    names the measured rows behind it. `estimate` has the interval of each figure.
+    """
+
+    objective: Objective
+    reason: Annotated[str, Bounds(min_length=1, max_length=4000)]
+    source: Annotated[str, Bounds(min_length=1, max_length=1000)]
+    settings: dict[str, Any]
+    estimate: dict[FigureName, dict[Literal["low", "value", "high"], float]]
+
+
+def open_choices(data: dict[str, Any], file: str) -> dict[str, Diagnostic]:
+    """What a deployment file leaves to `choose`, each by its path."""
+    found = {
+        "hardware.gpu": isinstance(value_at(data, "hardware.gpu"), list),
+        "hardware.num_gpus": isinstance(value_at(data, "hardware.num_gpus"), dict),
+        "workload.request_rate": value_at(data, "workload.request_rate") is not None,
+    }
+    left = {
+        "hardware.gpu": "names several GPUs",
+        "hardware.num_gpus": "gives a range",
+        "workload.request_rate": "does not say how many requests run at once",
+    }
+    remedy = f"run `python -m builder choose {file} -o FILE` first, and plan what it writes"
+    return {
+        path: Diagnostic(path, f"{left[path]}: a choice is still open", remedy)
+        for path, is_open in found.items()
+        if is_open
+    }
+
 
 PRESETS = DATA / "presets"
 _SET = "--set"

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .bundle import Bundle
-from .contents import MANIFEST
+from .bundle import MANIFEST, Bundle
 from .documents import load_yaml
 from .facts import engines, release
 from .facts.published_results import flatten

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from .contents import File
+from .bundle import File
 from .diagnostics import printable
 from .documents import load_yaml
 from .files import resource_root

@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from .deployment import Document, Strict, parse
+from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse, refuse_code
 from .diagnostics import Diagnostic
 from .errors import BadInput
 from .files import read_text
 from .strict import After, Bounds, default
-from .variables import NUMBERS_AS_TEXT, Variable, refuse_code
 
 TARGET = "slurm"
 PATH = f"targets.{TARGET}.site"

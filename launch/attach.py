@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder import bundle as bundles
-from builder.bundle import Bundle
-from builder.contents import EVIDENCE
+from builder.bundle import EVIDENCE, Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 from builder.files import MAX_JSON_BYTES, load_json_mapping, read_bytes

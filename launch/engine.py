@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from builder import extras
+from builder import command
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 from builder.facts import engines, servers
@@ -59,7 +59,7 @@ def choose_without_gpu(wanted: str, name: str) -> str:
 
 def _reference() -> str:
     """Raises `BadInput` where what the reference engine computes with is not installed."""
-    extras.check("numpy", "torch", "transformers")
+    command.require_modules("numpy", "torch", "transformers")
     return REFERENCE
 
 

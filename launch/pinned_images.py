@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from builder import contents
-from builder.bundle import Bundle
-from builder.contents import EVIDENCE, MANIFEST
+from builder.bundle import EVIDENCE, MANIFEST, Bundle, read_contents
 from builder.diagnostics import Diagnostic
 from builder.documents import scan_yaml, with_file
 from builder.errors import DamagedBundle
@@ -29,7 +27,7 @@ def unpinned(bundle: Bundle) -> list[Diagnostic]:
     """Every image that may be started and has no digest, at the file that names it."""
     return [
         Diagnostic(f"{bundle.folder}/{path}", f"names the image {image} without a digest", _REMEDY)
-        for path, file in sorted(contents.read(bundle.folder).files.items())
+        for path, file in sorted(read_contents(bundle.folder).files.items())
         if not path.startswith(_NOT_STARTED)
         for image in dict.fromkeys(_images(_documents(path, file.data)))
         if not _is_pinned(image)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import bundle as bundles
-from builder.bundle import Bundle
-from builder.contents import STARTERS
+from builder.bundle import STARTERS, Bundle
 from builder.diagnostics import Diagnostic, nearest
 from builder.errors import BadInput, DamagedBundle, NotReady
 from builder.facts import model_names, servers

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from builder import bundle as bundles
-from builder import contents as bundle_contents
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.documents import load_yaml_mapping
@@ -137,7 +136,7 @@ def private_copy(bundle: Bundle, into: Path, requirements: tuple[Requirement, ..
         read(bundle.folder, requirements)
         return _same(bundle, _existing(into))
     into.parent.mkdir(parents=True, exist_ok=True)
-    contents = bundle_contents.read(bundle.folder)
+    contents = bundles.read_contents(bundle.folder)
     if contents.forbidden:
         raise DamagedBundle(contents.forbidden)
     beside = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))  # for this user only

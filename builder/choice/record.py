@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import pipeline
-from ..deployment import Document
+from ..deployment import Document, Objective
 from ..diagnostics import Diagnostic
 from ..documents import dump_yaml
 from ..errors import BadInput, ToolkitError
 from ..estimates import Interval
 from ..estimates.question import rows_text
 from ..files import whole_file
-from ..objective import Objective
 from .candidates import taken, with_settings
 from .request import ChoiceRequest, closed
 from .selection import Option, Selection

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from .. import deployment, resolve, site
-from ..deployment import MAX_REQUESTS, AnyGpu, Deployment, Document, NumGpus, Tokens
+from ..deployment import MAX_REQUESTS, AnyGpu, Deployment, Document, NumGpus, Objective, Slo, Tokens
 from ..diagnostics import Diagnostic
 from ..errors import BadInput, ToolkitError
 from ..estimates.models import of_checkpoint
 from ..facts.published_results import flatten
-from ..objective import Objective, Slo
 from ..planning import Facts
 from ..rules.options import normalise
 from ..strict import Before, Bounds, Strict

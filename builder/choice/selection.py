@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ..deployment import Objective, Slo
 from ..estimates import Estimator, Question, Refusal
-from ..objective import Objective, Slo
 from .candidates import Candidate, Planned, Planner, candidates
 from .load import Forecast, LoadModel, Outcome, Overload
 from .request import ChoiceRequest

@@ -6,12 +6,12 @@ from collections import Counter
 from math import ceil
 from typing import Any
 
+from ..deployment import USUAL_PERCENTILE
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts, BadInput, ToolkitError
 from ..estimates import Question, Refusal
 from ..estimates.measurements import layout_text
 from ..estimates.question import number
-from ..objective import USUAL_PERCENTILE
 from .load import Forecast, Overload
 from .record import AIMS, SHORT_NAMES, figures, reason, servers_text
 from .selection import WORTH_MEASURING, Option, Selection

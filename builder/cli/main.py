@@ -15,21 +15,21 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import get_args
 
-from .. import __version__, command, completion
+from .. import __version__, command
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from . import bundles, check, choices, deployments, estimates, plans, releases
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=get_args(completion.Shell))
+    parser.add_argument("shell", choices=get_args(command.Shell))
 
 
 def _run_completion(options: argparse.Namespace) -> None:
     from .. import deployment, targets
     from ..facts import hardware, model_names, release
 
-    known: Mapping[str, completion.Words] = {
+    known: Mapping[str, command.Words] = {
         "deployment": deployment.preset_names,
         "target": targets.names,
         "checkpoint": lambda: sorted(model_names.known_names()),
@@ -37,7 +37,7 @@ def _run_completion(options: argparse.Namespace) -> None:
         "like": release.known,
         "gpu": hardware.known,
     }
-    print(completion.script(options.shell, parser(), "trtllm-builder", known), end="")
+    print(command.completion_script(options.shell, parser(), "trtllm-builder", known), end="")
 
 
 # What a verb does, its arguments and its function.

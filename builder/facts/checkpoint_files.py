@@ -18,8 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..bundle import read_sums
-from ..contents import SUMS
+from ..bundle import SUMS, read_sums
 from ..diagnostics import Diagnostic
 from ..documents import scan_yaml
 from ..errors import BadFacts

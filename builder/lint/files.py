@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from ..contents import MANIFEST
+from ..bundle import MANIFEST
 from ..diagnostics import NOWHERE, Diagnostic, located
 from ..documents import scan_yaml, value_at
 from ..errors import BadFacts, BadInput, ToolkitError

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..diagnostics import Diagnostic, Location, located
+from ..documents import MAX_DEPTH
 from ..errors import BadInput
-from ..yaml_nodes import MAX_DEPTH
 
 _TOKEN = re.compile(
     r"""(?P<space>[\s]+|\#[^\n]*)

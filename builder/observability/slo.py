@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..deployment import Deployment
-from ..objective import Slo
+from ..deployment import Deployment, Slo
 
 Kind = Literal["availability", "ttft", "itl"]
 

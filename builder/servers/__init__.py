@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Annotated, Any
 
-from ..contents import STARTERS, File
+from ..bundle import STARTERS, File
 from ..deployment import Deployment, Strict
 from ..engines import EngineConfig
 from ..facts import engines, fatal_requests

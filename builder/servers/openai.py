@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..contents import File
+from ..bundle import File
 from ..facts import servers
 from ..render import CommentedValue, option_file, plain, text
 from . import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from ..contents import File
+from ..bundle import File
 from ..deployment import ModelName, Strict
 from ..facts import fatal_requests, servers
 from ..files import resource_root

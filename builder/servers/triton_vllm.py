@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from ..contents import File
+from ..bundle import File
 from ..deployment import ModelName
 from ..facts import servers
 from ..render import text

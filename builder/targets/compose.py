@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-from ..bundle import sums
-from ..contents import File
+from ..bundle import File, sums
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..facts.hardware import load as load_gpu

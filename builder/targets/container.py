@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from ..contents import File
+from ..bundle import File
 from ..deployment import Deployment, ServerName, Strict
 from ..diagnostics import Diagnostic
 from ..facts import images

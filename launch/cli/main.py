@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from builder import __version__, command, completion
+from builder import __version__, command
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
 from builder.files import whole_file
@@ -103,7 +103,7 @@ def parser(words: Sequence[str], every: bool = False) -> command.Parser:
         slurm.add(sub)
 
     sub = verb("completion", _completion, "print what completes these commands in bash or zsh")
-    sub.add_argument("shell", choices=get_args(completion.Shell))
+    sub.add_argument("shell", choices=get_args(command.Shell))
     return parser
 
 
@@ -111,7 +111,10 @@ def _completion(options: argparse.Namespace) -> None:
     from builder.facts import servers
 
     known = {"target": servers.names}
-    print(completion.script(options.shell, parser((), every=True), "trtllm-launch", known), end="")
+    print(
+        command.completion_script(options.shell, parser((), every=True), "trtllm-launch", known),
+        end="",
+    )
 
 
 def _add_up(parser: argparse.ArgumentParser) -> None:
@@ -186,7 +189,7 @@ def _report(options: argparse.Namespace) -> None:
 
 def _page_of(runs: Sequence[Path]) -> Path:
     """In the folder of a run or of runs, but never in a bundle, which holds only what it lists."""
-    from builder.contents import MANIFEST
+    from builder.bundle import MANIFEST
 
     folder = runs[0].absolute()
     is_bundle = any((one / MANIFEST).exists() for one in (folder, *folder.parents[:2]))
@@ -329,7 +332,7 @@ def _failed_rehearsal(row: RehearsalResult) -> Diagnostic:
 
 def _attach(options: argparse.Namespace) -> None:
     from builder import bundle
-    from builder.contents import EVIDENCE
+    from builder.bundle import EVIDENCE
 
     from .. import attach
 

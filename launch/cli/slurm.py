@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from builder.contents import MANIFEST
+from builder.bundle import MANIFEST
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
 from supervisor.state import ServiceFolder

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.contents import MANIFEST
+from builder.bundle import MANIFEST
 from builder.credentials import mask
 from builder.diagnostics import Diagnostic, nearest, one_line, printable
 from builder.errors import BadInput

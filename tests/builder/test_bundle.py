@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from builder import bundle as bundles
-from builder.contents import EVIDENCE, SUMS, File
+from builder.bundle import EVIDENCE, SUMS, File
 from builder.errors import BadInput
 from tests.conftest import Run
 

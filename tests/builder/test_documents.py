@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from builder.diagnostics import Location
-from builder.documents import Yaml, parse_yaml, scan_yaml
+from builder.documents import MAX_NODES, Yaml, parse_yaml, scan_yaml
 from builder.errors import BadInput
 from builder.files import read_text
-from builder.yaml_nodes import MAX_NODES
 
 TEXT = """\
 a: 1

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from builder import pipeline
+from builder.deployment import Choice
 from builder.facts import release
-from builder.objective import Choice
 from builder.planning import Decision, engine_default, plan
 from tests.builder.test_requirements import LLAMA, ONE, V32, refused
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from builder import pipeline
-from builder.contents import File
+from builder.bundle import File
 from builder.documents import DATA
 from builder.engines import tensorrt_llm
 from builder.errors import BadFacts, BadInput

@@ -19,8 +19,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from builder import deployment, pipeline, render
-from builder.bundle import Bundle
-from builder.contents import File
+from builder.bundle import Bundle, File
 from builder.errors import BadInput
 from builder.facts import servers
 from tests.conftest import ROOT, Run

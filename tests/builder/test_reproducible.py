@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from builder import pipeline
-from builder.contents import SUMS
+from builder.bundle import SUMS
 from builder.facts import checkpoint
 from tests.conftest import ROOT
 

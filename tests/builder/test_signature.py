@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from builder import signature
+from builder import verification
 from builder.errors import BadFacts, BadInput
-from builder.signature import Signer
+from builder.verification import Signer
 
 DATA = b"the list\n"
 
@@ -35,7 +35,7 @@ def key(tmp_path: Path) -> Path:
 @pytest.fixture
 def signed(key: Path, tmp_path: Path) -> Path:
     """A signature of the data."""
-    (tmp_path / "data.sig").write_bytes(signature.sign(DATA, key))
+    (tmp_path / "data.sig").write_bytes(verification.sign_bytes(DATA, key))
     return tmp_path / "data.sig"
 
 
@@ -52,37 +52,45 @@ def public_of(path: Path) -> str:
 
 
 def test_a_signature_names_its_key(signed: Path) -> None:
-    found = signature.check(DATA, signed)
+    found = verification.check_signature(DATA, signed)
     assert isinstance(found, Signer)
     assert found.key.startswith("SHA256:")
     assert found.name is None
 
 
 def test_an_allowed_signer_is_named(signed: Path, signers: Path) -> None:
-    found = signature.check(DATA, signed, signers)
+    found = verification.check_signature(DATA, signed, signers)
     assert isinstance(found, Signer)
     assert found.name == "release"
-    assert found == signature.check(DATA, signed, signers, "release")
+    assert found == verification.check_signature(DATA, signed, signers, "release")
 
 
 def test_another_signer_is_not_the_one_that_was_asked_for(signed: Path, signers: Path) -> None:
-    assert "which is not that of other in" in str(signature.check(DATA, signed, signers, "other"))
+    assert "which is not that of other in" in str(
+        verification.check_signature(DATA, signed, signers, "other")
+    )
 
 
 def test_a_key_that_is_not_allowed_is_refused(signed: Path, tmp_path: Path) -> None:
     (tmp_path / "others").write_text(f"release {public_of(tmp_path / 'stranger')}")
-    assert "which is not that of" in str(signature.check(DATA, signed, tmp_path / "others"))
+    assert "which is not that of" in str(
+        verification.check_signature(DATA, signed, tmp_path / "others")
+    )
 
 
 def test_other_data_is_not_signed(signed: Path) -> None:
-    assert "is not a signature of these bytes" in str(signature.check(b"the fist\n", signed))
+    assert "is not a signature of these bytes" in str(
+        verification.check_signature(b"the fist\n", signed)
+    )
 
 
 def test_a_signature_for_another_purpose_is_none(key: Path, tmp_path: Path) -> None:
     command = ["ssh-keygen", "-Y", "sign", "-f", str(key), "-n", "git"]
     made = subprocess.run(command, input=DATA, capture_output=True, check=True).stdout
     (tmp_path / "git.sig").write_bytes(made)
-    assert "is not a signature of these bytes" in str(signature.check(DATA, tmp_path / "git.sig"))
+    assert "is not a signature of these bytes" in str(
+        verification.check_signature(DATA, tmp_path / "git.sig")
+    )
 
 
 def test_no_byte_of_a_signature_can_change(signed: Path) -> None:
@@ -92,18 +100,21 @@ def test_no_byte_of_a_signature_can_change(signed: Path) -> None:
     for offset, value in enumerate(whole):
         changed = bytes((value ^ 1 << offset % 8,))
         signed.write_bytes(whole[:offset] + changed + whole[offset + 1 :])
-        if isinstance(signature.check(DATA, signed), Signer):
+        if isinstance(verification.check_signature(DATA, signed), Signer):
             unseen.append(offset)
     assert not unseen
     signed.write_bytes(whole + b"\n")
-    assert signature.check(DATA, signed) == "is not an SSH signature as ssh-keygen writes it"
+    assert (
+        verification.check_signature(DATA, signed)
+        == "is not an SSH signature as ssh-keygen writes it"
+    )
 
 
 def test_a_key_in_pem_makes_the_same_kind_of_signature(tmp_path: Path) -> None:
     key = pem_key(tmp_path / "key.pem")
-    (tmp_path / "data.sig").write_bytes(signature.sign(DATA, key))
-    assert isinstance(signature.check(DATA, tmp_path / "data.sig"), Signer)
-    assert isinstance(signature.check(b"other", tmp_path / "data.sig"), str)
+    (tmp_path / "data.sig").write_bytes(verification.sign_bytes(DATA, key))
+    assert isinstance(verification.check_signature(DATA, tmp_path / "data.sig"), Signer)
+    assert isinstance(verification.check_signature(b"other", tmp_path / "data.sig"), str)
 
 
 def test_the_agent_signs_for_a_key_with_a_passphrase(
@@ -115,8 +126,8 @@ def test_the_agent_signs_for_a_key_with_a_passphrase(
     monkeypatch.setenv("SSH_ASKPASS", str(tmp_path / "askpass"))
     monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
     subprocess.run(["ssh-add", "-q", str(key)], check=True, stdin=subprocess.DEVNULL)
-    (tmp_path / "data.sig").write_bytes(signature.sign(DATA, key.with_suffix(".pub")))
-    assert isinstance(signature.check(DATA, tmp_path / "data.sig"), Signer)
+    (tmp_path / "data.sig").write_bytes(verification.sign_bytes(DATA, key.with_suffix(".pub")))
+    assert isinstance(verification.check_signature(DATA, tmp_path / "data.sig"), Signer)
 
 
 @pytest.fixture
@@ -137,7 +148,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def fault(key: Path) -> str:
     with pytest.raises(BadInput) as found:
-        signature.sign(DATA, key)
+        verification.sign_bytes(DATA, key)
     return str(found.value)
 
 
@@ -166,4 +177,4 @@ def test_a_missing_tool_is_named(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadFacts, match=r"ssh-keygen: is not installed.*openssh-client"):
-        signature.sign(DATA, key)
+        verification.sign_bytes(DATA, key)

@@ -12,7 +12,7 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline, verification
-from builder.contents import MANIFEST, MAX_TOTAL_BYTES, SIGNATURE, SUMS, File
+from builder.bundle import MANIFEST, MAX_TOTAL_BYTES, SIGNATURE, SUMS, File
 from builder.verification import Corruption, Verification
 from tests.conftest import Run
 

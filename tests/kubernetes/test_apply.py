@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from builder.contents import File
+from builder.bundle import File
 from builder.targets.kubernetes import workload
 from tests.conftest import ABSENT
 from tests.kubernetes import cluster_files, schemas

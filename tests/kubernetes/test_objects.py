@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder import pipeline
-from builder.contents import File
+from builder.bundle import File
 from builder.render import yaml_document
 from builder.targets.kubernetes import workload
 from tests.kubernetes import cluster_files

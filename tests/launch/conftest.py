@@ -18,7 +18,7 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline
-from builder.contents import File
+from builder.bundle import File
 from launch import endpoint, rehearsal, target
 from launch.cli.main import main
 from launch.guardian import MARK

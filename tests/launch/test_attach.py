@@ -14,7 +14,7 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline, verification
-from builder.contents import EVIDENCE, SUMS
+from builder.bundle import EVIDENCE, SUMS
 from builder.errors import BadInput
 from launch.attach import attach as attach_runs
 from tests.conftest import ROOT

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from builder import extras
+from builder import command
 from tests.conftest import ROOT
 
 # Imports end as they do where the modules are not installed.
@@ -22,7 +22,7 @@ sys.modules.update(dict.fromkeys({modules!r}))
 sys.argv[:] = {argv!r}
 runpy.run_module({module!r}, run_name="__main__")
 """
-MISSING = tuple(name for modules in extras.EXTRAS.values() for name in modules if name != "google")
+MISSING = tuple(name for modules in command.EXTRAS.values() for name in modules if name != "google")
 MISSING += ("google.protobuf", "tensorrt_llm", "vllm")
 
 
@@ -105,7 +105,7 @@ def test_every_module_of_an_extra_is_known_by_it() -> None:
     for module, names in metadata.packages_distributions().items():
         for name in names:
             brought.setdefault(name.lower().replace("_", "-"), set()).add(module)
-    for extra, modules in extras.EXTRAS.items():
+    for extra, modules in command.EXTRAS.items():
         for row in project["optional-dependencies"][extra]:
             name = re.split(r"[\[<>=]", row)[0].strip().lower()
             if name != project["name"]:
@@ -114,4 +114,4 @@ def test_every_module_of_an_extra_is_known_by_it() -> None:
 
 @pytest.mark.parametrize("name", [None, "", "no_such_module", "builder.gone", "launch"])
 def test_a_module_of_no_extra_is_a_fault_of_ours(name: str | None) -> None:
-    assert extras.missing(name) is None
+    assert command.missing_extra(name) is None

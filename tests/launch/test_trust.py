@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from builder import pipeline, verification
-from builder.bundle import Bundle
-from builder.contents import SIGNATURE, SUMS
+from builder.bundle import SIGNATURE, SUMS, Bundle
 from builder.errors import BadInput, DamagedBundle
 from launch import pinned_images, trust
 from launch.trust import Signers

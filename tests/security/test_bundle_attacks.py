@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from builder import bundle, launch_file, pipeline
-from builder.contents import MANIFEST, MAX_FILES, MAX_TOTAL_BYTES, SIGNATURE, SUMS, File
+from builder import bundle, pipeline
+from builder.bundle import MANIFEST, MAX_FILES, MAX_TOTAL_BYTES, SIGNATURE, SUMS, File
 from builder.errors import BadInput, DamagedBundle
 from launch import target
 from tests.conftest import ROOT
@@ -462,7 +462,7 @@ def test_a_model_is_called_what_a_folder_can_be(name: str, sound: Path, tmp_path
     document = json.loads((sound / "launch.json").read_bytes())
     for one in document["targets"].values():
         one["model_name"] = name
-    assert list(launch_file.misfits(document)) == []
+    assert list(bundle.launch_misfits(document)) == []
 
 
 def test_the_launcher_says_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from builder import bundle, pipeline
-from builder.contents import MANIFEST
+from builder.bundle import MANIFEST
 from builder.errors import BadInput, DamagedBundle
 from maintenance import update_advisories
 from tests.conftest import ROOT, Run

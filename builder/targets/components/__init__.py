@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ...contents import File
+from ...bundle import File
 from ...documents import DATA
 from ...facts import data_file, plain_data
 from ...facts.checkpoint import Checkpoint

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ... import __version__
-from ...bundle import sums, to_json
-from ...contents import File
+from ...bundle import File, sums, to_json
 from ...facts import checkpoint_files
 from ...facts.checkpoint import Checkpoint
 from ...facts.images import Image

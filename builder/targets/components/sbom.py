@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ... import __version__
-from ...bundle import to_json
-from ...contents import File
+from ...bundle import File, to_json
 from ...facts import advisories
 from ...facts.advisories import Advisory
 from ...facts.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ pipelines of that team.
 
 from __future__ import annotations
 
-from ...contents import File
+from ...bundle import File
 from ...deployment import Strict
 from ...servers import RenderContext
 from . import ci

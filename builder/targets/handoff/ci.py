@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...contents import File
+from ...bundle import File
 from ...render import yaml_document
 from ...servers import RenderContext
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...contents import File
+from ...bundle import File
 from ...files import resource_root
 from ...render import plain, yaml_document
 from ...servers import RenderContext

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
-from ...contents import File
+from ...bundle import File
 from ...render import CommentedValue, text
 from ...servers import JSON_FILTER
 from . import objects as around

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...contents import File
+from ...bundle import File
 from ...render import CommentedValue
 from ..disaggregated import ROUTER
 from .options import AutoscalingOptions

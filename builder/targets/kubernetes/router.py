@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...contents import File
+from ...bundle import File
 from ...render import CommentedValue, yaml_document
 from ..container import BUNDLE, HOME, SCRATCH_GIB, scratch_folders
 from ..disaggregated import ROUTER, ROUTER_FILE, router_command, router_document

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ...bundle import sums
-from ...contents import File
+from ...bundle import File, sums
 from ...deployment import Deployment
 from ...facts.checkpoint_files import HASHED_BYTES
 from ...render import as_text

@@ -7,8 +7,7 @@ the signals and alerts that its release can have, with the numbers that they com
 
 from __future__ import annotations
 
-from ...bundle import to_json
-from ...contents import File
+from ...bundle import File, to_json
 from ...facts import servers
 from ...render import text, yaml_document
 from ...servers import RenderContext

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from ...bundle import to_json
-from ...contents import File
+from ...bundle import File, to_json
 from ...facts.hardware import load as load_gpu
 from ...files import resource_root
 from ...render import text, yaml_document

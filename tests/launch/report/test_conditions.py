@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from builder import bundle
-from builder.contents import File
+from builder.bundle import File
 from builder.facts.published_results import acceptance_curves, acceptance_lengths
 from launch.cli.main import main
 from launch.report import evidence, page, published

@@ -13,7 +13,7 @@ import pytest
 
 from builder import bundle as bundles
 from builder import pipeline
-from builder.contents import File
+from builder.bundle import File
 from tests.slurm import service as stand_ins
 from tests.slurm.cluster import Cluster, Shape, why_not
 
