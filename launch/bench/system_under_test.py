@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -44,10 +43,10 @@ class SystemUnderTest:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder that the server loads, if the run or the environment names it."""
+        """The folder that the server loads: the run's, else the target's."""
         if self.target is None:
             return None
-        named = os.environ.get("CHECKPOINT") or self.target.environment["CHECKPOINT"]
+        named = self.target.environment["CHECKPOINT"]
         return Path((self.run or {}).get("checkpoint", named)).expanduser()
 
     @property

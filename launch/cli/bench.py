@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -299,7 +300,7 @@ def _system_under_test(options: argparse.Namespace) -> SystemUnderTest:
     if "://" in options.server:
         return SystemUnderTest(endpoint)
     found = bundles.read(Path(options.server))
-    target = targets.read_one(found, options.target)
+    target = targets.read_one(found, options.target).on_checkpoints_of(os.environ)
     run = system_under_test.running(found, target.ports, Path("runs"))
     return SystemUnderTest(endpoint, found, target, run)
 

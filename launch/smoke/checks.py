@@ -11,6 +11,7 @@ from ..endpoint import Endpoint
 from . import concurrency, features, generation, health, negative
 from .client import CheckFunction, SmokeClient
 from .negative import rejects, rejects_misuse
+from .results import Outcome
 
 KSERVE: tuple[Api, ...] = ("kserve",)
 OPENAI: tuple[Api, ...] = ("openai",)
@@ -21,7 +22,8 @@ class Check:
     """A row of the suite. `reason` says what goes wrong without it.
 
     `streams` says whether it needs a model that streams, or one that does not; `rendered` that it
-    needs a bundle. A `negative` one misuses the server, which must be healthy afterwards.
+    needs a bundle. A `negative` one misuses the server, which must be healthy afterwards. All but
+    a few need a server that `generates`.
     """
 
     id: str
@@ -31,7 +33,12 @@ class Check:
     apis: tuple[Api, ...] = ("kserve", "openai")
     streams: bool | None = None
     rendered: bool = False
+    generates: bool = True
     level: Literal["error", "warning"] = "error"
+
+    @property
+    def failed(self) -> Outcome:
+        return "failed" if self.level == "error" else "warned"
 
     @property
     def negative(self) -> bool:
@@ -50,13 +57,16 @@ class Check:
 
 
 POSITIVE = (
-    Check("P1", "Process", "a dead server may leave its port to another one", health.process),
-    Check("P2", "Live and ready", "what a load balancer asks before it sends", health.ready),
-    Check("P3", "Model served", "the server is up, but not this model", health.served),
+    Check("P1", "Process", "a dead server may leave its port to another one", health.process,
+          generates=False),
+    Check("P2", "Live and ready", "what a load balancer asks before it sends", health.ready,
+          generates=False),
+    Check("P3", "Model served", "the server is up, but not this model", health.served,
+          generates=False),
     Check("P4", "Metadata", "clients build their requests from names, data types and shapes",
-          health.metadata, apis=KSERVE, rendered=True),
+          health.metadata, apis=KSERVE, rendered=True, generates=False),
     Check("P5", "Configuration", "the server took another configuration than the rendered one",
-          health.config, apis=KSERVE, rendered=True),
+          health.config, apis=KSERVE, rendered=True, generates=False),
     Check("P6", "Generation", "the minimum that a client needs", generation.generate),
     Check("P6.unary", "Unary calls", "clients of the published model get no answer",
           generation.unary, apis=KSERVE, streams=True, rendered=True),
@@ -93,7 +103,7 @@ POSITIVE = (
     Check("P21.tools", "Tool calls", "programs read the answer", features.tools, apis=OPENAI),
     Check("P22", "Metrics", "alerts and autoscaling rely on them", concurrency.counters),
     Check("P22.name", "One model name", "dashboards and clients look for different models",
-          concurrency.served_name, apis=OPENAI),
+          concurrency.served_name, apis=OPENAI, generates=False),
     Check("P23", "Accuracy", "precision lost in quantization", features.accuracy),
     Check("P24", "Soak", "requests fail or leave memory taken under load", concurrency.soak),
 )  # fmt: skip

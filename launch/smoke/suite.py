@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 
 from builder.credentials import mask
 
@@ -16,6 +17,7 @@ from .checks import NEGATIVE, POSITIVE, Check
 from .client import (
     PROMPT,
     REASONS,
+    SHORT,
     CheckFailure,
     Completion,
     Inconclusive,
@@ -35,9 +37,10 @@ MOST_EVIDENCE = 4_000  # letters
 CHECK_TIMEOUT_S = 120.0
 # What is asked before the checks, where an answer is not needed.
 QUESTION_S = 10.0
-# The few words that tell a slow server from one that hangs, after a check that got no answer.
-PROBE_TIMEOUT_S = 60.0
-SILENT = "not tried, as the server answered nothing any more before"
+# One token tells a slow server from one that does not generate. It is requested before the first
+# check that generates, and after a check that timed out. Checks without a generation have as long.
+TOKEN_TIMEOUT_S = 40.0
+NOT_RUN = "not run: the server does not generate"
 
 # The last check, after which the server is gone.
 STOP_ID, STOP_TITLE = "P25", "Graceful stop"
@@ -73,54 +76,58 @@ async def _run(
     endpoint: Endpoint, on_result: OnResult, checks: Sequence[Check]
 ) -> list[CheckResult]:
     results: list[CheckResult] = []
-    silent: set[str] = set()
+    generates: dict[str, bool] = {}
     async with AsyncExitStack() as stack:
         transports = await clients(endpoint, stack)
         for check in checks:
-            rows = [await _run_check(check, client, endpoint, silent) for client in transports]
+            rows = [await _run_check(check, client, endpoint, generates) for client in transports]
             on_result(rows)
             results += rows
     return results
 
 
 async def _run_check(
-    check: Check, client: SmokeClient, endpoint: Endpoint, silent: set[str]
+    check: Check, client: SmokeClient, endpoint: Endpoint, generates: dict[str, bool]
 ) -> CheckResult:
-    """`silent` are the transports on which nothing answers: there a check is not tried."""
+    """`generates` says for each transport tried so far whether its server generates."""
     start = time.monotonic()
-    outcome, said = await _outcome(check, client, endpoint, client.transport in silent)
-    if time.monotonic() - start >= CHECK_TIMEOUT_S and not await _answers(client):
-        silent.add(client.transport)
+    name, limit_s = client.transport, CHECK_TIMEOUT_S if check.generates else TOKEN_TIMEOUT_S
+    skip_reason = check.skip_reason(client, endpoint)
+    if check.generates and not skip_reason and name not in generates:
+        generates[name] = await _generates(client)
+    if skip_reason:
+        outcome, said = "skipped", skip_reason
+    elif not generates.get(name, True):
+        outcome, said = check.failed, NOT_RUN
+    else:
+        begun = time.monotonic()
+        outcome, said = await _outcome(check, client, endpoint, limit_s)
+        if time.monotonic() - begun >= limit_s:
+            generates[name] = await _generates(client)
     evidence = mask(said)[:MOST_EVIDENCE]  # servers repeat the key that they refuse
     seconds = round(time.monotonic() - start, 3)
-    return CheckResult(
-        check.id, check.title, check.reason, client.transport, outcome, evidence, seconds
-    )
+    return CheckResult(check.id, check.title, check.reason, name, outcome, evidence, seconds)
 
 
-async def _answers(client: SmokeClient) -> bool:
+async def _generates(client: SmokeClient) -> bool:
+    """Whether a request for one token is answered in time; an error is an answer."""
     try:
         with reading():
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                await healthy(client)
+            async with asyncio.timeout(TOKEN_TIMEOUT_S):
+                await client.generate(replace(SHORT, max_tokens=1))
     except TimeoutError:
         return False
-    except (CheckFailure, RequestRejected):
-        return True  # with something else, and at once
+    except (CheckFailure, RequestRejected, NotSupported):
+        return True
     return True
 
 
 async def _outcome(
-    check: Check, client: SmokeClient, endpoint: Endpoint, is_silent: bool
+    check: Check, client: SmokeClient, endpoint: Endpoint, limit_s: float
 ) -> tuple[Outcome, str]:
-    if skip_reason := check.skip_reason(client, endpoint):
-        return "skipped", skip_reason
-    wrong: Outcome = "failed" if check.level == "error" else "warned"
-    if is_silent:
-        return wrong, SILENT
     try:
         with reading():
-            async with asyncio.timeout(CHECK_TIMEOUT_S):
+            async with asyncio.timeout(limit_s):
                 evidence = await check.function(client, endpoint)
                 if check.negative:
                     await healthy(client)
@@ -129,11 +136,11 @@ async def _outcome(
     except Inconclusive as reason:
         return "warned", str(reason)
     except CheckFailure as failure:
-        return wrong, str(failure)
+        return check.failed, str(failure)
     except RequestRejected as rejection:
-        return wrong, f"a valid request was rejected: {rejection}"
+        return check.failed, f"a valid request was rejected: {rejection}"
     except TimeoutError:
-        return wrong, f"no answer after {CHECK_TIMEOUT_S:.0f} s"
+        return check.failed, f"no answer after {limit_s:.0f} s"
     return "passed", evidence
 
 

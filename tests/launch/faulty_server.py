@@ -147,6 +147,10 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(0.004)  # the time of a generation, so that concurrent ones meet
             together = self.server.running > 1
             tokens, reason = self._tokens(body, together)
+            if self.server.fault == "never_generates":
+                self.rfile.read(1)  # until the client leaves
+            elif self.server.fault == "slow":
+                time.sleep(0.1 * len(tokens))
             try:
                 if body.get("stream"):
                     self._stream(tokens, reason)

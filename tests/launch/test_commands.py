@@ -60,7 +60,7 @@ def test_wrong_arguments_are_bad_input(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["up", "rehearse"])
+@pytest.mark.parametrize("verb", ["up", "rehearse", "bench"])
 @pytest.mark.parametrize("path", ["/no/such/folder", "./nosuch", "~/nosuch", "README"])
 def test_a_checkpoint_that_is_no_folder_is_refused_before_anything_is_made(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, path: str

@@ -625,16 +625,32 @@ def test_an_address_with_tls_that_answers_none_is_said(
 def test_a_server_that_hangs_is_waited_for_once(
     local_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, limit_s in {"CHECK_TIMEOUT_S": 0.5, "PROBE_TIMEOUT_S": 0.3}.items():
-        monkeypatch.setattr(suite, name, limit_s)
+    monkeypatch.setattr(suite, "TOKEN_TIMEOUT_S", 0.3)
     served = endpoint.from_target(target.read(local_bundle, "trtllm_serve"))
     address = urlsplit(served.url or "")
     with socket.create_server((address.hostname or "", address.port or 0)):
         found = [one for one in suite.run(served, lambda _: None) if one.outcome != "skipped"]
-    tried = [one.id for one in found if one.evidence != suite.SILENT]
+    tried = [one.id for one in found if one.evidence != suite.NOT_RUN]
     assert tried == [found[0].id]
     assert len(found) > 10
     assert {one.outcome for one in found} <= {"failed", "warned"}
+
+
+def test_a_server_that_never_generates_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "TOKEN_TIMEOUT_S", 0.3)
+    with faulty_server.running("never_generates") as url:
+        found = faulty_suites.checked(endpoint.from_url(url))
+    assert found["P3"].outcome == "passed"
+    failed = {one for one in ids(found, "failed") if found[one].evidence == suite.NOT_RUN}
+    assert {"P6", "P8", "P24", "N2", "N10"} <= failed
+    assert not {one.id for one in found.values() if one.outcome == "passed"} - {"P2", "P3"}
+
+
+def test_a_server_that_is_slow_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "TOKEN_TIMEOUT_S", 0.5)
+    with faulty_server.running("slow") as url:
+        found = of_checks(url, "P6")
+    assert (found["P6"].outcome, found["P6"].seconds > 0.8) == ("passed", True)
 
 
 def test_a_server_that_refuses_all_at_once_is_not_said_to_take_them(

@@ -41,7 +41,7 @@ LOAD = (
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for what such a server never says are short."""
     monkeypatch.setattr(suite, "CHECK_TIMEOUT_S", 3.0)
-    monkeypatch.setattr(suite, "PROBE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(suite, "TOKEN_TIMEOUT_S", 1.0)
     monkeypatch.setattr(metrics, "COUNTED_S", 0.05)
     monkeypatch.setattr(metrics, "PERIOD_S", 0.05)
     monkeypatch.setattr(metrics, "POLL_S", 0.01)

@@ -36,10 +36,9 @@ def test_the_engine_behind_triton_is_known_by_its_version(
 
 
 def test_the_vocabulary_is_that_of_the_folder_that_is_served(
-    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, tmp_path: Path
 ) -> None:
     """Which may be a miniature of the bundle's model."""
-    monkeypatch.delenv("CHECKPOINT", raising=False)
     served = target.read(bundle, "triton")
     known = SystemUnderTest(TRITON, bundle, served)
     assert known.vocabulary_size("Triton 2.51.0") == 2048
@@ -49,8 +48,8 @@ def test_the_vocabulary_is_that_of_the_folder_that_is_served(
     (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 512}}')
     ours = replace(known, run={"checkpoint": str(tmp_path)})
     assert ours.vocabulary_size("Triton 2.51.0, TensorRT-LLM 1.2.1+reference") == 512
-    monkeypatch.setenv("CHECKPOINT", str(tmp_path))
-    assert known.vocabulary_size("Triton 2.51.0") == 512
+    named = replace(known, target=served.on_checkpoints_of({"CHECKPOINT": str(tmp_path)}))
+    assert named.vocabulary_size("Triton 2.51.0") == 512
 
 
 def test_the_record_of_another_run_may_hold_anything(bundle: Bundle, tmp_path: Path) -> None:
