@@ -1,4 +1,4 @@
-"""The verbs of bundles: explain, diff, verify and sign."""
+"""Runs the verbs for bundles: explain, diff, verify, sign."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, nearest
 from ..errors import BadInput
-from .arguments import Parser, add_json
-from .plans import decisions_text
-from .terminal import columns, lines_text, print_json, wrapped
+from .deployments import decisions_text
+from .terminal import Parser, add_json, columns, lines_text, print_json, wrapped
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 def add_explain(parser: Parser) -> None:
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("path", nargs="?", help="an option path; all of them if left out")
+    parser.add_argument("path", nargs="?", help="an option path (default: all)")
     add_json(parser)
 
 
@@ -37,10 +36,10 @@ def run_explain(options: argparse.Namespace) -> None:
 
 
 def explained(found: Bundle, path: str | None) -> list[dict[str, Any]]:
-    """The decisions at or below a path, then the engine's own values of what nobody decided there.
+    """The decisions at or below a path, then the engine's defaults of the other options there.
 
-    Below a path, options of kinds that the plan does not use are left out. A server flag may be
-    written without its dashes. Raises `BadInput` if the engine's release has no such option.
+    Below a path, options of record kinds that the plan does not use are left out. A server flag may
+    be written without its dashes. Raises `BadInput` if the engine's release has no such option.
     """
     decided: list[dict[str, Any]] = found.manifest["decisions"]
     if path is None:
@@ -62,24 +61,24 @@ def explained(found: Bundle, path: str | None) -> list[dict[str, Any]]:
 
 
 def explained_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Decisions with their reasons; of several options that are left to the engine the values."""
+    """Decisions with their reasons; several engine defaults become a table of values."""
     left = [row for row in rows if row["evidence"] == "engine default"]
     if len(left) <= 1:
         return decisions_text(rows)
-    table = [("LEFT TO THE ENGINE", "ITS OWN VALUE")]
+    table = [("ENGINE DEFAULT", "VALUE")]
     table += [
         (row["path"], "-" if row["value"] is None else json.dumps(row["value"])) for row in left
     ]
     decided = decisions_text(row for row in rows if row not in left)
     unset = any(row["value"] is None for row in left)
-    legend = "-: off, or found by the engine when it starts" if unset else ""
+    legend = "-: off, or determined by the engine at startup" if unset else ""
     return "\n\n".join(filter(None, (decided, columns(table), legend)))
 
 
 def _engine_defaults(found: Bundle) -> dict[str, dict[str, Any]]:
-    """Every option and server flag of the bundle's release, with the engine's own value.
+    """Every option and server flag of the bundle's release with the engine's default.
 
-    Of what the plan left out for a reason, it is the plan's.
+    Options that the plan left out for a reason carry the plan's reason.
     """
     from ..planning import engine_default
     from ..rules.flags import option_path, spellings
@@ -99,9 +98,9 @@ def _engine_defaults(found: Bundle) -> dict[str, dict[str, Any]]:
 
 
 def _of_other_kinds(table: Release, decided: Mapping[str, Any]) -> set[str]:
-    """Options that only other kinds of a record have than the one that is decided.
+    """Options that belong to other kinds of a record than the decided one.
 
-    Of a record whose kind nobody decided, these are all but the one that names the kind.
+    If the kind is undecided, that is every option except the one that selects the kind.
     """
     from ..facts.release import discriminator
     from ..rules.options import kind_fields, spelled
@@ -124,7 +123,7 @@ def _of_other_kinds(table: Release, decided: Mapping[str, Any]) -> set[str]:
 
 
 def _called_here(found: Bundle, path: str) -> str:
-    """What the bundle's release calls an option that another engine or release calls so."""
+    """The bundle's name for an option known by this name in another engine or release."""
     from ..rules import remedies
 
     table, name = _release(found), path.removeprefix("--")
@@ -157,14 +156,14 @@ def run_diff(options: argparse.Namespace) -> None:
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """The comparison for a terminal of 80 columns; lines of files are not wrapped."""
+    """The comparison for a terminal; lines of files are not wrapped."""
     if comparison.empty:
         return "The bundles are the same."
     sections = {
         "Request": _lines(comparison.request),
         "Decisions": _lines(comparison.decisions),
         **_counterpart_sections(comparison),
-        "Memory of one GPU": _lines(comparison.memory),
+        "Memory per GPU": _lines(comparison.memory),
         "Inputs": [f"  {row.kind:<8} {row.path}" for row in comparison.inputs],
         "Files": [line for row in comparison.files for line in _file_lines(row)],
     }
@@ -174,13 +173,13 @@ def comparison_text(comparison: Comparison) -> str:
 _VERDICTS = {
     "same": "Decisions that mean the same",
     "differs": "Decisions that differ",
-    "only_old": "Decisions of the first engine alone",
-    "only_new": "Decisions of the second engine alone",
+    "only_old": "Decisions of the first engine only",
+    "only_new": "Decisions of the second engine only",
 }
 
 
 def _counterpart_sections(comparison: Comparison) -> dict[str, list[str]]:
-    """Decisions of two engines by how they compare."""
+    """Decisions of two engines, grouped by verdict."""
     found: dict[str, list[str]] = {title: [] for title in _VERDICTS.values()}
     for row in comparison.counterparts:
         sides = ((row.old_path, row.before), (row.path, row.after))
@@ -218,9 +217,9 @@ def _file_lines(row: FileChange) -> list[str]:
 
 def add_verify(parser: Parser) -> None:
     parser.add_argument("bundle", type=Path)
-    text = "who may sign, as for ssh-keygen: lines of NAME and public key; one of them must have"
+    text = "allowed signers as for ssh-keygen: lines of NAME and public key; one must have signed"
     parser.add_argument("--signers", type=Path, metavar="FILE", help=text)
-    parser.add_argument("--identity", metavar="NAME", help="it must be this one of the signers")
+    parser.add_argument("--identity", metavar="NAME", help="the signer must be this one")
     add_json(parser)
 
 
@@ -228,7 +227,7 @@ def run_verify(options: argparse.Namespace) -> None:
     from .. import verification
 
     if options.identity and not options.signers:
-        raise BadInput(Diagnostic("--identity", "is one of the signers", "add --signers FILE"))
+        raise BadInput(Diagnostic("--identity", "needs a list of signers", "add --signers FILE"))
     report = verification.verify(options.bundle, options.signers, options.identity)
     if options.json:
         print_json(report.document())
@@ -239,16 +238,16 @@ def run_verify(options: argparse.Namespace) -> None:
 
 
 def verified_text(report: Mapping[str, Any]) -> str:
-    """An intact bundle: what was compared, and what the signature is worth."""
+    """What was compared in an intact bundle, and who signed it."""
     lines = [
         f"{report['folder']}: {report['rendered']} files match, digest {report['digest']}",
         f"evidence: {report['evidence']} files" if report["evidence"] else "evidence: none",
     ]
     signer = report["signer"]
     if signer is None:
-        lines.append("signature: none; who made these files is not known")
+        lines.append("signature: none; the author is unknown")
     elif signer["name"] is None:
-        lines.append(f"signature: by key {signer['key']}; whose that is was not checked: --signers")
+        lines.append(f"signature: by key {signer['key']}; owner not checked (use --signers)")
     else:
         lines.append(f"signature: by {signer['name']}, key {signer['key']}")
     return lines_text(lines)
@@ -256,7 +255,7 @@ def verified_text(report: Mapping[str, Any]) -> str:
 
 def add_sign(parser: Parser) -> None:
     parser.add_argument("bundle", type=Path)
-    text = "a private key, or the public one of a key in the agent"
+    text = "a private key, or the public key of one in the agent"
     parser.add_argument("--key", type=Path, required=True, metavar="FILE", help=text)
 
 

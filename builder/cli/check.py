@@ -1,4 +1,4 @@
-"""The verb check: lints configuration files of any origin against exact engine releases."""
+"""Runs the verb check: checks configuration files of any origin against exact engine releases."""
 
 from __future__ import annotations
 
@@ -14,8 +14,16 @@ from ..command import Override
 from ..credentials import mask
 from ..diagnostics import NOWHERE, Diagnostic
 from ..errors import BadInput
-from .arguments import ASSUME_RELEASE, ASSUME_RELEASE_HELP, Parser, add_advisories, add_json
-from .terminal import lines_text, print_json, wrapped
+from .terminal import (
+    ASSUME_RELEASE,
+    ASSUME_RELEASE_HELP,
+    Parser,
+    add_advisories,
+    add_json,
+    lines_text,
+    print_json,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from ..lint import Checked, Report
@@ -32,18 +40,18 @@ def add_check(parser: Parser) -> None:
         "--release",
         action="append",
         default=[],
-        help="the engine release; given twice, what is right for one only is explained",
+        help="the engine release; repeat it to compare releases",
     )
     parser.add_argument("--assume-release", action="store_true", help=ASSUME_RELEASE_HELP)
     parser.add_argument("--role", choices=("agg", "prefill", "decode"), help="what the server does")
-    parser.add_argument("--gpu", help="the kind of GPU, where the files do not say it")
-    text = "the checkpoint, where the files do not say it: a known name or a folder"
+    parser.add_argument("--gpu", help="the GPU type, if the files do not name it")
+    text = "the checkpoint, if the files do not name it: a known name or a folder"
     parser.add_argument("--model", metavar="NAME", help=text)
-    text = "images of vulnerable versions are errors in every place, not one warning"
+    text = "report every image of a vulnerable version as an error, not one warning for all"
     parser.add_argument("--refuse-vulnerable", action="store_true", help=text)
-    text = "also write the findings as SARIF 2.1.0, for code review"
+    text = "also write the findings as SARIF 2.1.0"
     parser.add_argument("--sarif", type=Path, metavar="FILE", help=text)
-    text = "also write them as GitLab's code quality report"
+    text = "also write the findings as a GitLab code quality report"
     parser.add_argument("--code-quality", type=Path, metavar="FILE", help=text)
     add_json(parser)
     add_advisories(parser)
@@ -54,7 +62,7 @@ def run_check(options: argparse.Namespace) -> None:
     from ..lint.report import code_quality, sarif, write
 
     def planner(path: Path, overrides: Sequence[str]) -> Sequence[Diagnostic]:
-        from .. import pipeline  # planning is needed for deployment files only
+        from .. import pipeline  # only deployment files need planning
 
         assumed = (Override(ASSUME_RELEASE, "--assume-release"),) if options.assume_release else ()
         return pipeline.deployment_diagnostics(path, (*overrides, *assumed))
@@ -72,13 +80,13 @@ def run_check(options: argparse.Namespace) -> None:
     print_json(report.document()) if options.json else print(findings_text(report))
     sys.stdout.flush()
     for bug in report.bugs.values():
-        raise bug  # the exit code is that of a bug; all other files have been checked
+        raise bug  # exits like a bug, after all other files were checked
     if report.errors:
         raise BadInput(())  # the findings have been printed
 
 
 def findings_text(report: Report) -> str:
-    """One line per finding, drift as a block each, then what was checked and as what."""
+    """One line per finding, a block per drift, then which files were checked as what."""
     from ..lint.report import as_line, subject
     from ..lint.rules import DRIFT
 
@@ -95,7 +103,7 @@ def findings_text(report: Report) -> str:
 
 
 def _checked(report: Report) -> Iterator[str]:
-    """What each file was taken for, or of many files the number per kind."""
+    """The kind of each checked file; for many files, the number per kind."""
     judged = [row for row in report.files if row.judged]
     if len(judged) <= MANY_FILES:
         for row in judged:
@@ -109,7 +117,7 @@ def _checked(report: Report) -> Iterator[str]:
 
 
 def _extent(judged: Judged) -> str:
-    """How much of a file was judged, where it is more than one section of options."""
+    """How much of a file was checked, if it has more than one options block."""
     if judged.commands or judged.sections > 1:
         return f": {_counts(judged)}"
     return ""
@@ -124,20 +132,20 @@ def _variables(judged: Judged) -> str:
     names = list(dict.fromkeys(judged.variables))
     shown, more = names[:MANY_VARIABLES], len(names) - MANY_VARIABLES
     rest = f" and {more} more" if more > 0 else ""
-    return f"values that are put in later were not judged: {', '.join(shown)}{rest}"
+    return f"values set at run time were not checked: {', '.join(shown)}{rest}"
 
 
 def _not_judged(report: Report) -> Iterator[str]:
-    """One line for each file of which nothing was judged, and one for all that are never read.
+    """One line for each skipped file, and one for the file types that are never read.
 
-    What a finding names already is not named again.
+    Files with a finding of their own are left out.
     """
     named = {row.where for row in report.findings if row.location == NOWHERE}
     skipped = [row for row in report.skipped if row.file not in named]
     for row in skipped[:MANY_SKIPPED]:
-        yield mask(f"not judged: {row.file}: {row.reason}")
+        yield mask(f"not checked: {row.file}: {row.reason}")
     if (more := len(skipped) - MANY_SKIPPED) > 0:
-        yield f"not judged: {more} more files; --json names them"
+        yield f"not checked: {more} more files; --json lists them"
     if report.unread:
         kinds = ", ".join(f"{count} x {suffix}" for suffix, count in sorted(report.unread.items()))
         yield f"not read: {kinds}"
@@ -154,7 +162,7 @@ def _totals(report: Report) -> str:
     files, errors = report.checked, report.errors
     warnings = len(report.findings) - errors
     skipped = len(report.skipped)
-    rest = f", {skipped} file{'s' * (skipped != 1)} not judged" if skipped else ""
+    rest = f", {skipped} file{'s' * (skipped != 1)} not checked" if skipped else ""
     return (
         f"checked {files} file{'s' * (files != 1)}: {errors} error{'s' * (errors != 1)}, "
         f"{warnings} warning{'s' * (warnings != 1)}{rest}"

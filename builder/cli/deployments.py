@@ -1,21 +1,36 @@
-"""The verbs of checkpoints and deployments: presets, inspect, render and miniature."""
+"""Runs the verbs for checkpoints and deployments: presets, inspect, plan, render, miniature."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import json
+import shlex
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, one_line
 from ..errors import BadInput
-from .arguments import Parser, add_deployment, add_json, add_output
-from .terminal import columns, print_json, size, warn, wrapped
+from .terminal import (
+    WIDTH,
+    Parser,
+    add_deployment,
+    add_json,
+    add_output,
+    columns,
+    print_json,
+    size,
+    warn,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..deployment import Deployment
     from ..facts.checkpoint import Checkpoint
     from ..facts.release import ServerRole
+    from ..planning import Plan
 
 
 def add_presets(parser: Parser) -> None:
@@ -67,10 +82,10 @@ def presets_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 _LEGEND = """\
-GPUS: of one server
-PUBLISHED: highest rate in output tokens/s, for prefill in prompt tokens/s"""
+GPUS: per server
+PUBLISHED: highest rate in output tokens/s (prefill: prompt tokens/s)"""
 
-# What the table of presets shows of a metric, in this order.
+# The unit of each metric in the table of presets; the first one that was published is shown.
 _SHORT = {
     "output_tokens_per_s": " tok/s",
     "output_tokens_per_s_per_user": "/user",
@@ -80,7 +95,7 @@ _SHORT = {
 
 
 def best_figure(figures: Sequence[Mapping[str, Any]]) -> str:
-    """The highest rate of one kind; `plan` shows all figures with their load."""
+    """The highest published rate; `plan` shows all figures with their load."""
     for metric, unit in _SHORT.items():
         if found := [figure[metric] for figure in figures if metric in figure]:
             best = max(found)
@@ -167,7 +182,7 @@ def _published_size(facts: Checkpoint) -> str:
 def add_render(parser: Parser) -> None:
     add_deployment(parser)
     add_output(parser)
-    parser.add_argument("--force", action="store_true", help="replace whatever DIR holds")
+    parser.add_argument("--force", action="store_true", help="replace DIR, whatever it contains")
 
 
 def run_render(options: argparse.Namespace) -> None:
@@ -184,7 +199,7 @@ def run_render(options: argparse.Namespace) -> None:
 def add_miniature(parser: Parser) -> None:
     parser.add_argument("checkpoint", help="a folder, or a hub name whose facts ship")
     add_output(parser)
-    parser.add_argument("--seed", type=int, default=0, help="another seed gives other weights")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
 
 
 def run_miniature(options: argparse.Namespace) -> None:
@@ -206,10 +221,265 @@ def run_miniature(options: argparse.Namespace) -> None:
 
 
 def _write_miniature(write: Callable[[], None], folder: Path) -> None:
-    """Half of a checkpoint is none: what was written goes if the rest cannot be."""
+    """Write the checkpoint, or remove what was written of it."""
     try:
         write()
     except BaseException:
         for path in folder.iterdir():
             path.unlink()
         raise
+
+
+_KEYS = (
+    *("decisions", "engine_defaults", "differences", "warnings"),
+    *("limits", "memory", "estimate", "published", "nearest_published"),
+)
+
+
+def add_plan(parser: Parser) -> None:
+    add_deployment(parser)
+    parser.add_argument("--why", action="store_true", help="also show the reason of each value")
+    add_json(parser)
+
+
+def run_plan(options: argparse.Namespace) -> None:
+    from .. import pipeline
+
+    planned = pipeline.plan(options.deployment, options.set, options.target)
+    document = pipeline.manifest_facts(planned)
+    document = {**document, "nearest_published": _nearest_published(planned.plan)}
+    if options.json:
+        accepted = document.get("accepted_warnings", [])
+        print_json({**{key: document[key] for key in _KEYS}, "accepted_warnings": accepted})
+    else:
+        words = [options.deployment]
+        for change in options.set:
+            words += ["--set", change]
+        print(summary_text(document, planned.plan.deployment, shlex.join(words)))
+        print(f"\n{reasons_text(document)}" if options.why else f"\n{_rest(document)}")
+    warn(document["warnings"])
+
+
+def _nearest_published(plan: Plan) -> str | None:
+    """The most similar published result if there is none for these GPUs."""
+    from ..facts import published_results
+
+    facts, request = plan.facts, plan.deployment
+    if facts.published:
+        return None
+    where = facts.gpu.name, request.hardware.num_gpus, request.role, request.engine.name
+    row = published_results.nearest(facts.checkpoint, *where)
+    if row is None:
+        return f"no published results for {facts.checkpoint.architecture.name}"
+    what = f"{row.checkpoint} on {row.num_gpus} {row.gpu} with {row.engine}"
+    what = f"{what}, {row.workload}: {row.source}"
+    return f"none for these GPUs; most similar: {what}"
+
+
+def summary_text(document: Mapping[str, Any], request: Deployment, words: str) -> str:
+    """The plan on one screen: limits, memory, speed and options.
+
+    `words` name the deployment on a command line.
+    """
+    hardware, load = request.hardware, request.workload
+    engine = f"{request.engine.name} {request.engine.release}"
+    count = f"{request.instances} instances on " if request.instances > 1 else ""
+    what = f"{document['inputs']['checkpoint']['name']}, {count}{hardware.num_gpus} {hardware.gpu}"
+    parts = [
+        *wrapped(f"{request.name}: ", f"{what}, {engine}, role {request.role}"),
+        *wrapped(
+            "workload: ",
+            f"{load.isl:,} prompt and {load.osl:,} output tokens, "
+            f"{load.concurrency:,} concurrent requests",
+        ),
+        "",
+        _limits(document["limits"]),
+        "",
+        _memory(document["memory"], hardware.num_gpus),
+        "",
+        *_speed(document["estimate"]),
+        "",
+        *_elsewhere(document, words),
+        _options(document),
+    ]
+    return "\n".join(parts)
+
+
+def _elsewhere(document: Mapping[str, Any], words: str) -> Iterator[str]:
+    """The nearest published result, and how to find the nearest measurements."""
+    from ..estimates.plan_estimate import NO_ROW
+
+    estimate = document["estimate"]
+    if nearest := document.get("nearest_published"):
+        yield from wrapped("PUBLISHED  ", nearest)
+        if estimate.get("refused", "").startswith(NO_ROW) and not estimate["nearest"]:
+            command = f"python -m builder estimate {words}"
+            yield from wrapped(" " * 11, f"nearest measurements: {command}")
+        yield ""
+
+
+def _limits(limits: Mapping[str, Any]) -> str:
+    """Limits per rank, per server and in total; equal columns are shown once."""
+    ranks, instances = limits["ranks"], limits["instances"]
+    heads = {"EACH RANK": 1, "EACH SERVER": ranks, "ALL SERVERS": ranks * instances}
+    is_shown = {"EACH RANK": ranks > 1, "EACH SERVER": True, "ALL SERVERS": instances > 1}
+    shown = [name for name in heads if is_shown[name]]
+    length, bound = limits["longest_prompt_tokens"], limits["bounded_by"]
+    unit = f"requests of {limits['tokens_per_request']:,} tokens"
+    each = (
+        ("KV cache holds", limits["kv_requests_per_rank"], unit),
+        ("max batch size", limits["batch_requests_per_rank"], "requests"),
+        ("max CUDA graph batch size", limits["graph_requests_per_rank"], "requests"),
+        ("KV cache size", limits["kv_tokens_per_rank"], "tokens"),
+        ("tokens per step", limits["step_tokens_per_rank"], "tokens"),
+    )
+    blank = [""] * (len(shown) - 1)
+    rows = [
+        ["LIMIT", *(name if len(shown) > 1 else "VALUE" for name in shown), "UNIT"],
+        ["longest prompt", *blank, f"{length:,}", f"tokens, by {bound}"],
+        *([name, *(f"{value * heads[at]:,}" for at in shown), of] for name, value, of in each),
+    ]
+    return columns(rows, range(1, len(shown) + 1))
+
+
+def _memory(memory: Mapping[str, Any], num_gpus: int) -> str:
+    gib = dict(memory["per_gpu"])
+    total = gib.pop("total_gib")
+    total_label = "total reported by CUDA" if memory["total_verified"] else "total, also estimated"
+    parts = {
+        "weights": gib["weights_gib"],
+        "activations": gib["activations_gib"],
+        "CUDA graphs": gib["cuda_graphs_gib"],
+        "context and workspaces": gib["other_gib"],
+        "KV cache": gib["kv_cache_gib"],
+        "free": max(0.0, total - sum(gib.values())),
+        total_label: total,
+    }
+    several = [f"{num_gpus} GPUS"] if num_gpus > 1 else []
+    rows = [["ESTIMATED MEMORY", "EACH GPU", *several, "UNIT"]]
+    for name, value in parts.items():
+        sums = [f"{value * num_gpus:,.1f}"] if several else []
+        rows.append([name, f"{value:,.1f}", *sums, "GiB"])
+    return columns(rows, range(1, len(several) + 2))
+
+
+def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
+    """The estimated speed with its evidence, or why there is none and what to measure."""
+    from ..estimates import measuring_plan, plan_estimate
+    from ..estimates.question import number
+    from ..facts.measures import MEASURES
+
+    if "refused" in estimate:
+        yield from wrapped("ESTIMATED SPEED  ", f"none: {estimate['refused']}")
+        if loads := estimate["measure"]:
+            command = measuring_plan.command(estimate["isl"], estimate["osl"], loads)
+            yield from wrapped("  measure: ", command)
+    else:
+        rows = [["ESTIMATED SPEED", "VALUE", "FROM", "TO", "UNIT"]]
+        for key, (name, unit) in MEASURES.items():
+            ends = (number(estimate[key][end]) for end in ("value", "low", "high"))
+            rows.append([name, *ends, unit])
+        yield columns(rows, range(1, 4))
+        yield from wrapped("  from ", plan_estimate.evidence_text(estimate))
+        for note in estimate["notes"]:
+            yield from wrapped("  note: ", note)
+    if found := estimate.get("disagreement"):
+        yield from wrapped("  measurements disagree: ", found)
+    for near in estimate["nearest"][:1]:
+        yield from wrapped("  nearest: ", near)
+    for point in estimate.get("published", ()):
+        if not point["agrees"]:
+            yield from wrapped("  published: ", plan_estimate.published_text(point))
+
+
+def _options(document: Mapping[str, Any]) -> str:
+    """Every option and server flag that is set, and the ones left to the engine."""
+    rows = [row for row in document["decisions"] if not row["path"].startswith("environment.")]
+    width = WIDTH - 4 - max(len(row["path"]) for row in rows)
+    width -= max(len(row["evidence"]) for row in rows)
+    table = [("OPTION", "VALUE", "FROM")]
+    for row in rows:
+        first, *more = textwrap.wrap(_shown(row["value"]), max(width, 16)) or [""]
+        table.append((row["path"], first, row["evidence"]))
+        table += [("", line, "") for line in more]
+    left = document["engine_defaults"]
+    known = [f"{row['path']} {_shown(row['value'])}" for row in left if row["value"] is not None]
+    unset = [row["path"] for row in left if row["value"] is None]
+    lines = wrapped("engine defaults: ", ", ".join(known)) if known else []
+    lines += wrapped("not set:         ", ", ".join(unset)) if unset else []
+    return "\n".join([columns(table), "", *lines])
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON; runs of consecutive numbers in a list are shown as ranges."""
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        return json.dumps(value, ensure_ascii=False)
+    runs: list[list[int]] = []
+    for item in value:
+        if runs and item == runs[-1][-1] + 1:
+            runs[-1].append(item)
+        else:
+            runs.append([item])
+    parts = (f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return f"[{', '.join(parts)}]"
+
+
+def _rest(document: Mapping[str, Any]) -> str:
+    """A line that says what `--why` adds."""
+    variables = sum(row["path"].startswith("environment.") for row in document["decisions"])
+    counts = {
+        "environment variable": variables,
+        "published option not used": len(document["differences"]),
+        "published result": len(document["published"]),
+    }
+    more = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
+    listed = ", ".join(["the reason and the source of each value", *more])
+    return "\n".join(wrapped("--why adds ", listed))
+
+
+def reasons_text(document: Mapping[str, Any]) -> str:
+    """The reason of each value, and published results for this model on these GPUs."""
+    parts = [decisions_text([*document["decisions"], *document["engine_defaults"]])]
+    if document["differences"]:
+        parts.append("Published options not used by this plan:")
+        parts += map(_difference, document["differences"])
+    for row in document["published"]:
+        parts += _published(row)
+    for row in document.get("accepted_warnings", ()):
+        text = f"{row['where']}: {row['what']}; {row['reason']}"
+        parts.append("\n".join(wrapped("accepted warning: ", text)))
+    return "\n\n".join(parts)
+
+
+def decisions_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "\n\n".join(
+        "\n".join(
+            [
+                *wrapped("", f"{row['path']} = {json.dumps(row['value'], ensure_ascii=False)}"),
+                *wrapped("  why       ", row["reason"]),
+                *wrapped("  evidence  ", f"{row['evidence']}: {row['source']}"),
+            ]
+        )
+        for row in rows
+    )
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    planned = "not set" if row["planned"] is None else json.dumps(row["planned"])
+    text = f"{row['path']}: published {json.dumps(row['published'])}, here {planned}"
+    return "\n".join([*wrapped("  ", text), *wrapped("    ", f"{row['reason']} ({row['source']})")])
+
+
+def _published(row: Mapping[str, Any]) -> Iterator[str]:
+    from ..facts import published_results
+
+    heading = "Published for this model on these GPUs"
+    heading += ":" if row["engine"] == "tensorrt-llm" else f", with {row['engine']}:"
+    figures: Sequence[str] = [
+        line for item in row["figures"] for line in wrapped("  ", published_results.describe(item))
+    ]
+    yield "\n".join([heading, *figures])
+    text = f"{row['source']}; {row['workload']}"
+    if row["incomplete"]:
+        text += f"; not published: {', '.join(row['incomplete'])}"
+    yield "\n".join(wrapped("  ", text))

@@ -1,4 +1,4 @@
-"""The verb estimate: how fast a deployment is by measured rows, or what to measure."""
+"""Runs the verbs estimate and choose: speed and cost from measurements, and the best deployment."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts, BadInput
-from .arguments import Parser, add_json
-from .terminal import columns, print_json, wrapped
+from .terminal import WIDTH, Parser, add_deployment, add_json, columns, print_json, wrapped
 
 if TYPE_CHECKING:
+    from ..choice.selection import Option, Selection
     from ..estimates import Estimate, Question, Refusal
     from ..planning import Plan
 
@@ -31,15 +31,15 @@ def add_estimate(parser: Parser) -> None:
         metavar="PATH=VALUE",
         help="change a value of the deployment, e.g. workload.isl=8192",
     )
-    text = "requests at a time over all servers, e.g. 1,4,16; else that of the workload"
+    text = "concurrent requests over all servers, e.g. 1,4,16 (default: the workload's concurrency)"
     parser.add_argument("--concurrency", type=_loads, metavar="N,N,...", help=text)
-    text = "a folder of runs of launch bench: they count like the public rows"
+    text = "a folder of results of launch bench, used like the public measurements"
     parser.add_argument("--rows", type=Path, metavar="DIR", help=text)
-    text = "US dollars for an hour of a GPU: also show the cost of a million output tokens"
+    text = "US dollars per GPU hour: also show the cost per million output tokens"
     parser.add_argument("--price", type=_price, metavar="USD", help=text)
-    text = "draft tokens give so many tokens a step (the target's own among them)"
+    text = "accepted tokens per step with draft tokens, including the target model's own"
     parser.add_argument("--acceptance", type=_acceptance, metavar="TOKENS", help=text)
-    text = "answer questions, one JSON object a line, with one line each"
+    text = "answer one JSON question per line, each with one line"
     parser.add_argument("--batch", type=Path, metavar="FILE.jsonl", help=text)
     add_json(parser)
 
@@ -80,13 +80,13 @@ def _number(text: str, least: float, most: float) -> float:
 
 def run_estimate(options: argparse.Namespace) -> None:
     if options.batch and options.deployment:
-        what = "a deployment and --batch were given"
-        raise BadInput(Diagnostic("estimate", what, "give one of both"))
+        what = "has both a deployment and --batch"
+        raise BadInput(Diagnostic("estimate", what, "give only one"))
     if options.batch:
         _run_batch(options)
         return
     if not options.deployment:
-        what = "nothing to estimate"
+        what = "has nothing to estimate"
         raise BadInput(
             Diagnostic("estimate", what, "name a deployment, or give --batch FILE.jsonl")
         )
@@ -96,7 +96,7 @@ def run_estimate(options: argparse.Namespace) -> None:
     plan = pipeline.plan(options.deployment, options.set, ()).plan
     if plan.deployment.role != "agg":
         what = f"{plan.deployment.name} is one side of disaggregated serving"
-        remedy = "estimates are for whole servers; the rows of others hold no pool alone"
+        remedy = "estimates cover whole servers; measurements do not separate prefill and decode"
         raise BadInput(Diagnostic("role", what, remedy))
     loads = options.concurrency or [plan.deployment.workload.concurrency]
     questions = [_question(planned.question(plan, load), options.acceptance) for load in loads]
@@ -123,17 +123,17 @@ def _question(question: Question, acceptance: float | None) -> Question:
     if acceptance is None:
         return question
     if not question.mtp:
-        what = f"{acceptance:g} is given, and the deployment drafts no tokens"
+        what = f"{acceptance:g} needs draft tokens, and the deployment has none"
         raise BadInput(Diagnostic("--acceptance", what, "leave it out"))
     if acceptance > (most := question.mtp + 1):
-        what = f"{acceptance:g} is more than a step gives with {question.mtp} draft tokens"
+        what = f"{acceptance:g} is more than {question.mtp} draft tokens allow per step"
         raise BadInput(Diagnostic("--acceptance", what, f"give 1 to {most}"))
     return replace(question, acceptance=acceptance)
 
 
 def _end_without_answer(where: str, reasons: Sequence[str]) -> NoReturn:
-    """A script has to see that nothing was estimated."""
-    remedy = "measure the deployment, and give the results with --rows"
+    """Raises `BadFacts`, so that a script sees that nothing was estimated."""
+    remedy = "measure the deployment and pass the results with --rows"
     raise BadFacts(
         Diagnostic(where, f"no estimate: {reason}", remedy) for reason in dict.fromkeys(reasons)
     )
@@ -146,7 +146,7 @@ def _run_batch(options: argparse.Namespace) -> None:
     estimator = Estimator.load(options.rows)
     reasons = []
     for row in batch.answer(lines, estimator):
-        print(json.dumps(row))  # in ASCII: a name may hold what ends a line, or no letter at all
+        print(json.dumps(row))  # in ASCII: a name may contain line breaks or unpaired surrogates
         reasons += [row["refused"]] if "refused" in row else []
     if wrong := [line for line in lines if isinstance(line, Diagnostic)]:
         raise BadInput(wrong)
@@ -189,19 +189,16 @@ def _text(
     what += layout_text(asked.tp, asked.attention_dp, asked.ep)
     what += f", MTP {asked.mtp}" if asked.mtp else ""
     yield from wrapped(f"{plan.deployment.name}: ", what)
-    yield f"workload: {asked.isl:,} prompt and {asked.osl:,} answer tokens"
-    known = [
-        (load, found)
-        for load, found in zip(loads, answers, strict=True)
-        if not isinstance(found, Refusal)
-    ]
+    yield f"workload: {asked.isl:,} prompt and {asked.osl:,} output tokens"
+    rows = list(zip(loads, answers, strict=True))
+    known = [(load, found) for load, found in rows if not isinstance(found, Refusal)]
     if known:
         yield ""
         yield columns(_table(known, count, price), range(8))
-        yield "from and to are the ends of the 80 % intervals"
+        yield "from and to: bounds of the 80 % interval"
         yield ""
         yield from _evidence(found for _, found in known)
-    for load, found in zip(loads, answers, strict=True):
+    for load, found in rows:
         if isinstance(found, Refusal):
             yield ""
             yield from _refusal(load, found)
@@ -231,22 +228,26 @@ def _evidence(answers: Iterator[Estimate]) -> Iterator[str]:
     from ..estimates.question import rows_text
 
     first, *_ = found = list(answers)
-    yield f"{rows_text(first.rows)} of this model, GPU, precision and engine; the nearest:"
-    seen = dict.fromkeys(str(near) for one in found for near in one.nearest[:2])
-    for text in list(seen)[:3]:
+    yield f"{rows_text(first.rows)} of this model, GPU, precision and engine; nearest:"
+    nearest: dict[str, None] = {}
+    notes: dict[str, None] = {}
+    for one in found:
+        nearest |= dict.fromkeys(map(str, one.nearest[:2]))
+        notes |= dict.fromkeys(one.notes)
+    for text in list(nearest)[:3]:
         yield from wrapped("  ", text)
-    for note in dict.fromkeys(note for one in found for note in one.notes):
+    for note in notes:
         yield from wrapped("note: ", note)
 
 
 def _refusal(load: int, found: Refusal) -> Iterator[str]:
     from ..estimates import measuring_plan
 
-    yield from wrapped(f"{load:,} at a time: ", f"no estimate, {found.reason}")
+    yield from wrapped(f"{load:,} concurrent requests: ", f"no estimate, {found.reason}")
     for note in found.notes:
         yield from wrapped("note: ", note)
     if found.nearest:
-        yield "The nearest measured rows:"
+        yield "Nearest measurements:"
         for near in found.nearest:
             yield from wrapped("  ", str(near))
     if not found.measure:
@@ -254,5 +255,156 @@ def _refusal(load: int, found: Refusal) -> Iterator[str]:
     loads = [question.concurrency for question in found.measure]
     question = found.question
     command = measuring_plan.command(question.isl, question.osl, loads)
-    where = f"on {question.num_gpus} {question.gpu}, the load that tells most first"
-    yield from wrapped("measure: ", f"{where}: {command}; then give its folder with --rows")
+    where = f"on {question.num_gpus} {question.gpu}, most informative load first"
+    yield from wrapped("measure: ", f"{where}: {command}; then pass its folder with --rows")
+
+
+_SHOWN = 12  # options in the table; --json lists all
+_GPU, _LAYOUT = "GPU", "LAYOUT"
+_NUMBERS = frozenset(("FREE", "TTFT MS", "ITL MS", "E2E S", "ROWS", "TOK/S/GPU", "$/M", "GPUS"))
+_SPARE = (
+    "E2E S",
+    "FREE",
+    "TTFT MS",
+    "ROWS",
+)  # dropped in this order if the table is too wide
+_COLUMN_LEGENDS = {  # of the columns that are shown
+    "": "value<conservative upper bound, ! if that misses the target",
+    "FREE": "FREE: spare KV cache in GiB per GPU",
+    "ROWS": "ROWS: measurements behind the estimate",
+    "$/M": "$/M: USD per million output tokens",
+}
+
+
+def add_choose(parser: Parser) -> None:
+    add_deployment(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write the chosen deployment"
+    )
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a chart of the options with their Pareto front",
+    )
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        metavar="DIR",
+        help="a folder of results of launch bench, used like the public measurements",
+    )
+    add_json(parser)
+
+
+def run_choose(options: argparse.Namespace) -> None:
+    from ..choice import page, record, request, selection, verdict
+    from ..estimates import plan_estimate
+
+    asked = request.read(options.deployment, options.set, options.target)
+    estimator = plan_estimate.estimator(asked.bases[0].model, options.rows)
+    found = selection.select(asked, estimator)
+    chosen = record.chosen(found)
+    if options.json:
+        print_json(verdict.document(found, chosen and chosen[0]))
+    else:
+        print(choice_text(found, chosen and chosen[0]))
+        for note in estimator.idle_runs(row.candidate.question(1) for row in found.options):
+            print("\n" + "\n".join(wrapped("note: ", note)))
+    if options.html:
+        page.write(found, chosen and chosen[0], options.html)
+    if chosen is None:
+        raise verdict.refusal(found)
+    if options.output:
+        record.write(chosen[1], options.output)
+
+
+def choice_text(found: Selection, chosen: Option | None) -> str:
+    """The options on one screen, the chosen one first, and why it was chosen."""
+    from ..choice import record, verdict
+
+    head = verdict.question_text(found)
+    parts = ["\n".join("\n".join(wrapped("", row)) for row in head)]
+    shown = _in_order(found, chosen)
+    if shown:
+        parts.append(_options_table(found, shown[:_SHOWN], chosen))
+        if (more := len(shown) - _SHOWN) > 0:
+            parts[-1] += f"\nand {more} more: --json lists all"
+    lines = wrapped("", verdict.counts_text(found))
+    for reason in verdict.reason_texts(found):
+        lines += wrapped("  - ", reason)
+    if chosen is not None:
+        lines += ["", *wrapped("chosen:   ", record.reason(found, chosen))]
+        lines += wrapped("evidence: ", record.source(chosen))
+    parts.append("\n".join(lines))
+    parts += ("\n".join(wrapped("note: ", note)) for note in verdict.notes(found, chosen))
+    if chosen is None or not shown:
+        parts += _next_measurements(found)
+    return "\n\n".join(parts)
+
+
+def _in_order(found: Selection, chosen: Option | None) -> list[Option]:
+    """The chosen option, the others that meet the targets, and the nearest misses."""
+    first = [chosen] if chosen else []
+    kept = [option for option in found.kept if option is not chosen]
+    return [*first, *kept, *found.nearest]
+
+
+def _options_table(found: Selection, shown: Sequence[Option], chosen: Option | None) -> str:
+    """The options in columns; the least needed columns are dropped if they do not fit."""
+    rows = [_option_cells(found, option, option is chosen) for option in shown]
+    heads = list(rows[0])
+    if len(found.request.bases) == 1:
+        heads.remove(_GPU)
+    while True:
+        cells = [heads, *([row[head] for head in heads] for row in rows)]
+        table = columns(cells, [place for place, head in enumerate(heads) if head in _NUMBERS])
+        if max(map(len, table.splitlines())) <= WIDTH or not (spare := _spare(heads)):
+            break
+        heads.remove(spare)
+    legend = [words for head, words in _COLUMN_LEGENDS.items() if head in heads]
+    legend += ["B: max_batch_size"] if any(" B" in row[_LAYOUT] for row in rows) else []
+    return "\n".join([table, "", *wrapped("", "; ".join(legend))])
+
+
+def _spare(heads: Sequence[str]) -> str | None:
+    return next((head for head in _SPARE if head in heads), None)
+
+
+def _option_cells(found: Selection, option: Option, is_chosen: bool) -> dict[str, str]:
+    """One row of the table, by column."""
+    from ..estimates.question import number
+
+    forecast, candidate = option.forecast, option.candidate
+    assert forecast is not None and option.planned.plan is not None
+    batch = f" B{candidate.max_batch_size}" if candidate.max_batch_size else ""
+    several = f"{candidate.instances}x " if candidate.instances > 1 else ""
+    missed = {miss.name for miss in option.misses}
+    times = {
+        head: f"{number(value.value)}<{number(value.high)}{'!' if name in missed else ''}"
+        for head, name, value in (
+            ("TTFT MS", "ttft_ms", forecast.ttft_ms),
+            ("ITL MS", "itl_ms", forecast.itl_ms),
+            ("E2E S", "e2e_ms", forecast.e2e_ms.map(1 / 1000)),
+        )
+    }
+    price = found.request.prices_usd.get(candidate.gpu)
+    cost = {} if price is None else {"$/M": number(forecast.usd_per_million_tokens(price).value)}
+    speed = forecast.tok_s_per_gpu
+    return {
+        "": "*" if is_chosen else "",
+        "GPUS": str(candidate.num_gpus),
+        _GPU: candidate.gpu,
+        _LAYOUT: f"{several}{candidate.title}{batch}",
+        "FREE": number(option.planned.plan.budget.margin_gib),
+        **times,
+        "ROWS": str(forecast.estimate.rows),
+        "TOK/S/GPU": f"{number(speed.value)} ±{speed.half_width:.0%}",
+        **cost,
+    }
+
+
+def _next_measurements(found: Selection) -> Iterator[str]:
+    from ..choice import verdict
+
+    if rows := verdict.measurement_texts(found):
+        yield "\n".join(["Measure, most informative first:", *(f"  {row}" for row in rows)])

@@ -1,7 +1,7 @@
-"""The command line of the builder: its verbs, their exit codes, and which module has each.
+"""The command line of `python -m builder`: runs a verb and returns its exit code.
 
 Exit codes: 0 done, 1 our bug, 2 bad input, 3 facts missing or contradictory, 4 bundle damaged.
-What a verb works with is imported inside it, so that `--help` answers at once.
+Verbs import what they need when they run, which keeps `--help` fast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import get_args
 from .. import __version__, command
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
-from . import bundles, check, choices, deployments, estimates, plans, releases
+from . import bundles, check, deployments, estimates, releases
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def _run_completion(options: argparse.Namespace) -> None:
     print(command.completion_script(options.shell, parser(), "trtllm-builder", known), end="")
 
 
-# What a verb does, its arguments and its function.
+# A verb's help text, the function that adds its arguments, and the one that runs it.
 _Verb = tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], None]]
 VERBS: dict[str, _Verb] = {
     "presets": (
@@ -54,17 +54,17 @@ VERBS: dict[str, _Verb] = {
         deployments.run_inspect,
     ),
     "plan": (
-        "show limits, memory and options on one screen, with --why their reasons",
-        plans.add_plan,
-        plans.run_plan,
+        "show limits, memory and options on one screen; --why adds the reasons",
+        deployments.add_plan,
+        deployments.run_plan,
     ),
     "choose": (
-        "choose GPUs, layout and batch that keep the objectives, from measured rows",
-        choices.add_choose,
-        choices.run_choose,
+        "choose GPUs, layout and batch size that meet the targets, from measurements",
+        estimates.add_choose,
+        estimates.run_choose,
     ),
     "estimate": (
-        "say how fast a deployment is by measured rows, or what to measure",
+        "estimate the speed of a deployment from measurements, or say what to measure",
         estimates.add_estimate,
         estimates.run_estimate,
     ),
@@ -75,13 +75,13 @@ VERBS: dict[str, _Verb] = {
         check.run_check,
     ),
     "explain": (
-        "say why a value of a bundle is what it is",
+        "show the reason and source of a value in a bundle",
         bundles.add_explain,
         bundles.run_explain,
     ),
     "diff": ("show what changed between two bundles", bundles.add_diff, bundles.run_diff),
     "verify": (
-        "check every byte of a bundle, its lists and its signature",
+        "check every file and the signature of a bundle",
         bundles.add_verify,
         bundles.run_verify,
     ),
@@ -102,7 +102,7 @@ VERBS: dict[str, _Verb] = {
         deployments.run_miniature,
     ),
     "completion": (
-        "print what completes these commands in bash or zsh",
+        "print the completion script for bash or zsh",
         _add_completion,
         _run_completion,
     ),
@@ -128,7 +128,7 @@ def _run(arguments: Sequence[str] | None) -> None:
 
 
 def _warn_of_old_advisories() -> None:
-    """`SOURCE_DATE_EPOCH` says which day it is where that must not change."""
+    """Warn of old advisories; `SOURCE_DATE_EPOCH` overrides today's date."""
     from ..facts import advisories
 
     given = os.environ.get("SOURCE_DATE_EPOCH")
@@ -142,7 +142,7 @@ def _warn_of_old_advisories() -> None:
 
 
 def parser(named: Sequence[str] = ()) -> command.Parser:
-    """That of all verbs; where a command begins with one, only that one has its arguments."""
+    """The parser of all verbs; if `named` has one, only that verb gets its arguments."""
     parser = command.Parser(
         prog="python -m builder",
         description="From a checkpoint, GPUs and a workload to a deployment.",

@@ -1,4 +1,4 @@
-"""The verbs of what is known of releases: their option tables and their advisories."""
+"""Runs the verbs release and advisories: option tables and known vulnerabilities."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
-from .arguments import Parser, add_advisories, add_json
-from .terminal import columns, print_json, wrapped
+from .terminal import Parser, add_advisories, add_json, columns, print_json, wrapped
 
 if TYPE_CHECKING:
     from ..facts.release import Release
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
 
 def add_release(parser: Parser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
-    text = "list the tables that ship, and tables from files"
+    text = "list the shipped tables, and tables from files"
     sub = actions.add_parser("list", help=text, description=text)
     sub.add_argument("tables", nargs="*", metavar="TABLE.json", help="imported tables")
     add_json(sub)
 
-    text = "write the table of a release from an engine or from its manifest"
+    text = "write the table of a release from an installed engine or a manifest"
     sub = actions.add_parser("import", help=text, description=text)
     source = sub.add_mutually_exclusive_group()
     source.add_argument(
@@ -41,10 +40,10 @@ def add_release(parser: Parser) -> None:
         "--source",
         type=Path,
         metavar="PATH",
-        help="a vLLM wheel, or the site-packages that it is installed in; nothing of it is run",
+        help="a vLLM wheel, or the site-packages folder with vLLM; its code is not run",
     )
     sub.add_argument("--name", required=True, help="the name of the release")
-    sub.add_argument("--like", help="the release to carry over from what is unknown")
+    sub.add_argument("--like", help="the release that supplies unknown values")
     sub.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.json")
 
 
@@ -70,8 +69,8 @@ def _release_import(options: argparse.Namespace) -> None:
         like = _like(release.load(options.like, engine=engine)) if options.like else None
         table = release_import.from_source(options.source, options.name, like)
     elif not options.like:
-        remedy = "name the release whose table is the nearest"
-        raise BadInput(Diagnostic("--like", "is needed for what the source does not tell", remedy))
+        remedy = "name the nearest release"
+        raise BadInput(Diagnostic("--like", "is required: the source lacks some values", remedy))
     elif options.manifest:
         like = _like(release.load(options.like))
         table = release_import.from_manifest(options.manifest, options.name, like)
@@ -81,16 +80,16 @@ def _release_import(options: argparse.Namespace) -> None:
     release_import.write(table, options.output)
     imported = release.load(str(options.output))
     options_given, flags = len(imported.top_level), len(imported.serve_flags)
-    print(f"{options.output}: {options_given} options at the top, {flags} flags")
+    print(f"{options.output}: {options_given} top-level options, {flags} flags")
     for part, name in imported.carried_from.items():
-        print(f"carried from {name}: {part}", file=sys.stderr)
+        print(f"inherited from {name}: {part}", file=sys.stderr)
 
 
 def _like(found: Release) -> Release:
-    """The release to carry over from. Raises `BadInput` for one without a table."""
+    """A release to inherit from. Raises `BadInput` for one without a table."""
     if found.neighbours:
         names = " or ".join(row.name for row in found.neighbours)
-        what = f"release {found.name} has no option table to carry over from"
+        what = f"release {found.name} has no option table to inherit from"
         raise BadInput(Diagnostic("--like", what, f"name {names}"))
     return found
 
@@ -127,8 +126,8 @@ def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
             "OPTIONS",
             "FLAGS",
             "TRITON CONTAINERS",
-            "CARRIED FROM",
-            "IS",
+            "INHERITED FROM",
+            "BASED ON",
         )
     ]
     for row in rows:
@@ -162,7 +161,7 @@ def run_advisories(options: argparse.Namespace) -> None:
 
 
 def advisory_rows() -> list[dict[str, Any]]:
-    """Products and what their known versions are open to, as `advisories --json` prints them."""
+    """Products and the vulnerabilities of their versions, as `advisories --json` prints them."""
     from ..facts import advisories, engines, images, release, servers
 
     carried = map(servers.load, servers.names())
@@ -207,7 +206,7 @@ def _advisories_of(row: Mapping[str, Any]) -> Iterator[str]:
     least = row["minimum"]
     yield f"{row['name']}, advisories as of {row['as_of']}"
     yield from wrapped("  minimum:  ", f"{least['version']}: {least['reason']}")
-    yield f"  {row['closes_all']} has every known fix"
+    yield f"  {row['closes_all']} fixes all known vulnerabilities"
     for version in row["versions"]:
         word = "refused" if version["refused"] else "allowed"
         found = [f"{each['cve']} ({score_text(each['cvss'])})" for each in version["open"]]

@@ -1,14 +1,79 @@
-"""Text for a terminal of 80 columns: wrapped lines, columns, sizes, and JSON for machines."""
+"""Shared arguments of verbs, and their output: JSON, or text for a terminal of 80 columns."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from ..command import Override
 from ..diagnostics import Diagnostic, one_line
+
+SITE = "targets.slurm.site"  # what --site sets
+ASSUME_RELEASE = "engine.assume_release=true"  # what --assume-release sets
+ASSUME_RELEASE_HELP = "accept an engine release that this toolkit does not know"
+
+Parser = argparse.ArgumentParser
+
+
+def add_deployment(parser: Parser) -> None:
+    parser.add_argument("deployment", help="a deployment file, or the name of a preset")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="change a value of the deployment, e.g. workload.concurrency=32",
+    )
+    parser.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also render this target, e.g. kubernetes, monitoring or handoff",
+    )
+    add_advisories(parser)
+    parser.add_argument(
+        "--site",
+        action="append",
+        dest="set",
+        type=lambda file: Override(f"{SITE}={file}", "--site"),
+        metavar="FILE",
+        help="the profile of a Slurm cluster; adds the target slurm",
+    )
+    parser.add_argument(
+        "--strict",
+        action="append_const",
+        dest="set",
+        const=Override("strict=true", "--strict"),
+        help="refuse versions whose vulnerabilities are unknown",
+    )
+    parser.add_argument(
+        "--assume-release",
+        action="append_const",
+        dest="set",
+        const=Override(ASSUME_RELEASE, "--assume-release"),
+        help=ASSUME_RELEASE_HELP,
+    )
+
+
+def add_output(parser: Parser) -> None:
+    text = "the folder"
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help=text)
+
+
+def add_advisories(parser: Parser) -> None:
+    text = "a folder of advisories to use instead of the shipped ones"
+    parser.add_argument("--advisories", type=Path, metavar="FOLDER", help=text)
+
+
+def add_json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
 
 WIDTH = 80
 
@@ -18,7 +83,7 @@ def print_json(document: object) -> None:
 
 
 def wrapped(label: str, text: str) -> list[str]:
-    """A text in lines of the terminal's width, the later ones below the first; names stay whole."""
+    """A text wrapped to the terminal's width with a hanging indent; names are not broken."""
     return textwrap.wrap(
         text,
         WIDTH,
@@ -30,12 +95,12 @@ def wrapped(label: str, text: str) -> list[str]:
 
 
 def lines_text(lines: Iterable[str]) -> str:
-    """Lines under each other, each of which stays one line whatever is in it."""
+    """Lines of text; line breaks inside one are escaped."""
     return "\n".join(map(one_line, lines))
 
 
 def columns(rows: Sequence[Sequence[str]], numeric: Collection[int] = ()) -> str:
-    """Rows in columns; those of `numeric` indices end below each other."""
+    """Rows in columns; columns with `numeric` indices are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return lines_text(
         "  ".join(
@@ -47,7 +112,7 @@ def columns(rows: Sequence[Sequence[str]], numeric: Collection[int] = ()) -> str
 
 
 def warn(warnings: Sequence[Mapping[str, Any]]) -> None:
-    """The warnings of a manifest on stderr."""
+    """Print the warnings of a manifest on stderr."""
     for row in warnings:
         print(f"warning: {Diagnostic(row['where'], row['what'], row['remedy'])}", file=sys.stderr)
 

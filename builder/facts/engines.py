@@ -1,8 +1,6 @@
 """The engines that can be deployed: one record for each, from `builder/data/engines/`.
 
-A record says where everything else that is known of an engine lies. What needs code, the
-translation of a plan into the engine's own options, is the module of the same name in
-`builder/engines`.
+A record says where everything else that is known of an engine lies.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ from ..facts.checkpoint_files import Stored, write_safetensors
 from ..facts.quantization import Groups, Quantization
 from ..facts.quantization_config import modelopt_name
 from ..facts.weight_layouts import NVFP4_GROUP
-from .sizes import shrunk
-from .vocabulary import BOS, EOS, Vocabulary
+from .sizes import BOS, EOS, Vocabulary, shrunk
 
 # RMS of a linear layer's output over its input: small enough that the residual stream, and so the
 # last token, decides most of the next token; large enough that the context matters.

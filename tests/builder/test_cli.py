@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder import deployment, pipeline
-from builder.cli.plans import summary_text
+from builder.cli.deployments import summary_text
 from tests.conftest import Run
 
 PRESET = "deepseek-v3.2-nvfp4-gb200"
@@ -73,7 +73,12 @@ def test_plan_as_json_has_decisions_memory_and_published_figures(builder: Run) -
             "nvidia/Llama-3.3-70B-Instruct-FP8 on 2 h",
         ),
         ("nvidia/Qwen3-30B-A3B-NVFP4", "gb200", 2, "nvidia/Qwen3-235B-A22B-NVFP4 on 4 gb200 "),
-        ("nvidia/Kimi-K2.5-NVFP4", "b200", 8, "nothing of KimiK25ForConditionalGeneration"),
+        (
+            "nvidia/Kimi-K2.5-NVFP4",
+            "b200",
+            8,
+            "no published results for KimiK25",
+        ),
     ],
 )
 def test_a_plan_of_what_nobody_published_names_the_most_alike(
@@ -117,10 +122,10 @@ def test_plan_begins_with_limits_memory_and_options_in_tables_with_units(builder
     limits = table(text, "LIMIT")
     assert limits["longest prompt"] == ["8,192", "tokens, by max_num_tokens"]
     assert limits["KV cache holds"] == ["565", "requests of 2,400 tokens"]
-    assert limits["a batch holds"] == ["64", "requests"]
+    assert limits["max batch size"] == ["64", "requests"]
     memory = table(text, "ESTIMATED MEMORY")
     assert memory["ESTIMATED MEMORY"] == ["EACH GPU", "4 GPUS", "UNIT"]
-    assert memory["total that CUDA reports"] == ["184.3", "737.2", "GiB"]
+    assert memory["total reported by CUDA"] == ["184.3", "737.2", "GiB"]
     options = table(text, "OPTION")
     assert options["max_batch_size"] == ["64", "documented"]
     assert options["cuda_graph_config.batch_sizes"] == ["[1 to 16, 32, 64]", "documented"]
@@ -145,10 +150,10 @@ def test_the_plan_of_every_preset_is_one_screen_and_whole(preset: str) -> None:
 def test_limits_of_ranks_and_servers_stand_beside_their_sums(builder: Run) -> None:
     limits = table(builder("plan", "deepseek-r1-0528-nvfp4-gb200x16").stdout, "LIMIT")
     assert limits["LIMIT"] == ["EACH RANK", "EACH SERVER", "UNIT"]
-    assert limits["a batch holds"] == ["256", "4,096", "requests"]
+    assert limits["max batch size"] == ["256", "4,096", "requests"]
     limits = table(builder("plan", "llama-3.3-70b-fp8-h100").stdout, "LIMIT")
     assert limits["LIMIT"] == ["EACH SERVER", "ALL SERVERS", "UNIT"]
-    assert limits["a batch holds"] == ["8", "16", "requests"]
+    assert limits["max batch size"] == ["8", "16", "requests"]
 
 
 def test_reasons_stand_behind_why(builder: Run) -> None:
@@ -181,7 +186,7 @@ def test_explain_answers_for_what_is_left_to_the_engine(builder: Run) -> None:
     one = builder("explain", "bundle", "enable_chunked_prefill").stdout
     assert one.startswith("enable_chunked_prefill = false\n  why       Not set: the engine's own")
     assert "engine default: option table of release 1.2.1" in one
-    group = table(builder("explain", "bundle", "kv_cache_config").stdout, "LEFT TO THE ENGINE")
+    group = table(builder("explain", "bundle", "kv_cache_config").stdout, "ENGINE DEFAULT")
     assert group["kv_cache_config.enable_block_reuse"] == ["true"]
     assert "kv_cache_config.dtype" not in group
     assert builder("explain", "bundle", "custom_tokenizer").stdout.startswith("--custom_tokenizer")

@@ -107,7 +107,7 @@ def test_decisions_come_before_files_within_80_columns(
     done = builder("diff", old.folder, new.folder)
     assert done.returncode == 0
     text = done.stdout
-    assert text.index("Decisions") < text.index("Memory of one GPU") < text.index("\nFiles")
+    assert text.index("Decisions") < text.index("Memory per GPU") < text.index("\nFiles")
     assert max(map(len, text.partition("\nFiles")[0].splitlines())) <= 80
 
 

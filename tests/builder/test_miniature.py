@@ -13,7 +13,7 @@ import pytest
 from builder import miniature
 from builder.facts import checkpoint, checkpoint_files, model_names
 from builder.facts.architecture.tensors import head_dim
-from builder.miniature.vocabulary import Vocabulary
+from builder.miniature.sizes import Vocabulary
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
 

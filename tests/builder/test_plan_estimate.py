@@ -79,8 +79,8 @@ def test_where_the_model_has_no_row_the_command_that_shows_others_is_named(
     builder: Run, words: tuple[str, ...], has_none: bool
 ) -> None:
     text = " ".join(builder("plan", *words).stdout.split())
-    assert "PUBLISHED not for these GPUs" in text and "ESTIMATED SPEED none" in text
-    command = f"the nearest measured rows: python -m builder estimate {' '.join(words)}"
+    assert "PUBLISHED none for these GPUs" in text and "ESTIMATED SPEED none" in text
+    command = f"nearest measurements: python -m builder estimate {' '.join(words)}"
     assert (command in text) == has_none
     assert ("estimate" in text.partition("PUBLISHED")[2].partition("OPTION")[0]) == has_none
 

@@ -17,7 +17,6 @@ import yaml
 from builder import pipeline
 from builder.bundle import File
 from builder.documents import DATA
-from builder.engines import tensorrt_llm
 from builder.errors import BadFacts, BadInput
 from builder.facts import engines, release, servers
 from builder.facts.release.version import is_stable
@@ -32,7 +31,6 @@ NAMES = {*engines.names(), *servers.names()}
 # Python, also in programs that are checked, the check of Triton's own files, and the engine's
 # stand-in.
 OWN_MODULES = (
-    *(f"builder/engines/{name}.py" for name in engines.names()),
     *(f"builder/servers/{name}.py" for name in servers.names()),
     *("builder/facts/release_import/probe.py", "builder/facts/release_import/vllm.py"),
     *("builder/lint/model_config.py", "builder/lint/python_api.py", "builder/lint/vllm/"),
@@ -63,7 +61,6 @@ def test_a_record_of_an_engine_names_what_there_is(name: str) -> None:
     assert row.name == name
     assert all((DATA / path).exists() for path in (row.releases, row.heuristics))
     assert (DATA / row.rules).is_file()
-    assert (ROOT / "builder" / "engines" / f"{name}.py").is_file()
 
 
 @pytest.mark.parametrize("name", servers.names())
@@ -159,7 +156,7 @@ def _render(context: RenderContext, options: _Options) -> RenderedServer:
 
 @pytest.fixture
 def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A second engine and a third server, by a record and a module each."""
+    """A second engine by a record, and a third server by a record and a module."""
     record = yaml.safe_load((engines.ENGINES / "tensorrt_llm.yaml").read_text())
     record |= {"name": ENGINE, "title": "Second Engine", "product": "second", "default": False}
     _add(tmp_path, monkeypatch, engines, "ENGINES", record)
@@ -174,10 +171,8 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         "paths": {"ready": "/healthy", "live": "/alive", "metrics": "/metrics"},
     }
     _add(tmp_path, monkeypatch, servers, "SERVERS", record)
-    engine, server = ModuleType(ENGINE), ModuleType(SERVER)
-    engine.__dict__["translate"] = tensorrt_llm.translate
+    server = ModuleType(SERVER)
     server.__dict__.update(Options=_Options, render=_render)
-    monkeypatch.setitem(sys.modules, f"builder.engines.{ENGINE}", engine)
     monkeypatch.setitem(sys.modules, f"builder.servers.{SERVER}", server)
     yield
     monkeypatch.undo()

@@ -659,7 +659,7 @@ def test_a_table_is_imported_listed_and_planned_with(
     table, bundle = tmp_path / "mine.json", tmp_path / "bundle"
     done = builder("release", "import", "--name", "mine", "--like", "1.2.1", "-o", str(table))
     assert done.returncode == 0, done.stderr
-    assert "carried from 1.2.1: rules" in done.stderr
+    assert "inherited from 1.2.1: rules" in done.stderr
     again = builder("release", "import", "--name", "mine", "--like", "1.2.1", "-o", str(table))
     assert again.returncode == 2 and "mine.json: cannot be written: File exists" in again.stderr
 
@@ -683,5 +683,5 @@ def test_an_unknown_release_to_be_like_is_refused(tmp_path: Path) -> None:
         "release", "import", "--name", "x", "--like", "1.3", "-o", str(tmp_path / "x.json")
     )
     assert done.returncode == 2
-    assert "release 1.3 has no option table to carry over from; name 1.3.0rc29" in done.stderr
+    assert "release 1.3 has no option table to inherit from; name 1.3.0rc29" in done.stderr
     assert not (tmp_path / "x.json").exists()

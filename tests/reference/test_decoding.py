@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builder.miniature.vocabulary import Vocabulary, _byte_characters
+from builder.miniature.sizes import Vocabulary, _byte_characters
 from tensorrt_llm.decoding import Detokenizer, StopStrings
 from tests.reference.conftest import EngineOf
 

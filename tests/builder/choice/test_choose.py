@@ -279,7 +279,9 @@ def test_the_legend_is_of_the_columns_that_are_shown(
     """Names of small batches take the room of what memory is left."""
     shown = builder("choose", write(), "--set", f"slo.itl_ms={itl_ms}").stdout
     heads = next(line.split() for line in shown.splitlines() if " LAYOUT " in line)
-    legend = " ".join(shown.partition("value<promised upper end")[2].partition("\n\n")[0].split())
+    legend = " ".join(
+        shown.partition("value<conservative upper bound")[2].partition("\n\n")[0].split()
+    )
     assert all((f"{head}: " in legend) == (head in heads) for head in ("FREE", "ROWS", "$/M"))
     assert ("FREE" in heads) == (itl_ms == 20)
 

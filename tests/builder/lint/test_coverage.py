@@ -37,13 +37,13 @@ def test_a_named_file_with_nothing_to_judge_says_so(
     assert said.count(f"{name}: ") == 1, "a finding has it, and its words are enough"
     assert "note: " not in said
     assert said.splitlines()[-1].startswith("checked 0 files: ")
-    assert said.splitlines()[-1].endswith(", 1 file not judged")
+    assert said.splitlines()[-1].endswith(", 1 file not checked")
 
 
 def test_a_missing_file_is_named_once(builder: Run) -> None:
     said = builder("check", "no/such.yaml").stdout.splitlines()
     assert said[0].startswith("no/such.yaml: error[unreadable] cannot be read: no such file")
-    assert said[1:] == ["", "checked 0 files: 1 error, 0 warnings, 1 file not judged"]
+    assert said[1:] == ["", "checked 0 files: 1 error, 0 warnings, 1 file not checked"]
 
 
 def test_files_of_a_folder_that_were_not_judged_have_a_line_each_with_the_reason(

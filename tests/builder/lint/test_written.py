@@ -234,7 +234,7 @@ def test_a_variable_has_no_type_yet_and_is_said(builder: Run, tmp_path: Path) ->
         "speculative_config.max_draft_len",
         "kv_cache_config.free_gpu_memory_fraction",
     ]
-    assert "values that are put in later were not judged" in builder("check", "run.sh").stdout
+    assert "values set at run time were not checked" in builder("check", "run.sh").stdout
 
 
 def test_what_stands_between_quotes_is_no_variable(builder: Run, tmp_path: Path) -> None:

@@ -1,19 +1,34 @@
-"""A plan in the options of one release, checked against its option table and rules."""
+"""Translates a plan into the options of an engine release and checks them against its table.
+
+What differs between engines is in their records and option tables, so no engine needs code here.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..diagnostics import Diagnostic
-from ..errors import BadInput
-from ..facts.release import Release
-from ..planning import Decision, Plan
-from ..planning.plan_builder import nested
-from ..rules.constraints import violations
-from ..rules.judgement import judged
-from ..rules.validation import validate
-from . import EngineConfig
+from .diagnostics import Diagnostic
+from .errors import BadInput
+from .facts.release import Release
+from .planning import Decision, Plan
+from .planning.plan_builder import nested
+from .rules.constraints import violations
+from .rules.judgement import judged
+from .rules.validation import validate
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Decisions under the release's own option paths, and the nested options that they make up.
+
+    Every server renders this one set of values.
+    """
+
+    decisions: tuple[Decision, ...]
+    options: Mapping[str, Any]
+    warnings: tuple[Diagnostic, ...] = ()
 
 
 def translate(plan: Plan) -> EngineConfig:
