@@ -19,8 +19,8 @@ from .facts.images import REFERENCE_PATTERN
 from .facts.model_names import served_name
 from .facts.release import published
 from .files import is_there, read_text
-from .strict import After, Before, Bounds, default, one_of
-from .strict import Strict as Strict
+from .schema import After, Before, Bounds, Reference, default
+from .schema import Strict as Strict
 
 # What a variable, an argument and a file's name can hold.
 NoNul = Annotated[str, Bounds(pattern=r"^[^\x00]*$")]
@@ -54,7 +54,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 USUAL_PERCENTILE = "p95"
 
 Objective = Literal["output_tokens_per_s_per_gpu", "cost", "latency"]
-_Positive = Bounds(gt=0, exact=False, finite=True)
+_Positive = Bounds(gt=0, exact=False)
 Milliseconds = Annotated[float, _Positive]
 Price = Annotated[float, _Positive]
 
@@ -137,24 +137,12 @@ NumGpus = Annotated[int, Bounds(ge=1, le=MAX_GPUS)]
 Tokens = Annotated[int, Bounds(ge=1, le=MAX_TOKENS)]
 
 
-def _known_name(names: Callable[[], Sequence[str]]) -> After:
-    """One of the names that records have, in the words of a fixed choice."""
-
-    def check(name: str) -> str:
-        if name not in names():
-            allowed = one_of([f"'{known}'" for known in names()])
-            raise ValueError(f"{name[:60]} is not allowed; allowed: {allowed}")
-        return name
-
-    return After(check)
-
-
-EngineName = Annotated[str, _known_name(engines.names)]
-ServerName = Annotated[str, _known_name(servers.names)]
-AdvisedProduct = Annotated[str, _known_name(advisories.products)]
+EngineName = Annotated[str, Reference(engines.names)]
+ServerName = Annotated[str, Reference(servers.names)]
+AdvisedProduct = Annotated[str, Reference(advisories.products)]
 # A GPU by the name that it has here; one that is unknown is refused where its facts are read.
 AnyGpu = Annotated[str, After(hardware.named)]
-GpuName = Annotated[AnyGpu, _known_name(hardware.known)]
+GpuName = Annotated[AnyGpu, Reference(hardware.known)]
 
 
 class Hardware(Strict):
@@ -296,6 +284,16 @@ class Deployment(Strict):
             "image": "images",
             "replicas": "instances",
             "speculative_model": "draft",
+        }
+    )
+    examples = MappingProxyType(
+        {
+            "name": "name: my-deployment",
+            "checkpoint": "checkpoint: a folder, or a hub name",
+            "targets": "targets: [trtllm_serve, triton]",
+            "hardware": "hardware: {gpu: gb200, num_gpus: 4}",
+            "engine": "engine: {release: 1.2.1}",
+            "workload": "workload: {isl: 800, osl: 1600, concurrency: 64}",
         }
     )
 

@@ -15,7 +15,7 @@ from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse, refu
 from .diagnostics import Diagnostic
 from .errors import BadInput
 from .files import read_text
-from .strict import After, Bounds, default
+from .schema import After, Bounds, default
 
 TARGET = "slurm"
 PATH = f"targets.{TARGET}.site"

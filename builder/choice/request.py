@@ -15,7 +15,7 @@ from ..estimates.models import of_checkpoint
 from ..facts.published_results import flatten
 from ..planning import Facts
 from ..rules.options import normalise
-from ..strict import Before, Bounds, Strict
+from ..schema import Before, Bounds, Strict
 
 USUAL_OBJECTIVE: Objective = "output_tokens_per_s_per_gpu"
 MAX_REQUESTS_PER_S = 1e6
@@ -68,9 +68,7 @@ class OpenWorkload(Strict):
     isl: Tokens
     osl: Tokens
     concurrency: Annotated[int, Bounds(ge=1, le=MAX_REQUESTS)] | None = None
-    request_rate: (
-        Annotated[float, Bounds(gt=0, le=MAX_REQUESTS_PER_S, exact=False, finite=True)] | None
-    ) = None
+    request_rate: Annotated[float, Bounds(gt=0, le=MAX_REQUESTS_PER_S, exact=False)] | None = None
 
     def check(self) -> None:
         if (self.concurrency is None) == (self.request_rate is None):

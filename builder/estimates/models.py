@@ -10,7 +10,7 @@ from functools import cache
 from ..errors import BadFacts, BadInput
 from ..facts import checkpoint, data_file, engines, hardware, model_names
 from ..facts.checkpoint import Checkpoint
-from ..facts.schema import Text
+from ..schema import Text
 from .measurements import MEASUREMENTS
 
 MODELS = MEASUREMENTS / "models.yaml"

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+from .. import schema
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
-from ..facts import hardware, schema
-from ..facts.schema import Check
+from ..facts import hardware
 from ..files import MAX_JSON_BYTES, parse_json, read_text
+from ..schema import Check
 from . import models, roofline
 from .measurements import ENGINES, LARGEST, OWN, PRECISIONS, Row
 from .options import DRAFTS, SIZES, STAGES, SWITCHES, layout_of

@@ -14,9 +14,9 @@ from ..diagnostics import Diagnostic
 from ..documents import DATA
 from ..errors import BadInput
 from ..general_rules import STALE_ADVISORIES, UNKNOWN_VERSION, VULNERABLE_VERSION
+from ..schema import Check, Day, Text
 from . import data_file
 from .release.version import Order, is_stable, order
-from .schema import Check, Day, Text
 
 ADVISORIES = DATA / "advisories"
 

@@ -13,10 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from .. import schema
 from ..diagnostics import Diagnostic, either, is_misspelling
 from ..errors import BadFacts, BadInput
 from ..files import is_folder, is_there, load_json_mapping
-from . import checkpoint_files, checkpoint_tensors, data_file, model_names, schema
+from . import checkpoint_files, checkpoint_tensors, data_file, model_names
 from .architecture import ARCHITECTURES, NESTED, Architecture, Config
 from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing, Stored
 from .model_facts import License, ModelFacts

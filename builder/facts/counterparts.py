@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..documents import DATA
+from ..schema import Text
 from . import data_file
-from .schema import Text
 
 FORMAT = DATA / "formats" / "counterparts.yaml"
 

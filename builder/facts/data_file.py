@@ -8,10 +8,13 @@ is never kept; without a cache folder each file is validated whenever it is read
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 import shutil
+import typing
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -24,8 +27,7 @@ from ..documents import DATA, Yaml, load_yaml, scan_yaml, with_file
 from ..errors import BadFacts
 from ..files import read_text
 from ..general_rules import CREDENTIAL, SYNTAX
-from .schema import build
-from .validated import build_validated
+from ..schema import Plain, build, fields_of, is_alike, shape
 
 MAX_BYTES = 20_000_000
 MOST_STATES = 8  # of the code, of which the cache keeps data: half a megabyte each
@@ -67,7 +69,7 @@ def read(path: Path, kind: Any) -> Any:
     text = read_text(path, BadFacts, MAX_BYTES)
     kept = _kept_path(path, text)
     if kept and (data := _read_kept(kept)) is not None:
-        return build_validated(kind, json.loads(data) if data else _plain_data(path, text))
+        return _build_checked(kind, json.loads(data) if data else _plain_data(path, text))
     value, diagnostics = _read(path, text, kind)
     if diagnostics:
         raise BadFacts(diagnostics)
@@ -213,3 +215,68 @@ def _scan_json(text: str) -> Yaml:
         diagnostics = scan_yaml(text)[0].diagnostics if repeated else []
         return Yaml(data, diagnostics=diagnostics)
     return Yaml(diagnostics=[diagnostic], readable=False)
+
+
+def _build_checked(kind: Any, data: Any) -> Any:
+    """Data that was checked before as an object of `kind`; faster than `build`."""
+    convert = _converter(kind)
+    return convert(data) if convert else data
+
+
+_Convert = Callable[[Any], Any]
+
+
+def _converter(kind: Any) -> _Convert | None:
+    """What makes checked data an object of a type; `None` if it is the data itself."""
+    return None if isinstance(kind, dict | list | tuple | Plain) else _converter_of(kind)
+
+
+@cache
+def _converter_of(kind: Any) -> _Convert | None:
+    origin, arguments = shape(kind)
+    if origin is typing.Annotated:
+        return _converter(arguments[0])
+    if origin is typing.Union:
+        return _converter_of_union(arguments)
+    if origin is tuple:
+        item = _converter(arguments[0])
+        return (lambda value: tuple(map(item, value))) if item else tuple
+    if origin is Mapping or origin is dict:
+        below = _converter(arguments[1]) if arguments else None
+        return below and (lambda value: {key: below(each) for key, each in value.items()})
+    if origin is Path:
+        return lambda value: DATA / value
+    return _converter_of_class(kind) if dataclasses.is_dataclass(origin) else None
+
+
+def _converter_of_union(kinds: tuple[Any, ...]) -> _Convert | None:
+    converters = [(kind, _converter(kind)) for kind in kinds]
+    if not any(convert for _, convert in converters):
+        return None
+
+    def convert(value: Any) -> Any:
+        alike = [row for row in converters if is_alike(row[0], value)]
+        if len(alike) == 1:
+            ((_, found),) = alike
+            return found(value) if found else value
+        found, _ = build(typing.Union[kinds], value)  # noqa: UP007, of a tuple
+        return found
+
+    return convert
+
+
+def _converter_of_class(kind: Any) -> _Convert:
+    origin, _ = shape(kind)
+    converters: dict[str, _Convert | None] = {}
+
+    def convert(value: Any) -> Any:
+        if not converters:  # not before: a type may contain itself
+            fields = fields_of(kind).items()
+            converters.update({name: _converter(inner) for name, (inner, _) in fields})
+        values = dict(value)
+        for name, item in value.items():
+            if found := converters[name]:
+                values[name] = found(item)
+        return origin(**values)
+
+    return convert

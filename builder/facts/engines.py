@@ -11,8 +11,8 @@ from functools import cache
 from typing import Annotated, Literal
 
 from ..documents import DATA
+from ..schema import Positive, Reference, Text
 from .data_file import load as load_file
-from .schema import Check, Positive, Text
 
 ENGINES = DATA / "engines"
 
@@ -23,9 +23,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in ENGINES.glob("*.yaml")))
 
 
-EngineName = Annotated[
-    str, Check(lambda text: text in names(), "must be the name of a file in builder/data/engines")
-]
+EngineName = Annotated[str, Reference(names)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..documents import DATA
+from ..schema import Positive, Text
 from .data_file import load
-from .schema import Positive, Text
 
 FILE = DATA / "fatal_requests.yaml"
 

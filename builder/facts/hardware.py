@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from ..diagnostics import Diagnostic, nearest
 from ..documents import DATA
 from ..errors import BadInput
+from ..schema import Bounds, Positive, Sourced, Text, one_of
 from .data_file import load as load_file
 from .data_file import names
-from .schema import Positive, Sourced, Text, at_least, one_of
 
 HARDWARE = DATA / "hardware"
 
@@ -39,8 +39,8 @@ class Gpu:
     product: Text
     sm: Sourced[ComputeCapability]
     precisions: Sourced[tuple[Precision, ...]]
-    memory_cuda_mib: Sourced[Annotated[int, at_least(1024)]]
-    memory_nvidia_smi_mib: Sourced[Annotated[int, at_least(1024)] | None]
+    memory_cuda_mib: Sourced[Annotated[int, Bounds(ge=1024)]]
+    memory_nvidia_smi_mib: Sourced[Annotated[int, Bounds(ge=1024)] | None]
     memory_nominal_gb: Sourced[Positive]
     gpus_per_node: Sourced[Positive]
     nvlink_domain_gpus: Sourced[Positive]

@@ -9,10 +9,10 @@ from functools import cache
 from typing import Annotated, Literal
 
 from ..documents import DATA
+from ..schema import Check, Day, Text
 from . import advisories, data_file, engines, release, servers
 from .engines import Engine
 from .release.version import oldest_first, order
-from .schema import Check, Day, Text
 
 IMAGES = DATA / "images.yaml"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
+from ..schema import Plain, Positive, Sourced, Text, one_of
 from .architecture import ARCHITECTURES, Config
 from .quantization_fields import MIXED
-from .schema import Consistent, Positive, Sourced, Text, one_of
 from .weight_layouts import FORMATS
 
 V = TypeVar("V")
@@ -109,9 +109,9 @@ class ModelFacts:
     """
 
     name: Text
-    config: SourcedValues[Annotated[Config, Consistent(_MODEL_CONFIG)]]
+    config: SourcedValues[Annotated[Config, Plain(_MODEL_CONFIG)]]
     license: License
-    quantization: SourcedValues[Annotated[Config, Consistent(_QUANTIZATION)]] | None = None
+    quantization: SourcedValues[Annotated[Config, Plain(_QUANTIZATION)]] | None = None
     checkpoint_bytes: Sourced[Positive] | None = None
     tool_parser: Sourced[Text | None] | None = None
     reasoning_parser: Sourced[Text | None] | None = None

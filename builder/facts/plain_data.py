@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .schema import Positive, Text
+from ..schema import Positive, Text
 
 Severity = Literal["error", "warning"]
 Names = tuple[Text, ...]

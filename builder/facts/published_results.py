@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ..documents import DATA
+from ..schema import Plain, Positive, Text
 from . import data_file
 from .checkpoint import Checkpoint, gather, same_model
 from .model_names import known_names
 from .release import ServerRole
-from .schema import Consistent, Positive, Text
 
 RESULTS = DATA / "results"
 ACCEPTANCE = DATA / "acceptance.yaml"
@@ -44,7 +44,7 @@ _CONDITIONS: Any = {
 # Of a load as a client names it; `context_length` bounds prompt and answer together.
 Conditions = Annotated[
     Mapping[str, Any],
-    Consistent(
+    Plain(
         {
             "dataset?": Text,
             "context_length?": Positive,
@@ -56,7 +56,7 @@ Conditions = Annotated[
 ]
 # What was measured under one load: metrics, and conditions.
 Figure = Annotated[
-    Mapping[str, Any], Consistent({**_CONDITIONS, **{f"{metric}?": float for metric in UNITS}})
+    Mapping[str, Any], Plain({**_CONDITIONS, **{f"{metric}?": float for metric in UNITS}})
 ]
 
 

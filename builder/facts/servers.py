@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, Literal
 
 from ..documents import DATA
+from ..schema import Positive, Text
 from .data_file import load as load_file
 from .engines import EngineName
-from .schema import Positive, Text
 
 SERVERS = DATA / "servers"
 

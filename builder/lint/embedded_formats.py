@@ -9,7 +9,7 @@ from typing import Any
 
 from ..documents import DATA
 from ..facts import data_file, plain_data
-from ..facts.schema import Text
+from ..schema import Text
 
 FORMAT = DATA / "formats" / "embedded.yaml"
 SURROUNDINGS = DATA / "formats" / "surroundings.yaml"

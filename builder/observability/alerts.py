@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ..documents import DATA
 from ..facts import data_file
-from ..facts.schema import Text
+from ..schema import Text
 from . import signals
 
 ALERTS = DATA / "alerts.yaml"

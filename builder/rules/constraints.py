@@ -21,8 +21,8 @@ from ..facts import release as releases
 from ..facts.engines import Engine
 from ..facts.release import Release
 from ..facts.release.version import order
-from ..facts.schema import Text
 from ..general_rules import Rule
+from ..schema import Text
 from .context import RuleContext
 from .evaluation import all_hold, condition_faults, holds, same, word_faults
 from .rule_inputs import MISSING, RuleInputs, draft_tokens_path, is_fact, option_of

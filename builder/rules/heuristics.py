@@ -16,7 +16,7 @@ from ..documents import DATA
 from ..facts import data_file
 from ..facts import release as releases
 from ..facts.engines import Engine
-from ..facts.schema import Check, Text
+from ..schema import Check, Text
 from .evaluation import all_hold, condition_faults, evaluate, value_faults
 from .rule_inputs import RuleInputs
 

@@ -26,7 +26,7 @@ from ..facts.release import Release
 from ..facts.servers import Server
 from ..planning import Decision, Plan
 from ..render import CommentedValue
-from ..strict import Bounds
+from ..schema import Bounds
 
 # A server loads hundreds of gigabytes before it answers.
 START_TIMEOUT_S = 3600

@@ -12,7 +12,7 @@ from ..deployment import ModelName, Strict
 from ..facts import fatal_requests, servers
 from ..files import resource_root
 from ..render import option_file, text
-from ..strict import After, Bounds, default
+from ..schema import After, Bounds, default
 from . import (
     JSON_FILTER,
     START_TIMEOUT_S,

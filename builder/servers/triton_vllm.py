@@ -13,7 +13,7 @@ from ..bundle import File
 from ..deployment import ModelName
 from ..facts import servers
 from ..render import text
-from ..strict import After
+from ..schema import After
 from . import START_TIMEOUT_S, Host, Port, RenderContext, RenderedServer, ServerOptions, is_address
 from .triton import json_filter, process
 

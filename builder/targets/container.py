@@ -20,8 +20,8 @@ from ..facts.hardware import load as load_gpu
 from ..facts.images import Image
 from ..facts.release import published
 from ..render import CommentedValue
+from ..schema import Bounds
 from ..servers import RenderContext, RenderedServer, options_of
-from ..strict import Bounds
 from . import host_diagnostics, selected_server, selection_diagnostics, unpinned
 
 # Where things are in the container.

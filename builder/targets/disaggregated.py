@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from ..deployment import Deployment, Strict
 from ..diagnostics import Diagnostic
 from ..facts.servers import Server
-from ..strict import Bounds
+from ..schema import Bounds
 
 Count = Annotated[int, Bounds(ge=1, le=10_000)]
 

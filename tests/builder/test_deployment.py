@@ -165,7 +165,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         2,
         [
             ":7: accepted_warnings.0.reason: is missing",
-            ":7: accepted_warnings.1.reason: is short; string should have at least 10",
+            ":7: accepted_warnings.1.reason: short is too short; write at least 10",
             ":7: accepted_warnings.2.path: is missing",
             ":7: accepted_warnings.2.reason: is missing",
         ],
@@ -228,7 +228,7 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     "a target for the targets": (
         edited("[trtllm_serve, triton]", "triton"),
         2,
-        [":6: targets: is triton, not a mapping; write targets: [trtllm_serve, triton]"],
+        [":6: targets: triton is not a mapping; write targets: [trtllm_serve, triton]"],
     ),
     "a target named twice": (
         edited("[trtllm_serve, triton]", "[triton, triton]"),

@@ -215,7 +215,7 @@ def test_the_files_keep_to_their_schema(path: Path) -> None:
         ("count: 4 of 4, source: database", "count: 4 of 4", "say what the value rests on"),
         ("  - option: moe_config.backend", "  - option: moe_config.bakcend", "must be an option"),
         ("sections:", "sectoins:", "did you mean sections?"),
-        ("    needed: true\n", "    needed: 'yes'\n", "true or false is expected"),
+        ("    needed: true\n", "    needed: 'yes'\n", "yes is not true or false"),
     ],
 )
 def test_a_mistake_is_refused_with_its_line_and_what_was_meant(

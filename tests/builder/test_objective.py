@@ -54,5 +54,5 @@ def test_a_percentile_that_nobody_reports_is_refused(tmp_path: Path, builder: Ru
     file = tmp_path / "deployment.yaml"
     file.write_text(GOOD + "slo: {itl_ms: 20, percentile: p42}\nobjective: speed\n")
     report = builder("plan", file).stderr
-    assert ":7: slo.percentile: p42 is not allowed; allowed: 'p50', 'p90', 'p95' or 'p99'" in report
-    assert ":8: objective: speed is not allowed; allowed: 'output_tokens_per_s_per_gpu'" in report
+    assert ":7: slo.percentile: p42 is not allowed; Known: p50, p90, p95, p99" in report
+    assert ":8: objective: speed is not allowed; Known: cost, latency, output" in report

@@ -293,4 +293,4 @@ def test_an_unknown_engine_is_refused_with_the_known_ones() -> None:
     with pytest.raises(BadInput) as caught:
         pipeline.plan("llama-tiny", ["engine={name: third_engine, release: 1.2.1}"])
     [problem] = caught.value.diagnostics
-    assert problem.fix == f"allowed: '{ENGINE}', 'tensorrt_llm' or 'vllm'"
+    assert problem.fix == f"Known: {ENGINE}, tensorrt_llm, vllm"

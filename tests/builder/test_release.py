@@ -20,12 +20,12 @@ from builder.facts import data_file, engines, hardware, release
 from builder.facts.release import published, support
 from builder.facts.release.table import RELEASE_TABLE, lacking
 from builder.facts.release.version import is_version, oldest_first
-from builder.facts.schema import build
 from builder.rules import options
 from builder.rules.constraints import violations
 from builder.rules.context import RuleContext
 from builder.rules.flags import flag_traps
 from builder.rules.validation import validate
+from builder.schema import build
 from tests.conftest import ABSENT, ROOT, Run
 
 SPECIFICATION = ROOT.parent / "shared" / "trtllm-options"
@@ -368,7 +368,7 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "rules of another type": (
         lambda table: table.update(rules=3),
-        "rules: is 3; a list is expected",
+        "rules: 3 is not a list; write [ITEM, ...]",
     ),
     "an option without a type": (
         lambda table: table["types"]["KvCacheConfig"]["fields"].update(dtype={}),

@@ -11,15 +11,15 @@ import pytest
 
 from builder.errors import BadFacts
 from builder.facts import data_file
-from builder.facts.schema import Consistent, Positive, Sourced, Text, at_least
+from builder.schema import Bounds, Plain, Positive, Sourced, Text
 
-Bounds = Annotated[Mapping[str, Any], Consistent({"low": int, "high?": int})]
+Range = Annotated[Mapping[str, Any], Plain({"low": int, "high?": int})]
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
     name: Text
-    number: Annotated[int, at_least(1)]
+    number: Annotated[int, Bounds(ge=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Device:
     memory_mib: Sourced[Positive]
     ports: tuple[Port, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    bounds: Bounds | None = None
+    bounds: Range | None = None
     limit: int | str | Port = 0
     share: float = 0.5
 
@@ -80,22 +80,26 @@ def test_a_file_becomes_the_dataclass_that_describes_it(tmp_path: Path) -> None:
         ("kind", "knid", ":1: kind: is missing; add it"),
         ("kind", "knid", ":2: knid: unknown key; did you mean kind?"),
         ("gpu", "gup", ":2: kind: gup is not allowed; did you mean gpu? Known: cpu, gpu"),
-        ("value: 4", "value: 0", ":3: memory_mib.value: 0 is not allowed; must be >= 1"),
-        ("value: 4", "value: x", ":3: memory_mib.value: is x; a whole number is expected"),
-        ("value: 4", "value: true", ":3: memory_mib.value: is True; a whole number is expected"),
-        ("true", "yes please", ":3: memory_mib.verified: is yes please; true or false is expected"),
+        ("value: 4", "value: 0", ":3: memory_mib.value: 0 is out of range; must be >= 1"),
+        (
+            "value: 4",
+            "value: x",
+            ":3: memory_mib.value: x is not an integer; write one such as 8",
+        ),
+        ("value: 4", "value: true", ":3: memory_mib.value: True is not an integer"),
+        ("true", "yes please", ":3: memory_mib.verified: yes please is not true or false"),
         ("number", "numbr", ":5: ports.0.number: is missing; add it"),
         ("number", "numbr", ":6: ports.0.numbr: unknown key; did you mean number?"),
-        ("- name: one", "- name: 1.10", ':5: ports.0.name: is 1.1; text is expected: write "1.1"'),
-        ("{x: y}", "[x]", ":7: labels: is a list; a mapping is expected"),
-        ("{x: y}", "{x: 1}", ":7: labels.x: is 1; text is expected"),
+        ("- name: one", "- name: 1.10", ':5: ports.0.name: 1.1 is not text; write "1.1"'),
+        ("{x: y}", "[x]", ":7: labels: a list is not a mapping; write labels: {KEY: VALUE}"),
+        ("{x: y}", "{x: 1}", ":7: labels.x: 1 is not text"),
         ("low", "lwo", ":8: bounds.lwo: unknown key; did you mean low?"),
-        ("{low: 1}", "3", ":8: bounds: is 3; a mapping or null is expected"),
+        ("{low: 1}", "3", ":8: bounds: 3 is not a mapping"),
         ("limit: {", "limit: {x: 1, ", ":9: limit.x: unknown key"),
         (
             "limit: {name: p, number: 2}",
             "limit: []",
-            ":9: limit: is a list; a whole number or text",
+            ":9: limit: a list is not an integer, text or a mapping",
         ),
         ("kind: gpu", "kind: cpu", ":4: ports: a CPU has no ports; remove them"),
         ("share: 1", "share: 1\nshare: 2", ":11: share: is given twice, first in line 10"),
@@ -128,6 +132,6 @@ def test_json_faults_have_lines_too(tmp_path: Path) -> None:
 def test_loading_a_wrong_file_reports_its_faults(tmp_path: Path) -> None:
     path = tmp_path / "device.yaml"
     path.write_text("name: 1\n")
-    with pytest.raises(BadFacts, match=r"device\.yaml:1: name: is 1; text is expected"):
+    with pytest.raises(BadFacts, match=r"device\.yaml:1: name: 1 is not text"):
         data_file.load(path, Device)
     assert "cannot be read" in str(data_file.validate(tmp_path / "none.yaml", Device)[0])

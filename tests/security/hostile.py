@@ -13,11 +13,10 @@ import yaml
 from markdown_it import MarkdownIt
 from ruamel.yaml import YAML
 
-from builder import targets
+from builder import schema, targets
 from builder.deployment import Deployment
-from builder.facts import schema
+from builder.schema import Bounds, Strict, fields_of
 from builder.site import Site
-from builder.strict import Bounds, Strict, fields
 from tests.conftest import ROOT
 
 SEED = 20261122
@@ -101,10 +100,10 @@ def _texts(kind: Any, path: str, limits: Bounds | None = None, key: bool = False
     elif origin is dict and inner[1] is not Any:
         yield from _texts(inner[0], f"{path}{{}}", key=True)
         yield from _texts(inner[1], f"{path}.*")
-    elif origin is tuple:
+    elif origin is list:
         yield from _texts(inner[0], f"{path}[]")
     elif isinstance(origin, type) and issubclass(origin, Strict):
-        for name, field in fields(origin).items():
+        for name, (field, _) in fields_of(origin).items():
             yield from _texts(field, f"{path}.{name}".strip("."))
     elif origin is str:
         rule = limits or Bounds()

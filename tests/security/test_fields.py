@@ -11,7 +11,7 @@ import pytest
 
 from builder import pipeline
 from builder.errors import BadInput
-from builder.strict import Bounds, Strict, fields
+from builder.schema import Bounds, Strict, fields_of
 from tests.security.hostile import MODELS, Text, names, texts
 
 COUNT = 10_000
@@ -100,6 +100,6 @@ def test_some_of_the_names_pass() -> None:
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_unknown_keys_are_refused_everywhere(model: type[Strict]) -> None:
-    given = {"no such key": 1, **({"site": {}} if "site" in fields(model) else {})}
+    given = {"no such key": 1, **({"site": {}} if "site" in fields_of(model) else {})}
     _, found = model.read(given)
     assert "unknown key" in {row.message for row in found}

@@ -17,9 +17,9 @@ from ...diagnostics import Diagnostic
 from ...documents import DATA
 from ...errors import BadFacts, BadInput
 from ...files import parse_json, read_text, without_links
+from ...schema import Plain, build
 from .. import data_file, engines
 from ..engines import Engine
-from ..schema import Consistent, build
 from . import changes, common, published
 from .record import Field, Flag, Release, ServerRole, discriminator, record_types
 from .table import RELEASE_TABLE, Fault, engine_of, lacking
@@ -173,7 +173,7 @@ def _changed_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
             yield "changes", f"make a table of which {path} {what}"
 
 
-CHANGED_TABLE: Any = Consistent(changes.CHANGES, _changed_faults)
+CHANGED_TABLE: Any = Plain(changes.CHANGES, _changed_faults)
 
 
 def _read(path: Path, engine: Engine | None) -> Release:

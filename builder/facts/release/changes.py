@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from ..schema import Text
+from ...schema import Text
 from .record import record_types
 from .table import (
     FLAG_ROW,

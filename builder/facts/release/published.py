@@ -14,9 +14,9 @@ from itertools import chain
 from ...diagnostics import Diagnostic, either
 from ...documents import DATA
 from ...general_rules import UNPUBLISHED_RELEASE
+from ...schema import Day, Text
 from .. import data_file
 from ..engines import Engine
-from ..schema import Day, Text
 from .version import NO_VERSION, canonical, is_stable, is_version, oldest_first, order
 
 RULE = UNPUBLISHED_RELEASE

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
+from ...schema import Check, Plain, Text, one_of
 from .. import engines
 from ..engines import Engine, EngineName
-from ..schema import Check, Consistent, Text, one_of
 
 Fault = tuple[str, str]
 """A dotted path in the table, and what is wrong there."""
@@ -323,5 +323,5 @@ def _names(table: Mapping[str, Any]) -> Iterator[Fault]:
             yield f"endpoints.server.{index}", "is not a method and a path"
 
 
-RELEASE_TABLE: Any = Consistent(RELEASE_ROW, faults)
-FORMAT_TABLE: Any = Consistent(FORMAT_ROW, faults)
+RELEASE_TABLE: Any = Plain(RELEASE_ROW, faults)
+FORMAT_TABLE: Any = Plain(FORMAT_ROW, faults)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ...documents import DATA
+from ...schema import Check, Text, one_of
 from .. import data_file
 from ..hardware import ComputeCapability
 from ..quantization import Quantization
-from ..schema import Check, Text, one_of
 from ..weight_layouts import FORMATS
 from . import Release, of_all_engines
 from .support import SupportState, compute_capability

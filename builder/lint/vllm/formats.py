@@ -8,7 +8,7 @@ from functools import cache
 
 from ...documents import DATA
 from ...facts import data_file
-from ...facts.schema import Text
+from ...schema import Text
 
 FORMAT = DATA / "formats" / "vllm.yaml"
 ENGINE = "vllm"

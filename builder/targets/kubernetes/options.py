@@ -10,8 +10,8 @@ from ...deployment import Deployment, ImageReference, Strict
 from ...diagnostics import Diagnostic
 from ...facts.hardware import Gpu
 from ...facts.hardware import load as load_gpu
+from ...schema import Bounds, default
 from ...servers import RenderContext
-from ...strict import Bounds, default
 from .. import container, disaggregated, selected_server, unpinned
 from ..container import ContainerOptions, Count, Seconds
 from ..disaggregated import Prefill

@@ -13,8 +13,8 @@ from ...facts import servers as records
 from ...facts.servers import Server
 from ...observability import metrics
 from ...observability.metrics import SERVER_JOB, Family
+from ...schema import Bounds, default
 from ...servers import PORT_STEP, Host, Port, RenderContext, RenderedServer
-from ...strict import Bounds, default
 from .. import disaggregated
 
 Address = Annotated[str, Bounds(pattern=r"^(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$")]

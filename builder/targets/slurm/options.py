@@ -9,9 +9,9 @@ from ...deployment import Deployment, ServerName, Strict
 from ...diagnostics import Diagnostic
 from ...facts import engines
 from ...facts.hardware import load as load_gpu
+from ...schema import Bounds
 from ...servers import PORT_STEP, Host, Port, RenderContext, is_address, options_of
 from ...site import TARGET, Site
-from ...strict import Bounds
 from .. import disaggregated, host_diagnostics, selected_server, selection_diagnostics, unpinned
 from ..disaggregated import Count, Prefill
 
