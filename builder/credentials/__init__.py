@@ -1,7 +1,7 @@
-"""Credentials: which names and texts are one, so that none is written into a bundle or repeated.
+"""Detects credentials by name and by text, so that no bundle holds one and no message repeats one.
 
-Bundles are copied and kept, and messages end in logs. What is found is therefore refused with its
-place, and `mask` is on the way of every diagnostic.
+Bundles are copied and kept, and messages end up in logs. So a deployment with a credential is
+refused, and every diagnostic passes through `mask`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,53 @@ from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from .names import is_held
-from .randomness import DRAWN, in_base64, is_random, without_words
-from .shapes import ASSIGNED, NAME, SHAPES, SPEAKS, SPOKEN_OF
+from .shapes import (
+    ASSIGNED,
+    DRAWN,
+    NAME,
+    SPEAKS,
+    SPOKEN_OF,
+    formats,
+    in_base64,
+    is_random,
+    without_words,
+    words,
+)
 
 MASK = "[credential]"
-# Mappings whose keys are names that others give.
+# Mappings whose keys are names chosen by users.
 _FREE = frozenset(("environment", "env", "attributes", "annotations", "variables", "parameters"))
+# Two words written as one.
+_JOINED = re.compile(
+    "(?:PRIVATE|PRESHARED|ENCRYPTION|SIGNING|MASTER|SHARED|ACCOUNT|SERVICE|DEPLOY|CLIENT"
+    "|SSH|SSL|TLS|GPG|AUTH)KEY|APITOKEN"
+    "|(?:SSH|DB|PG|USER|ROOT|ADMIN|KEY|STORE|SMTP|LDAP|SQL|REDIS|MAIL|FTP|PROXY)(?:PASS|PWD|PW)"
+)
+_NEVER_PATHS = frozenset(("SECRET", "ACCESS", "API", "APIKEY"))
+_PATH = re.compile(r"(/[A-Za-z0-9_.-]+){2,}")
+# Clients of vLLM send "EMPTY" as the key if the server checks none.
+_SWITCH = re.compile(r"true|false|yes|no|on|off|none|[01]|empty|dummy|not-needed", re.IGNORECASE)
+_SPECIAL = re.compile(r"<[^<>\s]{1,60}>")  # a token of a tokenizer, or a place holder
+_CONNECTIONS = (("CONNECTION", "STRING"), ("CONN", "STR"), ("SEED", "PHRASE"))
+_OF_A_STORE = ("KMS", "KEY", "ID")  # which keeps the key to itself
+_OF_TERRAFORM = ("TF", "TOKEN")  # the host follows
 
 
 @lru_cache(maxsize=2_000)
 def mask(text: str) -> str:
-    """The text without credentials, and without what a machine may have drawn to be one."""
+    """The text without credentials, including letters that look randomly generated."""
     return re.sub(DRAWN, _hide_drawn, _mask_certain(text))
 
 
 @lru_cache(maxsize=2_000)
 def _mask_certain(text: str) -> str:
-    """The text with every credential in it replaced that its shape or its name tells."""
+    """The text without credentials that have a known format or name."""
     if not text.isascii() and (plain := unicodedata.normalize("NFKC", text)) != text:
         # Other forms of the same letters hide no credential.
         return masked if (masked := _mask_certain(plain)) != plain else text
     if _any_of(SPEAKS).search(text):
         text = _any_of(*SPOKEN_OF).sub(MASK, text)
-    text = _any_of(*SHAPES).sub(MASK, text)
+    text = _any_of(*formats()).sub(MASK, text)
     text = re.sub(DRAWN, lambda run: MASK if run[1] and _holds_one(run[1]) else run[0], text)
     if "=" not in text:
         return text
@@ -43,16 +66,16 @@ def _mask_certain(text: str) -> str:
 
 
 def shown(value: Any, path: str = "", length: int = 60) -> str:
-    """The beginning of a value that is wrong, as an error may repeat it."""
+    """The beginning of a wrong value, safe to repeat in an error."""
     if any(found(value, path)):
         return MASK
     return mask(str(value))[:length]
 
 
 def found(document: Any, path: str = "", by_name: bool = True) -> Iterator[tuple[str, str]]:
-    """The place of every credential in plain data, and what is wrong with it.
+    """The path of every credential in plain data, with a message.
 
-    Not `by_name` in tables of names, which say something of each: there a text is one by its shape.
+    Set `by_name` to false for tables whose keys are names that the data describes.
     """
     if isinstance(document, str):
         if _mask_certain(document) != document:
@@ -87,12 +110,12 @@ def _hide_drawn(run: re.Match[str]) -> str:
 
 @cache
 def _any_of(*shapes: str) -> re.Pattern[str]:
-    """What any of the shapes matches: too large to be compiled by commands that say nothing."""
+    """An expression that matches any of the shapes; compiled late, because it is large."""
     return re.compile("|".join(f"(?:{shape})" for shape in shapes))
 
 
 def _is_assigned(row: re.Match[str]) -> bool:
-    """Whether a text gives a credential to a name; small letters as in a URL name objects too."""
+    """Whether an assignment sets a credential; lower-case names, as in URLs, may name objects."""
     name, value = row[1], row[2]
     is_variable = name != name.lower()
     is_asked = row.string[: row.start()].endswith(("?", "&"))  # in a URL
@@ -101,7 +124,47 @@ def _is_assigned(row: re.Match[str]) -> bool:
 
 
 def _variables(path: str) -> list[str]:
-    """The names on a path that a user gave."""
+    """The names on a path that a user chose."""
     keys = path.split(".")
     free = next((at for at, key in enumerate(keys) if key in _FREE), len(keys))
     return keys[free + 1 :]
+
+
+def is_name(name: str) -> bool:
+    """Whether a variable of this name holds a credential.
+
+    >>> [is_name(name) for name in ("OPENAI_KEY", "dbPass", "MAX_TOKENS", "HF_TOKEN_PATH")]
+    [True, True, False, False]
+    """
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    parts = re.findall(r"[A-Z0-9]+", spaced.upper())
+    if tuple(parts[-2:]) in _CONNECTIONS or tuple(parts[:2]) == _OF_TERRAFORM:
+        return True
+    if tuple(parts[-3:]) == _OF_A_STORE:
+        return False
+    while len(parts) > 1 and (
+        parts[-1] in words("suffixes") or re.fullmatch("V?[0-9]+", parts[-1])
+    ):
+        parts.pop()
+    if not parts:
+        return False
+    last = re.sub(r"[0-9]+$", "", parts[-1])
+    if not words("passwords").isdisjoint(parts) and last not in words("about_passwords"):
+        return True
+    before = parts[-2] if len(parts) > 1 else ""
+    if last not in words("words") and before in words("before_plurals"):
+        last = last.removesuffix("S")
+    if last in words("words"):
+        return before not in words("harmless", last)
+    is_long = len(last) > 8 and last.endswith(tuple(words("endings")))
+    return is_long or bool(_JOINED.fullmatch(last))
+
+
+def is_held(name: str, value: str) -> bool:
+    """Whether a variable holds the credential in its name, and not its location."""
+    if not value or _SWITCH.fullmatch(value) or _SPECIAL.fullmatch(value) or not is_name(name):
+        return False
+    parts = set(re.split(r"[^A-Z0-9]+", name.upper()))
+    if parts.isdisjoint(words("also_paths")) or parts & _NEVER_PATHS:
+        return True
+    return not _PATH.fullmatch(value)

@@ -1,42 +1,64 @@
-"""Shapes of credentials in a text, as regular expressions, and what only looks like one."""
+"""What a credential in a text looks like: known formats, words that introduce one, random letters.
+
+Known formats are rows of `builder/data/credentials.yaml`; the words of names are there too.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-# What services give out, by the letters that their documentations and public lists of secret
-# scanners begin it with; at least 16 more follow, a digit among them.
-_PREFIXES = """
-    hf_oauth_ hf_jwt_ pcsk_ esecret_ sk-lf- amzn.mws. 1//0 EAACEdEose0cBA sq0atp- sq0csp-
-    sk_prod_ rk_prod_ AVNS_ PMAK- HRKU- pscale_tkn_ pscale_pw_ pscale_oauth_ mdb_sa_sk_
-    dt0c01. dt0s16. CCIPAT_ CCIPRJ_ ATCTT3 CLOJARS_ CFPAT- xkeysib- xsmtpsib- shippo_live_
-    glffct- glimt- glwt- sk.eyJ
-    AIK_CI_ AIK_SECRET_ apify_api_ BBDC- AstraCS: dvc_client_ dvc_mobile_ dvc_server_ SWMTKN-1-
-    duffel_live_ duffel_test_ FLWSECK- FLWSECK_TEST- FLWPUBK_TEST- s-s4t2ud- s-s4t2af- mlsn. llx-
-    mergify_application_key_ os_v2_org_ os_v2_app_ api_live. api_live_us. api_live_ca.
-    pdl_live_apikey_ persona_production_ polar_at_ polar_oat_ polar_pat_ prf_cli_ ramp_sec_
-    samsara_api_ sntryu_ sm_aat_ sm_pat_ sm_sat_ packagist_ort_ packagist_out_ packagist_acs_
-    sb_secret_ xnd_production_ PMAT- hcaik_ hcalk_ hcxik_ hcxlk_ xaat- xapt- pylf_v1_
-    sktsec_ sk-helicone- sgp_local_ CCDB1_ FlyV1 gcntfy- incoming+
-"""
-# Names of folders, hosts and data sets begin so as well: only a run of letters and digits tells.
-_SHORT_PREFIXES = """
-    rpa_ csk- tvly- LTAI AKID AQVN dbtc_ sbp_ ntn_ figd_ nfp_ vcp_ fo1_ tfp_ rdme_
-    NRII- NRJS- NRRA- rootly_ pnu_ kpat_ AKCp squ_ sqp_ sqa_ bkua_ ATBB gsk_ r8_ tgp_v1_
-    p8e- cnvca csa_ ddp_ ddo_ cog_ EZAK EZTK essu_ EAAM EAAC fio-u- ico- ion_ lip_ napi_ pina_
-    phc_ rnd_ re_ tk-us- sgp_ tss_ unkey_ ucat_ vtwn_ vca_ vck_ vci_ vcr_ waka_ zpka_ nyk_ jina_
-    snyk_ apk_ sk_car_ cfut_ cfat_ cfk_ BSA EXO
-    fw_ fw- pplx- pplx_ xai- xai_ lsv2_pt_ lsv2_sk_ wandb_v1_ glsa_ sk- pypi- dp.pt. dp.st. dp.ct.
-"""
-# Of base64, which may hold a slash; the last five are a whole file of Docker's or of a service
-# account of Google's.
-_BASE64_PREFIXES = """
-    configcat-sdk-1/ SWMKEY-1- AQ.Ab8RN6 eyJrIjoi cmVmd
-    ABSK bedrock-api-key- IQoJb3JpZ2lu FwoGZXIvYXdz cflt fm2_ cmVmdGtuO ops_eyJ glc_ RWRTY0Iy
-    eyJhdXRocyI6 ewogICJhdXRocyI6 ewoJImF1dGhzIjog
-    eyJ0eXBlIjoic2VydmljZV9hY2NvdW50 ewogICJ0eXBlIjogInNlcnZpY2VfYWNjb3VudC
-    eyJ0eXBlIjogInNlcnZpY2VfYWNjb3VudC
-"""
+import yaml
+
+_DATA = Path(__file__).parent.parent / "data" / "credentials.yaml"
+
+
+# Lists of words are text, which YAML reads faster.
+SCHEMA: Any = {
+    **dict.fromkeys(("prefixes", "short_prefixes", "base64_prefixes"), str),
+    "formats": {"*": [str]},
+    "names": {
+        **dict.fromkeys(("words", "endings", "suffixes", "passwords", "about_passwords"), str),
+        **dict.fromkeys(("before_plurals", "also_paths"), str),
+        "harmless": {"*": str},
+    },
+}
+
+
+@cache
+def known() -> Mapping[str, Any]:
+    """The shipped formats and names; `check` and the tests hold the file to `SCHEMA`."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found: Mapping[str, Any] = yaml.load(_DATA.read_text(encoding="utf-8"), Loader=loader)
+    return found
+
+
+@cache
+def words(name: str, word: str = "") -> frozenset[str]:
+    """A list of words of names; of the words that make a `word` harmless, if it is named."""
+    found = known()["names"][name]
+    return frozenset((found.get(word, "") if word else found).split())
+
+
+def formats() -> tuple[str, ...]:
+    """A regular expression for each known format."""
+    return (
+        rf"{_begun('prefixes')}(?=[A-Za-z_=+.-]{{0,300}}[0-9])[A-Za-z0-9_=+.-]{{16,}}",
+        rf"{_begun('short_prefixes')}(?=[A-Za-z0-9_=+.-]{{0,300}}?{_RUN})[A-Za-z0-9_=+.-]{{16,}}",
+        rf"{_begun('base64_prefixes')}(?=[A-Za-z0-9_=+/-]{{0,300}}?{_RUN})[A-Za-z0-9_=+/-]{{20,}}",
+        *map("|".join, known()["formats"].values()),
+    )
+
+
+def _begun(prefixes: str) -> str:
+    return rf"\b(?:{'|'.join(map(re.escape, known()[prefixes].split()))})"
+
+
 _RUN = r"(?=[A-Za-z]{0,11}[0-9])(?=[0-9]{0,11}[A-Za-z])[A-Za-z0-9]{12}"
 # A variable, a placeholder or a path instead of a credential, as the whole value.
 _ROOTS = (
@@ -82,74 +104,6 @@ NAME = (
 _TITLE = (
     rf"(?!(?:[A-Za-z0-9+/]{{4}})+{_NAME_END})"
     rf"[A-Za-z0-9]{{1,20}}(?:[-.][A-Za-z0-9]{{1,12}})*+{_NAME_END}"
-)
-
-
-def _begun(prefixes: str) -> str:
-    return rf"\b(?:{'|'.join(map(re.escape, prefixes.split()))})"
-
-
-SHAPES = (
-    _begun(_PREFIXES) + r"(?=[A-Za-z_=+.-]{0,300}[0-9])[A-Za-z0-9_=+.-]{16,}",
-    _begun(_SHORT_PREFIXES) + rf"(?=[A-Za-z0-9_=+.-]{{0,300}}?{_RUN})[A-Za-z0-9_=+.-]{{16,}}",
-    _begun(_BASE64_PREFIXES) + rf"(?=[A-Za-z0-9_=+/-]{{0,300}}?{_RUN})[A-Za-z0-9_=+/-]{{20,}}",
-    r"\be2b_[a-f0-9]{40}\b|\bphx_[A-Za-z0-9_-]{32,}",
-    r"\bfc-[a-f0-9]{32}\b|\bkey_[a-f0-9]{64}\b|\boy2[a-z0-9]{43}\b|\b4b1d[A-Za-z0-9]{38}\b",
-    r"\b[a-f0-9]{32}\.[A-Za-z0-9]{16}\b|\b_gitlab_session=[a-f0-9]{32}",  # Zhipu, GitLab
-    r"\b[0-9]{15,16}\|[A-Za-z0-9_-]{27,40}\b|\b00[A-Za-z0-9]{13}![A-Za-z0-9._-]{80,}",
-    r"\bhf_[A-Za-z0-9]{20,}",  # Hugging Face
-    r"\bapi_org_[A-Za-z0-9]{20,}",
-    r"\bnvapi-[A-Za-z0-9_-]{20,}",  # NVIDIA
-    r"\bgh[oprsu]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}",
-    r"\bgl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt|oas)-[A-Za-z0-9_.-]{16,}"
-    r"|\bGR1348941[A-Za-z0-9_-]{16,}",  # GitLab
-    r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b",  # AWS
-    r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bxapp-[0-9]-[A-Za-z0-9-]{10,}"  # Slack
-    r"|\bxox[cd]-[A-Za-z0-9%+/-]{20,}|\bxoxe\.xox[bp]-[A-Za-z0-9-]{20,}",
-    r"hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/]{20,}",
-    r"discord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{20,}",
-    r"\b[sr]k_(?:live|test)_[A-Za-z0-9]{10,}|\bwhsec_[A-Za-z0-9]{16,}",  # Stripe
-    r"\bGOOG1E[A-Z0-9]{50,}"
-    r"|\bAIza[A-Za-z0-9_-]{30,}|\bya29\.[A-Za-z0-9_-]{20,}|\bGOCSPX-[A-Za-z0-9_-]{20,}",  # Google
-    r"\bnpm_[A-Za-z0-9]{30,}|\brubygems_[a-f0-9]{40,}",
-    r"\bdckr_(?:pat|oat)_[A-Za-z0-9_-]{20,}",  # Docker
-    r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}|\$oauthtoken:[A-Za-z0-9+/=_-]{16,}"  # Vault, NGC
-    r"|\bs\.(?=[A-Za-z]{0,23}[0-9])(?=[a-z0-9]{0,23}[A-Z])[A-Za-z0-9]{24}\b",
-    r"\bAQ[A-Za-z0-9+/]{36}==(?![A-Za-z0-9+/=])",  # Ceph
-    r"\bdapi[a-f0-9]{32}\b|\bdkea[a-f0-9]{32}\b",  # Databricks
-    r"\bdo[opr]_v1_[a-f0-9]{40,}",  # DigitalOcean
-    r"\bsntr[yu]s_[A-Za-z0-9+/=_-]{20,}|\bNRAK-[A-Z0-9]{20,}",
-    r"\bSG\.[A-Za-z0-9_-]{16,99}\.[A-Za-z0-9_-]{16,}|\bkey-[a-f0-9]{32}\b",  # SendGrid, Mailgun
-    r"\bATATT3[A-Za-z0-9_=-]{20,}|\blin_api_[A-Za-z0-9]{20,}|\bshp(?:at|ca|pa|ss)_[A-Fa-f0-9]{32}",
-    r"\btskey-[a-z]{1,20}-[A-Za-z0-9-]{16,}|\bpul-[a-f0-9]{40}\b",
-    r"\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,}|\bAGE-SECRET-KEY-1[A-Z0-9]{20,}",
-    r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}",  # Telegram
-    # Azure: applications, DevOps, OpenAI and storage.
-    r"(?<![A-Za-z0-9_~.-])[A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{30,}"
-    r"|\b[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4}\b|\b[A-Za-z0-9]{52}JQQJ9[A-Za-z0-9]{20,}"
-    r"|(?<![A-Za-z0-9+/-])[A-Za-z0-9+/]{86}==",
-    r"\bpat[A-Za-z0-9]{14}\.[a-f0-9]{64}|\bpat\.[A-Za-z0-9_-]{22}\.[a-f0-9]{24}\.",
-    r"\bsha256~[A-Za-z0-9_-]{43}|\bv1\.0-[a-f0-9]{24}-[a-f0-9]{100,}",  # OpenShift, Cloudflare
-    r"\bSK[A-Fa-f0-9]{32}\b|\b[a-f0-9]{32}-us[0-9]{1,2}\b|\bsk_[a-f0-9]{40,}|\bsecret_[A-Za-z0-9]{43}\b",
-    r"\bAPI-[A-Z0-9]{26}\b|\bA3-[A-Z0-9]{6}-[A-Z0-9]{5,6}-?[A-Z0-9]{5,6}(?:-[A-Z0-9]{5}){3}\b",
-    r"\bK10[a-f0-9]{64}::\S{8,}|\bt1\.[A-Za-z0-9_=-]{10,999}\.[A-Za-z0-9_=-]{86}",
-    r"webhook\.office\.com/webhookb2/\S{20,}|hooks\.zapier\.com/hooks/catch/\S{8,}",
-    # Hashes of passwords, as files of users hold them.
-    r"\$(?:2[abxy]|[1567]|apr1|y|gy|argon2(?:id|i|d)|scrypt|pbkdf2[a-z0-9-]{0,10})\$[^\s'\"]{20,}",
-    r"\beyJ[A-Za-z0-9_-]{8,999}\.[A-Za-z0-9_-]{8,9999}\.[A-Za-z0-9_-]*",  # JSON web tokens
-    r"-----? ?BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)? ?-----?"
-    r"(?:[^-]{0,9999}-----? ?END [A-Z0-9 ]{0,60}-----?)?",
-    # The same in base64, but for certificates and public keys.
-    r"\bLS0tLS1CRUdJTi(?!BDRVJUSUZJQ0FURS|BQVUJMSUMgS0VZ)[A-Za-z0-9+/=\s]{20,}"
-    r"|\bCi0tLS0tQkVHSU4g(?!Q0VSVElGSUNBVE|UFVCTElDIEtFW)[A-Za-z0-9+/=\s]{20,}",
-    r"PuTTY-User-Key-File-[0-9]",
-    # Private keys without their first line: of OpenSSH, RSA, elliptic curves and PKCS #12.
-    r"\bb3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=\s]{20,}|\bMC4CAQAwBQYDK2V[A-Za-z0-9+/=]{20,}"
-    r"|\bMII[A-Za-z0-9+/]{2}[AQgw]IBA(?:DANBgkqhkiG9w0BAQEFA|AKC|zCC)[A-Za-z0-9+/=\s]{20,}"
-    r"|\bM(?:HcCAQEEI|IGHAgEAMBMGByqGSM49|IGkAgEBBD)[A-Za-z0-9+/=\s]{20,}",
-    # Names and passwords in URLs and before the host of an image; a token instead of a name.
-    r":/{1,2}[^/\s:@]{0,999}:[^/\s@]{1,999}@|://[^/\s:@]{16,999}@",
-    r"(?:^|(?<=\s))[^/\s:@]{1,99}:[^/\s@]{1,999}@(?!sha256:)[\w-]+\.[\w.-]+",
 )
 _GIVES = r"\s?(?:=>|:=|[:=])\s{0,3}"  # between a key and its value
 # Behind a word that says so: parts of connection strings, queries, headers and command lines.
@@ -206,3 +160,77 @@ SPEAKS = (
     r"|curl|sshpass|login|mysql|redis-cli|mongo|ldap|htpasswd|literal|pass:|jdbc|</"
 )
 ASSIGNED = rf"\b([A-Za-z][A-Za-z0-9_]{{0,99}})=(?!{_ELSEWHERE})[\"']?([^\s;&,\"']{{4,}})"
+
+_LEAST_LETTERS = 24
+_MOST_WORDS = 0.45  # of the letters; in names of programs it is more, in what was drawn seldom
+# Pages have such names in their addresses, up to what is asked of them; certificates and pictures
+# are lines of them; digests are known, and so are the ids that servers draw for what they answer.
+_KNOWN = (
+    r"https?://[^\s?\"'<>]++"
+    r"|(?<![A-Za-z0-9.@-])(?:[a-z0-9-]{1,63}+\.){1,5}+[a-z]{2,10}/[^\s?\"'<>]++"
+    r"|-----BEGIN [A-Z0-9 ]{1,40}-----[^-]*+"
+    r"|\bdata:(?:audio|font|image|video)/[a-z0-9.+-]{1,40};base64,[A-Za-z0-9+/=]*+"
+    r"|(?<![\w-])(?:chatcmpl|chatcmpl-tool|cmpl|embd|classify|pool|score|rerank|call|toolu|resp|msg"
+    r"|rs|fc|req|run|batch|file|ftjob)[-_]?(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]++"
+    r"|(?<![\w-])(?i:(?:(?:x-)?(?:call|correlation|job|request|response|run|span|trace)[_-]?)?id"
+    r"|etag|(?:[a-z]{1,20}[_-]?)?(?:digest|checksum|fingerprint|integrity|md5|sha1|sha256|sha512)"
+    r"|h1)[\"']?\s?[:=]\s?[\"']?(?:W/)?[\"']?[A-Za-z0-9+/=]++"
+)
+DRAWN = (
+    rf"{_KNOWN}|(?<![A-Za-z0-9/+=])(?<!sha1[-:])(?<!(?:sha|SHA)(?:256|384|512)[-:])(?<!md5[-:])"
+    r"([A-Za-z0-9][A-Za-z0-9+/]{23,}+)"
+)
+# Public keys of SSH, which begin with the length and the name of their kind, and of minisign;
+# certificates, pictures, what gzip packed, hashes of IPFS, and numbers to the base of 16.
+_PUBLIC = re.compile(
+    r"AAAA[A-L](?:[HXn3]N[rz]|[GWm2]Vj)|RW[A-Za-z0-9+/]{54}$|MII|iVBORw0KGgo|H4sI"
+    r"|Qm[1-9A-HJ-NP-Za-km-z]{44}$|0x"
+)
+# What a run measured, each number behind the word that says of what: B200x8Tp4Isl1kMtp3.
+_NUMBER = "[0-9]+(?:[a-z](?:[0-9]+[a-z]?)?|[BKM](?![a-z]))?"
+_SETTINGS = re.compile(
+    f"(?:[a-z]{{0,9}}{_NUMBER})*+(?:[A-Z]{{1,5}}{_NUMBER}|[A-Z][a-z]{{1,8}}{_NUMBER}"
+    "|[A-Z][a-z]{2,}|[A-Z]{3,5}|Nv)+"
+)
+_WORD = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}|[0-9]{3,}|(?<![0-9])(?:16|32|64|[0-9]0)(?![0-9])")
+_IN_PATH = re.compile(r"((?:[A-Z]?[a-z]{1,30}/)*)(.*?)((?:/[A-Z]?[a-z]{1,30})*/?)$")
+# No name goes on so: a small letter behind a digit, or a capital with one small letter.
+_UNLIKE_NAMES = re.compile(r"[0-9][a-z](?![A-Z])|(?<![A-Z])[A-Z][a-z](?=[A-Z])")
+
+
+def is_random(run: str) -> bool:
+    """Whether a run was drawn: both cases, digits in between, and few letters in words.
+
+    That is likely, not certain: enough to keep a text out of a log, and too little to refuse it.
+
+    >>> [is_random(x) for x in ("q7RkZ2mW9xLp4TbV8nYc3HsD", "B200x8Tp8Ep8Bs256Isl8kOsl1k")]
+    [True, False]
+    """
+    letters = max(re.split(r"[+/]", run), key=len)
+    if len(letters) < _LEAST_LETTERS or _PUBLIC.match(run) or _SETTINGS.fullmatch(letters):
+        return False
+    if not re.search("[a-z]", letters) or not re.search("[A-Z]", letters):
+        return False
+    if len(re.findall("[0-9]+", letters)) < 3:
+        return False
+    words = sum(map(len, _WORD.findall(letters)))
+    return words <= _MOST_WORDS * len(letters) and bool(_UNLIKE_NAMES.search(letters))
+
+
+def without_words(run: str) -> tuple[str, str, str]:
+    """A run between the words of a path around it.
+
+    >>> without_words("runs/q7RkZ2mW9xLp4TbV8nYc3HsD/log")
+    ('runs/', 'q7RkZ2mW9xLp4TbV8nYc3HsD', '/log')
+    """
+    before, inner, behind = _IN_PATH.match(run).groups()  # type: ignore[union-attr]
+    return before, inner, behind
+
+
+def in_base64(run: str) -> str:
+    """The printable text that a run encodes in base64, or none; the text is then checked itself."""
+    try:
+        text = base64.b64decode(run + "=" * (-len(run) % 4), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+    return text if text.isprintable() or all(map(str.isprintable, text.split())) else ""

@@ -23,6 +23,7 @@ def schemas() -> Mapping[str, Any]:
 
     Few runs meet a data file: what the schemas are made of is imported by those alone.
     """
+    from ..credentials.shapes import SCHEMA as CREDENTIALS_FILE
     from ..estimates.fits import SCHEMAS as measurement_schemas
     from ..facts import plain_data
     from ..facts.advisories import ProductAdvisories
@@ -46,6 +47,7 @@ def schemas() -> Mapping[str, Any]:
         "advisories/*.yaml": ProductAdvisories,
         "alerts.yaml": alerts.AlertsFile,
         "benchmark_tools.yaml": plain_data.BENCHMARK_TOOLS,
+        "credentials.yaml": CREDENTIALS_FILE,
         "dashboards.yaml": plain_data.DASHBOARDS,
         "engines/*.yaml": Engine,
         "fatal_requests.yaml": Mapping[str, FatalRequests],

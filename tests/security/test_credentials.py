@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from builder import credentials, pipeline
-from builder.credentials.names import is_name
+from builder.credentials import is_name
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 from builder.facts import release
