@@ -78,12 +78,13 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, lambda *_: None)
         with suppress(PermissionError):
             os.setsid()
+    config.pluginmanager.register(groups.Stopwatch(config))
     watcher.begin()
 
 
 @pytest.hookimpl(tryfirst=True)  # before the groups become a part of the tests' names
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    groups.arrange(items)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    groups.arrange(items, groups.recorded(config))
 
 
 @pytest.hookimpl(wrapper=True)

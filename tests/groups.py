@@ -1,22 +1,24 @@
-"""Which tests run one after the other when tests run side by side, and what begins first.
+"""Groups the tests that run one after the other, and decides which groups start first.
 
-Tests of one group share their servers, and disturb nobody else's. What takes longest begins first,
-so that nothing long is left for the end; what waits for servers runs beside what computes.
+Tests of one group share servers. The longest groups start first, by the seconds that earlier runs
+recorded in pytest's cache, so that no worker is still busy long after the others; groups that wait
+for servers alternate with groups that compute.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Mapping
+import math
+from collections import Counter, defaultdict
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent
 
-# The first that fits, in the order in which they begin: those that take longest, and mostly wait. A
-# file that none fits is a group of its own, and computes.
+# Tests that mostly wait for servers: the first match names the group of a file. Without recorded
+# seconds they start in this order. Any other file is a group of its own, and computes.
 GROUPS = (
     ("slurm/test_handover.py", "handover on a cluster"),
     ("slurm/test_state_faults.py", "faults of state on a cluster"),
@@ -45,20 +47,31 @@ GROUPS = (
 )
 
 
-def arrange(items: list[pytest.Item]) -> None:
+# In pytest's cache: the seconds that each file took when it last ran whole.
+CACHED = "files/seconds"
+# For a file that no run recorded.
+SECONDS_PER_TEST = 0.2
+
+
+def arrange(items: list[pytest.Item], before: Mapping[str, float]) -> None:
     """Mark each test with its group, and sort them by group."""
     groups = {path: _group(path) for path in {item.path for item in items}}
-    counts = Counter(groups[item.path] for item in items)
-    ranks = {group: rank for rank, group in enumerate(_order(counts))}
+    tests = Counter(item.path for item in items)
+    seconds: dict[str, float] = defaultdict(float)
+    for path, group in groups.items():
+        seconds[group] += before.get(_name(path), SECONDS_PER_TEST * tests[path])
+    known = {groups[path] for path in groups if _name(path) in before}
+    ranks = {group: rank for rank, group in enumerate(_order(seconds, known))}
     for item in items:
         item.add_marker(pytest.mark.xdist_group(groups[item.path]))
     items.sort(key=lambda item: ranks[groups[item.path]])
 
 
-def _order(counts: Mapping[str, int]) -> list[str]:
-    """After each that waits a few that compute, those of most tests first; half come last."""
-    waiting = [name for name in dict.fromkeys(name for _, name in GROUPS) if name in counts]
-    others = sorted(counts.keys() - waiting, key=lambda name: (-counts[name], name))
+def _order(seconds: Mapping[str, float], known: Container[str]) -> list[str]:
+    """After each group that waits a few that compute, the longest first; half of them come last."""
+    listed = [name for name in dict.fromkeys(name for _, name in GROUPS) if name in seconds]
+    waiting = sorted(listed, key=lambda name: -seconds[name] if name in known else -math.inf)
+    others = sorted(seconds.keys() - waiting, key=lambda name: (-seconds[name], name))
     rest, share = iter(others), len(others) // (2 * len(waiting) or 1)
     begun = [name for group in waiting for name in (group, *itertools.islice(rest, share))]
     return [*begun, *rest]
@@ -70,3 +83,31 @@ def _group(path: Path) -> str:
         if inside.is_relative_to(place):
             return group
     return inside.as_posix()
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT.parent).as_posix()
+
+
+class Stopwatch:
+    """Records the seconds of each file, unless a run selects some of its tests."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        options = self._config.option
+        selects = options.keyword or options.markexpr or any("::" in a for a in self._config.args)
+        cache = getattr(self._config, "cache", None)
+        if cache and exitstatus == 0 and not selects:
+            cache.set(CACHED, recorded(self._config) | self._seconds)
+
+
+def recorded(config: pytest.Config) -> dict[str, float]:
+    """The seconds of each file, by its path in the checkout."""
+    cache = getattr(config, "cache", None)
+    return dict(cache.get(CACHED, {})) if cache else {}

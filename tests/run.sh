@@ -2,6 +2,7 @@
 # Lint, types and tests; sets up everything that they need.
 #   tests/run.sh                    everything, side by side
 #   tests/run.sh fast               lint, types and the tests of the builder: no server, no package
+#   tests/run.sh changed            lint, types and the tests that a change can reach (tests/reach.py)
 #   tests/run.sh [fast] ARGUMENT... the arguments go to pytest, which runs what they name
 #   TEST_VLLM=1 tests/run.sh        the tests on vLLM itself as well: its CPU build, 2.3 GB on disk
 # Under CI=true whatever could not be installed fails the run; elsewhere its tests are skipped.
@@ -24,6 +25,17 @@ missing=()
 need() { # NAME FUNCTIONS WHAT_IS_LEFT_OUT
   "find_$2" >/dev/null || "install_$2" || missing+=("$1 could not be installed: no $3")
 }
+
+# What differs from main; tests of the builder alone need no tools.
+reached=()
+changed=
+if [[ ${1:-} == changed ]]; then
+  changed=1
+  shift
+  mapfile -t reached < <("$PYTHON" -m tests.reach | sed '/^$/d')
+  printf '== the change reaches %s test files\n' "${#reached[@]}"
+  printf '%s\n' "${reached[@]}" | grep -qvE '^(tests/builder/|$)' || fast=1
+fi
 
 if [[ -z $fast ]]; then
   need "a browser" browser "tests that look at pages"
@@ -102,7 +114,8 @@ run_pytest() { TEST_SHELL=$$ TEST_FAST=$fast "$PYTHON" -m pytest "$@"; }
 # shellcheck disable=SC2329  # called by step
 run_all() {
   local status=0 again=()
-  run_pytest --cache-clear "$@" || status=$?
+  rm -f .pytest_cache/v/cache/lastfailed
+  run_pytest "$@" || status=$?
   [[ $status -eq 1 ]] || return "$status"
   mapfile -t again < <("$PYTHON" -m tests.again | sed '/^$/d')
   [[ ${#again[@]} -gt 0 ]] || return 1
@@ -142,7 +155,11 @@ step "ruff format" "$PYTHON" -m ruff format --check --quiet .
 step "ruff check" "$PYTHON" -m ruff check --quiet .
 step "shellcheck" "$here/.venv/bin/shellcheck" launch/*.sh tests/*.sh
 begin "mypy" "$PYTHON" -m mypy
-if [[ $# -gt 0 ]]; then
+if [[ -n $changed ]]; then
+  [[ ${#reached[@]} -eq 0 ]] || step "pytest" run_pytest "${side_by_side[@]}" "${reached[@]}" "$@"
+  join "mypy"
+  finish
+elif [[ $# -gt 0 ]]; then
   step "pytest" run_pytest "$@"
   join "mypy"
   finish

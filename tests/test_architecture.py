@@ -7,15 +7,14 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from tests import reach
 from tests.conftest import ROOT
 
-TREES = ("builder", "launch", "supervisor", "model_repository")
 MOST_LINES, MOST_FUNCTION_LINES, MOST_HOMONYMS = 600, 60, 2
 
 
@@ -38,17 +37,9 @@ def known_to_launch() -> set[str]:
     )
 
 
-def imports(path: Path) -> Iterator[str]:
+def imports(path: Path) -> set[str]:
     """Dotted names that a module imports, relative ones resolved, inside functions too."""
-    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join(filter(None, (*above, node.module)))
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+    return reach.read(ast.parse(path.read_text()), path.relative_to(ROOT)).imports
 
 
 def builder_modules(path: Path) -> set[str]:
@@ -138,18 +129,7 @@ def test_templates_hold_layout_only() -> None:
 
 def product_modules() -> dict[str, Path]:
     """Every module of the product by its dotted name; of the Triton model by its name there."""
-    found = {}
-    for tree in TREES:
-        for path in (ROOT / tree).rglob("*.py"):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            if (
-                tree == "model_repository"
-            ):  # what Triton has on its path begins at the model's folder
-                parts = parts[3:]
-            elif parts[:2] == ("launch", "reference"):
-                parts = parts[2:]
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+    return {name: ROOT / path for name, path in reach.modules(*reach.PRODUCT).items()}
 
 
 def graph() -> dict[str, set[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -13,13 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import again, skipping_run
+from tests import again, groups, skipping_run
 from tests.conftest import ROOT
+
+NO_CACHE = ("-p", "no:cacheprovider")
 
 
 def run(*arguments: str, prefix: tuple[str, ...] = (), **variables: str) -> tuple[int, str]:
     """The status and the output of a run of the tests that are skipped."""
-    command = [*prefix, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    command = [*prefix, sys.executable, "-m", "pytest", *(arguments or NO_CACHE)]
     environment = {name: value for name, value in os.environ.items() if name != "CI"} | variables
     done = subprocess.run(
         [*command, str(skipping_run.__file__)],
@@ -48,7 +51,7 @@ def test_a_missing_tool_fails_its_tests_under_ci() -> None:
 
 
 def test_golden_bundles_are_not_rewritten_under_ci() -> None:
-    status, said = run("--update-golden", CI="true")
+    status, said = run(*NO_CACHE, "--update-golden", CI="true")
     assert status == 4
     assert "--update-golden is refused under CI" in said
 
@@ -72,6 +75,30 @@ def test_tests_of_a_group_run_on_one_worker() -> None:
     ran = re.findall(r"^\[(gw\d)\].* PASSED (\S+?)::", done.stdout, re.MULTILINE)
     assert {file for _, file in ran} == set(files), done.stdout
     assert len(set(ran)) == len(files), "a file's tests ran on several workers"
+
+
+def test_the_longest_groups_start_first_and_many_short_ones_come_last() -> None:
+    """A group that no run recorded starts before the recorded ones that wait, as it is listed."""
+    seconds = {"Slurm": 9.0, "Triton": 40.0, "up": 3.0, "a.py": 1.0, "b.py": 5.0, "c.py": 2.0}
+    seconds |= {"d.py": 0.5, "e.py": 0.2, "f.py": 0.1}
+    order = ["up", "b.py", "Triton", "c.py", "Slurm", "a.py", "d.py", "e.py", "f.py"]
+    assert groups._order(seconds, seconds.keys() - {"up"}) == order
+    assert [name for name in groups._order(seconds, ()) if ".py" not in name] == [
+        "Slurm",
+        "Triton",
+        "up",
+    ]
+
+
+def test_a_run_records_the_seconds_of_whole_files(tmp_path: Path) -> None:
+    words = ["-o", f"cache_dir={tmp_path}"]
+    recorded = tmp_path / "v" / groups.CACHED
+    run(*words, "-k", "terminal")
+    assert not recorded.exists()
+    run(*words)
+    [(file, seconds)] = json.loads(recorded.read_text()).items()
+    assert file == "tests/skipping_run.py"
+    assert seconds > 0
 
 
 def test_few_failures_of_a_whole_run_are_run_again_by_name() -> None:
