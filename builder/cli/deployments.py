@@ -367,7 +367,7 @@ def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
     """The estimated speed with its evidence, or why there is none and what to measure."""
     from ..estimates import measuring_plan, plan_estimate
     from ..estimates.question import number
-    from ..facts.measures import MEASURES
+    from ..facts.published_results import MEASURES
 
     if "refused" in estimate:
         yield from wrapped("ESTIMATED SPEED  ", f"none: {estimate['refused']}")

@@ -1,4 +1,7 @@
-"""Known vulnerabilities of engine and server versions: rows of `builder/data/advisories/`."""
+"""Known vulnerabilities of engine and server versions, and requests that end a server's process.
+
+Vulnerabilities are rows of `builder/data/advisories/`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from ..diagnostics import Diagnostic
 from ..documents import DATA
 from ..errors import BadInput
 from ..general_rules import STALE_ADVISORIES, UNKNOWN_VERSION, VULNERABLE_VERSION
-from ..schema import Check, Day, Text
+from ..schema import Check, Day, Positive, Text
 from . import data_file
 from .release.version import Order, is_stable, order
 
@@ -263,3 +266,45 @@ def container(product: str, version: str) -> str:
         if given is not None and given[0][0] == _order(server)[0][0] and _order(server) <= given
     ]
     return listed[max(older, key=_order)] if older else version
+
+
+FATAL_REQUESTS = DATA / "fatal_requests.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class FatalRequest:
+    """One kind of request; `fixed_in` is the first version of the product that refuses it."""
+
+    request: Text
+    detail: Text
+    signal: Literal["SEGV", "FPE"]
+    fixed_in: Text
+    cve: Text
+    remedy: Text
+    source: Text
+
+
+@dataclass(frozen=True, slots=True)
+class FatalRequests:
+    """Those of a product, seen in one version, and the bounds that a proxy keeps."""
+
+    seen_in: Text
+    most_nesting: Positive
+    safe_body_bytes: Positive
+    requests: tuple[FatalRequest, ...]
+
+    def causes(self) -> dict[str, str]:
+        """For each signal that ends the server, which requests are known to do that."""
+        found: dict[str, str] = {}
+        for row in self.requests:
+            cause = f"{row.request} ({row.cve}, fixed in {row.fixed_in}): {row.remedy}"
+            found[row.signal] = f"{found[row.signal]}; {cause}" if row.signal in found else cause
+        return found
+
+
+def fatal_requests(product: str) -> FatalRequests | None:
+    """Those of a product, `None` where none are known."""
+    products: Mapping[str, FatalRequests] = data_file.load(
+        FATAL_REQUESTS, Mapping[str, FatalRequests]
+    )
+    return products.get(product)

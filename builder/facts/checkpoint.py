@@ -7,6 +7,7 @@ trusted for tensors: DeepSeek's NVFP4 exports leave their scale tensors out of i
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -17,12 +18,13 @@ from .. import schema
 from ..diagnostics import Diagnostic, either, is_misspelling
 from ..errors import BadFacts, BadInput
 from ..files import is_folder, is_there, load_json_mapping
-from . import checkpoint_files, checkpoint_tensors, data_file, model_names
+from . import checkpoint_files, data_file, model_names
 from .architecture import ARCHITECTURES, NESTED, Architecture, Config
 from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing, Stored
 from .model_facts import License, ModelFacts
 from .model_names import shipped_file
 from .quantization import (
+    PLAIN_DTYPES,
     Quantization,
     TensorGroup,
     computed_groups,
@@ -192,14 +194,12 @@ def read_folder(folder: Path) -> Checkpoint:
     if not bare:
         if not architecture.draft_head:  # it uses the tokenizer of its target
             diagnostics += _tokenizer_diagnostics(folder)
-        stored, unreadable = checkpoint_tensors.read_headers(folder)
+        stored, unreadable = _read_headers(folder)
         diagnostics += unreadable
         if not diagnostics:
-            if not checkpoint_tensors.has_mtp(architecture, config, stored):
+            if not _has_mtp(architecture, config, stored):
                 config, notes = _without_mtp(architecture, config), (_NO_MTP,)
-            diagnostics += checkpoint_tensors.diagnostics(
-                folder, architecture, config, found, stored
-            )
+            diagnostics += _tensor_diagnostics(folder, architecture, config, found, stored)
     if diagnostics:
         raise BadFacts(diagnostics)
     return Checkpoint(
@@ -211,7 +211,7 @@ def read_folder(folder: Path) -> Checkpoint:
         stored_groups=stored_groups(architecture, config, stored.values()),
         source=_BARE if bare else f"config.json and the headers of {len(stored)} tensors",
         verified=not bare,
-        published_bytes=checkpoint_tensors.indexed_bytes(folder) if bare else None,
+        published_bytes=_indexed_bytes(folder) if bare else None,
         notes=notes,
         generation_config=generation,
         listing=checkpoint_files.read(folder),
@@ -374,3 +374,104 @@ def in_bundle(folder: Path) -> dict[str, Checkpoint]:
     except (KeyError, TypeError, AttributeError) as error:
         what = f"holds no facts of a checkpoint: {error}"
         raise BadFacts(Diagnostic(str(file), what, "render the bundle again")) from None
+
+
+INDEX = "model.safetensors.index.json"
+MOST_NAMED = 20  # of the files that are missing
+
+
+def _read_headers(folder: Path) -> tuple[dict[str, Stored], list[Diagnostic]]:
+    """Every tensor of the folder's safetensors files, and what is wrong with the files."""
+    files = sorted(folder.glob("*.safetensors"))
+    missing = sorted(_indexed_files(folder) - {file.name for file in files})
+    wrong = [
+        Diagnostic(str(folder / name), "is named in the index, but missing", "copy it as well")
+        for name in missing[:MOST_NAMED]
+    ]
+    if more := len(missing) - len(wrong):
+        what = f"lacks {more} more files that its index names"
+        wrong.append(Diagnostic(str(folder), what, "copy them as well"))
+    stored: dict[str, Stored] = {}
+    for file in files:
+        try:
+            stored |= {tensor.name: tensor for tensor in checkpoint_files.read_header(file)}
+        except BadFacts as error:
+            wrong += error.diagnostics
+    return stored, wrong
+
+
+def _indexed_files(folder: Path) -> set[str]:
+    index = folder / INDEX
+    if not is_there(index):
+        return set()
+    weight_map = load_json_mapping(index).get("weight_map")
+    return set(map(str, weight_map.values())) if isinstance(weight_map, dict) else set()
+
+
+def _has_mtp(architecture: Architecture, config: Config, stored: Mapping[str, Stored]) -> bool:
+    """Whether the folder has the MTP layers that the config counts: their projection, anywhere."""
+    rows = [row for row in architecture.tensors(architecture.text(config)) if row.mtp]
+    modules = {
+        row.pattern.removesuffix(".weight").rpartition("}")[2]
+        for row in rows
+        if row.role == "mtp_projection"
+    }
+    return not rows or any(module in name for name in stored for module in modules)
+
+
+def _tensor_diagnostics(
+    folder: Path,
+    architecture: Architecture,
+    config: Config,
+    found: Quantization,
+    stored: Mapping[str, Stored],
+) -> list[Diagnostic]:
+    """Tensors that the architecture needs and that are missing or of another shape, by pattern."""
+    missing: dict[str, list[str]] = {}
+    different: dict[str, list[str]] = {}
+    for tensors in architecture.tensors(architecture.text(config)):
+        for name in tensors.names():
+            for expected in found.stored(tensors, name):
+                actual = stored.get(expected.name)
+                if actual is None:
+                    missing.setdefault(_pattern(expected.name), []).append(expected.name)
+                elif _differs(actual, expected):
+                    text = (
+                        f"{expected.name} is {actual.dtype} {list(actual.shape)}, "
+                        f"expected {expected.dtype} {list(expected.shape)}"
+                    )
+                    different.setdefault(_pattern(expected.name), []).append(text)
+    remedy = f"compare {found.source} and config.json with the exporter's log"
+    return [
+        Diagnostic(
+            str(folder), f"{len(names)} tensors missing, first {names[0]}", "copy them as well"
+        )
+        for names in missing.values()
+    ] + [
+        Diagnostic(
+            str(folder), f"{len(texts)} tensors contradict the configuration: {texts[0]}", remedy
+        )
+        for texts in different.values()
+    ]
+
+
+def _differs(actual: Stored, expected: Stored) -> bool:
+    """Whether a tensor is stored otherwise than it should be.
+
+    A scalar may have the shape `[]` or `[1]`, and what is not quantized any plain dtype.
+    """
+    same_shape = actual.shape == expected.shape or (expected.shape, actual.shape) == ((), (1,))
+    plain = {actual.dtype, expected.dtype} <= PLAIN_DTYPES
+    return not same_shape or not (plain or actual.dtype == expected.dtype)
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"\.\d+\.", ".*.", name)
+
+
+def _indexed_bytes(folder: Path) -> int | None:
+    """The size of all weights that the index of a folder without them tells."""
+    index = folder / INDEX
+    metadata = load_json_mapping(index).get("metadata") if is_there(index) else None
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return total if isinstance(total, int) and total > 0 else None

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from ..schema import Plain, Positive, Sourced, Text, one_of
 from .architecture import ARCHITECTURES, Config
-from .quantization_fields import MIXED
-from .weight_layouts import FORMATS
+from .weight_layouts import FORMATS, MIXED
 
 V = TypeVar("V")
 

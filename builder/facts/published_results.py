@@ -285,3 +285,17 @@ def acceptance_lengths(model: str, drafting: str, draft_tokens: int) -> list[flo
 
 def _without_precision(name: str) -> str:
     return name.removesuffix("-nvfp4").removesuffix("-fp8").removesuffix("-fp4")
+
+
+LATENCIES: Mapping[str, tuple[str, str]] = {
+    "ttft_ms": ("time to first token", "ms"),
+    "tpot_ms": ("time per output token", "ms"),
+    "e2e_ms": ("time to last token", "ms"),
+}
+# Those without "of" are of all servers.
+RATES: Mapping[str, tuple[str, str]] = {
+    "output_tokens_per_s": ("output of all servers", "tokens/s"),
+    "output_tokens_per_s_per_user": ("output of a user", "tokens/s"),
+    "output_tokens_per_s_per_gpu": ("output of a GPU", "tokens/s"),
+}
+MEASURES = {**LATENCIES, **RATES}

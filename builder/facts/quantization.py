@@ -14,7 +14,7 @@ from functools import cached_property
 from .. import expressions
 from .architecture import Architecture, Config, Role, Tensors
 from .checkpoint_files import Stored
-from .weight_layouts import AWQ, FORMATS, GPTQ, Weight, layout_of
+from .weight_layouts import AWQ, FORMATS, GPTQ, Weight, stored_weight
 
 Kind = tuple[Role, bool, str]
 
@@ -121,15 +121,13 @@ class Quantization:
         # What AWQ and GPTQ never quantize, listed or not.
         plain = tensors.role == "router" and self.writer in (AWQ, GPTQ)
         found = self.format_of(module) if tensors.linear and not plain else None
-        layout = layout_of(self.writer, found, len(tensors.shape))
-        if layout is None:
-            dtype = "F32" if name.endswith(_FP32_SUFFIXES) else tensors.dtype
-            return [Stored(name, dtype, tensors.shape)]
         part = self._part_of(module) if self.groups else None
         groups = self.groups.get(part or "", Groups(self.group_size, self.zero_points))
-        kept = groups.group_size, groups.zero_points
-        weight = Weight(module, tensors.shape, *kept, tensors.shards)
-        return list(layout(weight))
+        weight = Weight(tensors.shape, groups.group_size, groups.zero_points, tensors.shards)
+        if quantized := stored_weight(self.writer, found, module, weight):
+            return quantized
+        dtype = "F32" if name.endswith(_FP32_SUFFIXES) else tensors.dtype
+        return [Stored(name, dtype, tensors.shape)]
 
     def kv_scales(self, architecture: Architecture, tensors: Tensors, name: str) -> list[Stored]:
         """The FP8 KV-cache scale that ModelOpt stores beside a key or value projection."""

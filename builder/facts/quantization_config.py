@@ -8,6 +8,7 @@ tensorrt_llm/llmapi/llm_utils.py, `_update_from_hf_quant_config`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,6 @@ from .quantization import (
     general_name,
     is_slow,
 )
-from .quantization_fields import MIXED, group_size, mapping, mixed, names, none
 from .weight_layouts import (
     AWQ,
     COMPRESSED_BY_TENSOR,
@@ -31,6 +31,7 @@ from .weight_layouts import (
     FORMATS,
     FP8_BLOCK,
     GPTQ,
+    MIXED,
     MODELOPT_BY_BLOCK,
     MODELOPT_BY_CHANNEL,
     MXFP4_BLOCK,
@@ -38,6 +39,55 @@ from .weight_layouts import (
     PUBLISHED_MXFP8,
     STATIC_FP8,
 )
+
+
+def mapping(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = document.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def names(fields: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = fields.get(key)
+    return (
+        tuple(filter(lambda name: isinstance(name, str), value)) if isinstance(value, list) else ()
+    )
+
+
+def none(name: Any) -> Any:
+    """Some exporters write the word for nothing."""
+    return None if isinstance(name, str) and name.lower() in ("none", "null", "") else name
+
+
+def group_size(fields: Mapping[str, Any], name: str | None) -> int | None:
+    """How many weights share a scale, as the whole says it, or its only group: of a format that
+    does not fix it."""
+    if name is None or name not in FORMATS or FORMATS[name].arithmetic:
+        return None
+    groups = mapping(fields, "config_groups")
+    weights = mapping(mapping(groups, next(iter(groups))), "weights") if groups else {}
+    if weights.get("strategy") == "channel":
+        return -1
+    size = fields.get("group_size", weights.get("group_size"))
+    usable = isinstance(size, int) and not isinstance(size, bool) and (size == -1 or size > 0)
+    return size if usable else None
+
+
+def mixed(
+    parts: Mapping[str, str],
+    kv_cache: str | None,
+    excluded: tuple[str, ...],
+    source: str,
+    rest: str | None = None,
+) -> Quantization:
+    """The main format is the narrowest one, until the architecture tells that of the experts: not
+    every GPU has kernels of four bits, and it is rarely that of few weights."""
+    formats = [*parts.values(), *([rest] if rest else [])]
+    bits = {name: FORMATS[name].bits for name in formats if name in FORMATS}
+    narrow = [name for name in formats if bits.get(name) == min(bits.values())] if bits else formats
+    most = Counter(narrow).most_common(1)
+    main = most[0][0] if most else MIXED
+    return Quantization(main, kv_cache, excluded, source, parts, rest)
+
 
 _KV_CACHE = ("FP8", "NVFP4")
 _NUL = "\0"

@@ -10,8 +10,9 @@ them (vllm/model_executor/layers/quantization/awq.py and gptq.py), and what llm-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from .checkpoint_files import Stored
@@ -28,6 +29,8 @@ MODELOPT_BY_CHANNEL = "ModelOpt by channel"
 MODELOPT_BY_BLOCK = "ModelOpt by block"
 AWQ = "AutoAWQ"
 GPTQ = "GPTQModel"
+
+MIXED = "MIXED_PRECISION"  # several formats in one checkpoint
 
 NVFP4_GROUP = 16
 FP8_BLOCK = 128
@@ -78,271 +81,108 @@ class Weight:
     rows that were quantized each by itself, in whole blocks.
     """
 
-    module: str
     shape: tuple[int, ...]
     group_size: int | None = None
     zero_points: bool = False
     shards: int = 1
 
-    def tensor(self, name: str, dtype: str, *shape: int) -> Stored:
-        return Stored(f"{self.module}{name}", dtype, shape)
-
-
-Layout = Callable[[Weight], Iterator[Stored]]
-
-
-def _nvfp4(weight: Weight) -> Iterator[Stored]:
-    yield from _nvfp4_weight_only(weight)
-    yield weight.tensor(".input_scale", "F32")
-
-
-def _nvfp4_weight_only(weight: Weight) -> Iterator[Stored]:
-    rows, columns = weight.shape
-    yield weight.tensor(".weight", "U8", rows, columns // 2)
-    yield weight.tensor(".weight_scale", "F8_E4M3", rows, columns // NVFP4_GROUP)
-    yield weight.tensor(".weight_scale_2", "F32")
-
-
-def _nvfp4_packed(weight: Weight) -> Iterator[Stored]:
-    yield from _nvfp4_packed_weight_only(weight)
-    yield weight.tensor(".input_global_scale", "F32", 1)
-
-
-def _nvfp4_packed_weight_only(weight: Weight) -> Iterator[Stored]:
-    rows, columns = weight.shape
-    yield weight.tensor(".weight_packed", "U8", rows, columns // 2)
-    yield weight.tensor(".weight_scale", "F8_E4M3", rows, columns // NVFP4_GROUP)
-    yield weight.tensor(".weight_global_scale", "F32", 1)
-
-
-def _nvfp4_fp8(weight: Weight) -> Iterator[Stored]:
-    rows, columns = weight.shape
-    group = weight.group_size or MXFP4_BLOCK
-    yield weight.tensor(".weight", "U8", rows, columns // 2)
-    yield weight.tensor(".weight_scale", "F8_E4M3", rows, columns // group)
-    yield weight.tensor(".weight_scale_2", "F32")
-    yield weight.tensor(".input_scale", "F32")
-
-
-def _fp8(weight: Weight) -> Iterator[Stored]:
-    yield weight.tensor(".weight", "F8_E4M3", *weight.shape)
-    yield weight.tensor(".weight_scale", "F32")
-    yield weight.tensor(".input_scale", "F32")
-
-
-def _fp8_static(weight: Weight) -> Iterator[Stored]:
-    yield weight.tensor(".weight", "F8_E4M3", *weight.shape)
-    yield weight.tensor(".weight_scale_inv", "F32")
-    yield weight.tensor(".activation_scale", "F32")
-
-
-def _fp8_channel(weight: Weight) -> Iterator[Stored]:
-    yield weight.tensor(".weight", "F8_E4M3", *weight.shape)
-    yield weight.tensor(".weight_scale", "BF16", weight.shape[0], 1)
-
-
-def _fp8_row(weight: Weight) -> Iterator[Stored]:
-    yield weight.tensor(".weight", "F8_E4M3", *weight.shape)
-    yield weight.tensor(".weight_scale", "F32", weight.shape[0])
-
-
-def _blocks(weight: Weight) -> tuple[int, int]:
-    rows, columns = weight.shape[-2:]
-    blocks = weight.shards * ceil(rows / weight.shards / FP8_BLOCK)
-    return blocks, ceil(columns / FP8_BLOCK)
-
-
-def _fp8_block(weight: Weight) -> Iterator[Stored]:
-    yield weight.tensor(".weight", "F8_E4M3", *weight.shape)
-    yield weight.tensor(".weight_scale_inv", "F32", *_blocks(weight))
-
-
-def _fp8_block_compressed(weight: Weight) -> Iterator[Stored]:
-    yield weight.tensor(".weight", "F8_E4M3", *weight.shape)
-    yield weight.tensor(".weight_scale", "BF16", *_blocks(weight))
-
-
-def _fp8_block_modelopt(weight: Weight) -> Iterator[Stored]:
-    rows, columns = _blocks(weight)
-    yield weight.tensor(".weight", "F8_E4M3", *weight.shape)
-    yield weight.tensor(".weight_scale", "F32", rows, 1, columns, 1)
-
-
-def _mxfp4(weight: Weight) -> Iterator[Stored]:
-    experts, columns, rows = weight.shape
-    blocks = (experts, rows, columns // MXFP4_BLOCK)
-    yield weight.tensor("_blocks", "U8", *blocks, MXFP4_BLOCK // 2)
-    yield weight.tensor("_scales", "U8", *blocks)
-
-
-def _nvfp4_fused(weight: Weight) -> Iterator[Stored]:
-    experts, rows, columns = weight.shape
-    yield weight.tensor("", "U8", experts, rows // 2, columns)
-    yield weight.tensor("_weight_scale", "F8_E4M3", experts, rows // NVFP4_GROUP, columns)
-    yield weight.tensor("_weight_scale_2", "F32")
-    yield weight.tensor("_input_scale", "F32")
-
-
-def _fp8_fused(weight: Weight) -> Iterator[Stored]:
-    yield weight.tensor("", "F8_E4M3", *weight.shape)
-    yield weight.tensor("_weight_scale", "F32")
-    yield weight.tensor("_input_scale", "F32")
-
-
-def _fp8_block_fused(weight: Weight) -> Iterator[Stored]:
-    yield weight.tensor("", "F8_E4M3", *weight.shape)
-    yield weight.tensor("_scale_inv", "F32", weight.shape[0], *_blocks(weight))
-
-
-def _mxfp4_packed(weight: Weight) -> Iterator[Stored]:
-    rows, columns = weight.shape
-    yield weight.tensor(".weight_packed", "U8", rows, columns // 2)
-    yield weight.tensor(".weight_scale", "U8", rows, columns // MXFP4_BLOCK)
-
-
-def _mxfp4_modelopt(weight: Weight) -> Iterator[Stored]:
-    rows, columns = weight.shape
-    yield weight.tensor(".weight", "U8", rows, columns // 2)
-    yield weight.tensor(".weight_scale", "U8", rows, columns // MXFP4_BLOCK)
-
-
-def _mxfp8(weight: Weight) -> Iterator[Stored]:
-    rows, columns = weight.shape
-    yield weight.tensor(".weight", "F8_E4M3", rows, columns)
-    yield weight.tensor(".weight_scale", "U8", rows, columns // MXFP4_BLOCK)
-
-
-def _mxfp8_published(weight: Weight) -> Iterator[Stored]:
-    """As its quant_method has them in MiniMax-M3 and in what NeMo-RL writes (mxfp8_setup.py)."""
-    rows, columns = weight.shape
-    yield weight.tensor(".weight", "F8_E4M3", rows, columns)
-    yield weight.tensor(".weight_scale_inv", "U8", rows, columns // MXFP4_BLOCK)
-
-
-def _groups(weight: Weight) -> int:
-    """How many groups of weights a row has; a size of -1 makes a row one group."""
-    columns, size = weight.shape[-1], weight.group_size
-    return 1 if size == -1 else ceil(columns / (size or _INT4_GROUP))
-
-
-def _int4_modelopt(weight: Weight) -> Iterator[Stored]:
-    """Two rows to a byte; o_proj and down_proj have a `pre_quant_scale` too."""
-    rows, columns = weight.shape
-    yield weight.tensor(".weight", "U8", rows // 2, columns)
-    yield weight.tensor(".weight_scale", "BF16", rows, _groups(weight))
-
-
-def _int4_fp8_modelopt(weight: Weight) -> Iterator[Stored]:
-    yield from _int4_modelopt(weight)
-    yield weight.tensor(".weight_scale_2", "F32")
-    yield weight.tensor(".input_scale", "F32")
-
-
-def _int4_by_channel(weight: Weight) -> Iterator[Stored]:
-    rows, columns = weight.shape
-    yield weight.tensor(".weight", "U8", rows // 2, columns)
-    yield weight.tensor(".weight_scale", "BF16", rows)
-
-
-def _int8_by_channel(weight: Weight) -> Iterator[Stored]:
-    yield weight.tensor(".weight", "I8", *weight.shape)
-    yield weight.tensor(".weight_scale", "BF16", weight.shape[0])
-
-
-def _awq(weight: Weight) -> Iterator[Stored]:
-    """Eight weights of a column to a word; the zero points are always there."""
-    rows, columns = weight.shape
-    groups = _groups(weight)
-    yield weight.tensor(".qweight", "I32", columns, rows // 8)
-    yield weight.tensor(".qzeros", "I32", groups, rows // 8)
-    yield weight.tensor(".scales", "F16", groups, rows)
-
-
-def _gptq(bits: int) -> Layout:
-    def layout(weight: Weight) -> Iterator[Stored]:
-        rows, columns = weight.shape
-        groups, packed = _groups(weight), 32 // bits
-        yield weight.tensor(".qweight", "I32", columns // packed, rows)
-        yield weight.tensor(".qzeros", "I32", groups, rows // packed)
-        yield weight.tensor(".scales", "F16", groups, rows)
-        yield weight.tensor(".g_idx", "I32", columns)
-
-    return layout
-
-
-def _packed(bits: int) -> Layout:
-    def layout(weight: Weight) -> Iterator[Stored]:
-        rows, columns = weight.shape
-        groups, packed = _groups(weight), 32 // bits
-        yield weight.tensor(".weight_packed", "I32", rows, ceil(columns / packed))
-        yield weight.tensor(".weight_scale", "BF16", rows, groups)
-        yield weight.tensor(".weight_shape", "I64", 2)
-        if weight.zero_points:
-            yield weight.tensor(".weight_zero_point", "I32", ceil(rows / packed), groups)
-
-    return layout
-
-
-def _int8_compressed(weight: Weight) -> Iterator[Stored]:
-    yield weight.tensor(".weight", "I8", *weight.shape)
-    yield weight.tensor(".weight_scale", "BF16", weight.shape[0], 1)
-
-
-def _fused(bits: int) -> Layout:
-    """All experts of a layer in a format that was never published this way: their size only."""
-
-    def layout(weight: Weight) -> Iterator[Stored]:
-        experts, rows, columns = weight.shape
-        yield weight.tensor("_packed", "U8", experts, rows, columns * bits // 8)
-        yield weight.tensor("_scales", "F16", experts, rows, _groups(weight))
-
-    return layout
-
-
-_FUSED_RANK = 3  # of tensors that hold all experts of a layer
-
-# By format and rank.
-_LAYOUTS: Mapping[tuple[str | None, int], Layout] = {
-    ("NVFP4", 2): _nvfp4,
-    ("FP8", 2): _fp8,
-    ("FP8_BLOCK_SCALES", 2): _fp8_block,
-    ("NVFP4", 3): _nvfp4_fused,
-    ("FP8", 3): _fp8_fused,
-    ("FP8_BLOCK_SCALES", 3): _fp8_block_fused,
-    ("MXFP4", 3): _mxfp4,
-    ("MXFP4", 2): _mxfp4_packed,
-    ("MXFP8", 2): _mxfp8,
-    ("W4A16_NVFP4", 2): _nvfp4_weight_only,
-    ("W4A8_NVFP4_FP8", 2): _nvfp4_fp8,
-    ("W4A8_MXFP4_FP8", 2): _mxfp4_modelopt,
-    ("W4A16_AWQ", 2): _int4_modelopt,
-    ("W4A8_AWQ", 2): _int4_fp8_modelopt,
-    ("W4A16", 2): _int4_by_channel,
-    ("W8A16", 2): _int8_by_channel,
+    def size(self, words: str) -> int:
+        """A size of a tensor: a number, or a dimension of the layer by its letter.
+
+        `c/8` is rounded down, `c:8` up; `e`, `r` and `c` are experts, rows and columns, `R` and `C`
+        the blocks of FP8 in them, and `g` the groups of weights in a row.
+        """
+        letter = words[0]
+        if letter == "g":  # a size of -1 makes a row one group
+            columns = self.shape[-1]
+            return 1 if self.group_size == -1 else ceil(columns / (self.group_size or _INT4_GROUP))
+        if letter == "s":
+            return self.shape[-1] // (self.group_size or MXFP4_BLOCK)
+        if letter == "R":
+            return self.shards * ceil(self.shape[-2] / self.shards / FP8_BLOCK)
+        if letter == "C":
+            return ceil(self.shape[-1] / FP8_BLOCK)
+        if letter.isdecimal():
+            return int(words)
+        size = self.shape["rce".index(letter) - 2 if letter != "e" else 0]
+        if "/" in words:
+            return size // int(words[2:])
+        return ceil(size / int(words[2:])) if ":" in words else size
+
+
+# Tensors of a weight by its format and rank, each with suffix, dtype and sizes. Tensors of rank 3
+# hold all experts of a layer; `r` and `c` are their last two dimensions.
+_LAYOUTS: Mapping[tuple[str, int], str] = {
+    ("NVFP4", 2): ".weight U8 r c/2, .weight_scale F8_E4M3 r c/16, .weight_scale_2 F32, "
+    ".input_scale F32",
+    ("FP8", 2): ".weight F8_E4M3 r c, .weight_scale F32, .input_scale F32",
+    ("FP8_BLOCK_SCALES", 2): ".weight F8_E4M3 r c, .weight_scale_inv F32 R C",
+    ("NVFP4", 3): " U8 e r/2 c, _weight_scale F8_E4M3 e r/16 c, _weight_scale_2 F32, "
+    "_input_scale F32",
+    ("FP8", 3): " F8_E4M3 e r c, _weight_scale F32, _input_scale F32",
+    ("FP8_BLOCK_SCALES", 3): " F8_E4M3 e r c, _scale_inv F32 e R C",
+    ("MXFP4", 3): "_blocks U8 e c r/32 16, _scales U8 e c r/32",
+    ("MXFP4", 2): ".weight_packed U8 r c/2, .weight_scale U8 r c/32",
+    ("MXFP8", 2): ".weight F8_E4M3 r c, .weight_scale U8 r c/32",
+    ("W4A16_NVFP4", 2): ".weight U8 r c/2, .weight_scale F8_E4M3 r c/16, .weight_scale_2 F32",
+    ("W4A8_NVFP4_FP8", 2): ".weight U8 r c/2, .weight_scale F8_E4M3 r s, .weight_scale_2 F32, "
+    ".input_scale F32",
+    ("W4A8_MXFP4_FP8", 2): ".weight U8 r c/2, .weight_scale U8 r c/32",
+    # Two rows to a byte; o_proj and down_proj have a `pre_quant_scale` too.
+    ("W4A16_AWQ", 2): ".weight U8 r/2 c, .weight_scale BF16 r g",
+    ("W4A8_AWQ", 2): ".weight U8 r/2 c, .weight_scale BF16 r g, .weight_scale_2 F32, "
+    ".input_scale F32",
+    ("W4A16", 2): ".weight U8 r/2 c, .weight_scale BF16 r",
+    ("W8A16", 2): ".weight I8 r c, .weight_scale BF16 r",
 }
-
-_WRITERS: Mapping[tuple[str | None, str | None, int], Layout] = {
-    (COMPRESSED_TENSORS, "NVFP4", 2): _nvfp4_packed,
-    (COMPRESSED_TENSORS, "W4A16_NVFP4", 2): _nvfp4_packed_weight_only,
-    (COMPRESSED_TENSORS, "FP8_BLOCK_SCALES", 2): _fp8_block_compressed,
-    (COMPRESSED_TENSORS, "FP8", 2): _fp8_channel,
-    (COMPRESSED_TENSORS, "W4A16", 2): _packed(4),
-    (COMPRESSED_TENSORS, "W8A16", 2): _packed(8),
-    (COMPRESSED_TENSORS, "W8A8_INT8", 2): _int8_compressed,
-    (STATIC_FP8, "FP8", 2): _fp8_static,
-    (PUBLISHED_MXFP8, "MXFP8", 2): _mxfp8_published,
-    (PUBLISHED_MXFP4, "MXFP4", 2): _mxfp4_modelopt,
-    (MODELOPT_BY_CHANNEL, "FP8", 2): _fp8_row,
-    (MODELOPT_BY_BLOCK, "FP8_BLOCK_SCALES", 2): _fp8_block_modelopt,
-    (AWQ, "W4A16_AWQ", 2): _awq,
-    (GPTQ, "W4A16_GPTQ", 2): _gptq(4),
-    (GPTQ, "W8A16_GPTQ", 2): _gptq(8),
+# Those of a writer who names or stores them in another way.
+_WRITERS: Mapping[tuple[str, str], str] = {
+    (COMPRESSED_TENSORS, "NVFP4"): ".weight_packed U8 r c/2, .weight_scale F8_E4M3 r c/16, "
+    ".weight_global_scale F32 1, .input_global_scale F32 1",
+    (COMPRESSED_TENSORS, "W4A16_NVFP4"): ".weight_packed U8 r c/2, .weight_scale F8_E4M3 r c/16, "
+    ".weight_global_scale F32 1",
+    (COMPRESSED_TENSORS, "FP8_BLOCK_SCALES"): ".weight F8_E4M3 r c, .weight_scale BF16 R C",
+    (COMPRESSED_TENSORS, "FP8"): ".weight F8_E4M3 r c, .weight_scale BF16 r 1",
+    (COMPRESSED_TENSORS, "W4A16"): ".weight_packed I32 r c:8, .weight_scale BF16 r g, "
+    ".weight_shape I64 2, .weight_zero_point I32 r:8 g",
+    (COMPRESSED_TENSORS, "W8A16"): ".weight_packed I32 r c:4, .weight_scale BF16 r g, "
+    ".weight_shape I64 2, .weight_zero_point I32 r:4 g",
+    (COMPRESSED_TENSORS, "W8A8_INT8"): ".weight I8 r c, .weight_scale BF16 r 1",
+    (STATIC_FP8, "FP8"): ".weight F8_E4M3 r c, .weight_scale_inv F32, .activation_scale F32",
+    # MiniMax-M3, and what NeMo-RL writes (mxfp8_setup.py).
+    (PUBLISHED_MXFP8, "MXFP8"): ".weight F8_E4M3 r c, .weight_scale_inv U8 r c/32",
+    (PUBLISHED_MXFP4, "MXFP4"): ".weight U8 r c/2, .weight_scale U8 r c/32",
+    (MODELOPT_BY_CHANNEL, "FP8"): ".weight F8_E4M3 r c, .weight_scale F32 r",
+    (MODELOPT_BY_BLOCK, "FP8_BLOCK_SCALES"): ".weight F8_E4M3 r c, .weight_scale F32 R 1 C 1",
+    # Eight weights of a column to a word; the zero points are always there.
+    (AWQ, "W4A16_AWQ"): ".qweight I32 c r/8, .qzeros I32 g r/8, .scales F16 g r",
+    (GPTQ, "W4A16_GPTQ"): ".qweight I32 c/8 r, .qzeros I32 g r/8, .scales F16 g r, .g_idx I32 c",
+    (GPTQ, "W8A16_GPTQ"): ".qweight I32 c/4 r, .qzeros I32 g r/4, .scales F16 g r, .g_idx I32 c",
 }
+# All experts of a layer, by bits, in a format that was never published this way: their size only.
+_FUSED = {4: "_packed U8 e r c/2, _scales F16 e r g", 8: "_packed U8 e r c, _scales F16 e r g"}
+_ZERO_POINTS = ".weight_zero_point"
 
 
-def layout_of(writer: str | None, name: str | None, rank: int) -> Layout | None:
-    """How a writer lays out a weight in a format; `None` for one that is not quantized."""
-    if found := _WRITERS.get((writer, name, rank)) or _LAYOUTS.get((name, rank)):
-        return found
-    known = FORMATS.get(name or "")
-    return _fused(known.bits) if known and rank == _FUSED_RANK else None
+def stored_weight(
+    writer: str | None, name: str | None, module: str, weight: Weight
+) -> list[Stored]:
+    """The tensors of a weight in a format, as a writer stores it; none if it is not quantized."""
+    rank = len(weight.shape)
+    layout = _WRITERS.get((writer or "", name or "")) if rank == 2 else None
+    layout = layout or _LAYOUTS.get((name or "", rank))
+    if layout is None and name in FORMATS and rank == 3:
+        layout = _FUSED[FORMATS[name].bits]
+    rows = _tensors(layout, weight) if layout else ()
+    return [Stored(f"{module}{suffix}", dtype, shape) for suffix, dtype, shape in rows]
+
+
+@lru_cache(maxsize=10_000)
+def _tensors(layout: str, weight: Weight) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """Suffix, dtype and shape of each tensor; all experts of all layers share them."""
+    found = []
+    for row in layout.split(", "):
+        suffix, dtype, *sizes = row.split(" ")
+        if suffix != _ZERO_POINTS or weight.zero_points:
+            found.append((suffix, dtype, tuple(map(weight.size, sizes))))
+    return tuple(found)

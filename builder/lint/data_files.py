@@ -26,9 +26,8 @@ def schemas() -> Mapping[str, Any]:
     from ..credentials.shapes import SCHEMA as CREDENTIALS_FILE
     from ..estimates.fits import SCHEMAS as measurement_schemas
     from ..facts import plain_data
-    from ..facts.advisories import ProductAdvisories
+    from ..facts.advisories import FatalRequests, ProductAdvisories
     from ..facts.engines import Engine
-    from ..facts.fatal_requests import FatalRequests
     from ..facts.hardware import Gpu
     from ..facts.images import PublishedImages
     from ..facts.model_facts import ModelFacts

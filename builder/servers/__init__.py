@@ -17,8 +17,9 @@ from typing import Annotated, Any
 from ..bundle import STARTERS, File
 from ..deployment import Deployment, Strict
 from ..engines import EngineConfig
-from ..facts import engines, fatal_requests
+from ..facts import engines
 from ..facts import servers as records
+from ..facts.advisories import fatal_requests
 from ..facts.engines import Engine
 from ..facts.hardware import load as load_gpu
 from ..facts.images import Image, image
@@ -101,7 +102,7 @@ class RenderedServer:
     def json_filter(self) -> tuple[str, int] | None:
         """The file by which a proxy refuses JSON that would end the server, and how deep it may
         nest; `None` where no such JSON is known."""
-        known = fatal_requests.of(self.record.image["product"])
+        known = fatal_requests(self.record.image["product"])
         if known is None or "http" not in self.ports:
             return None
         return f"{self.record.name}/{JSON_FILTER}", known.most_nesting

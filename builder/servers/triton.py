@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from ..bundle import File
 from ..deployment import ModelName, Strict
-from ..facts import fatal_requests, servers
+from ..facts import servers
+from ..facts.advisories import fatal_requests
 from ..files import resource_root
 from ..render import option_file, text
 from ..schema import After, Bounds, default
@@ -215,7 +216,7 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
 
 def process(server: str, ports: Mapping[str, int], exit_timeout_s: int) -> dict[str, Any]:
     """What the shared part of the start scripts renders: how Triton is run, watched and ended."""
-    known = fatal_requests.of(servers.load(server).image["product"])
+    known = fatal_requests(servers.load(server).image["product"])
     ended = "Triton was ended by SIG{}; what is known to do that: {}"
     causes = known.causes() if known else {}
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from builder.facts.measures import LATENCIES, MEASURES
+from builder.facts.published_results import LATENCIES, MEASURES
 
 from .evidence import RunEvidence
 from .json_object import JsonObject

@@ -20,7 +20,7 @@ import pytest
 from builder.errors import BadFacts, BadInput
 from builder.facts import release, release_import
 from builder.facts.release import Release, support
-from builder.facts.release_import.installed import annotated
+from builder.facts.release_import.tensorrt_llm import annotated
 from builder.rules.constraints import of_release, violations
 from builder.rules.context import RuleContext
 from builder.rules.options import set_option

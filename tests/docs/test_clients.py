@@ -18,7 +18,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from builder import pipeline
-from builder.facts import fatal_requests
+from builder.facts.advisories import fatal_requests
 from builder.targets.handoff import runbook_text
 from supervisor.ports import free_ports
 from tests.conftest import ROOT
@@ -214,7 +214,7 @@ def test_a_stream_takes_fifteen_lines_and_is_the_same_on_both_pages() -> None:
 
 def test_the_page_has_every_request_that_ends_triton() -> None:
     """Its table and its numbers are those of the data, which the start script reads too."""
-    known = fatal_requests.of("triton")
+    known = fatal_requests("triton")
     assert known
     section = PAGE.read_text().partition(ENDING)[2]
     for row in known.requests:

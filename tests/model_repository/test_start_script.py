@@ -21,8 +21,7 @@ import pytest
 
 from builder import pipeline
 from builder.bundle import Bundle
-from builder.facts import fatal_requests
-from builder.facts.fatal_requests import FatalRequest
+from builder.facts.advisories import FatalRequest, fatal_requests
 from launch import triton
 from launch.interrupts import Interrupts
 from launch.process import ServerProcess
@@ -353,7 +352,7 @@ FATAL = {
 }
 
 
-KNOWN = fatal_requests.of("triton")
+KNOWN = fatal_requests("triton")
 
 
 @pytest.mark.parametrize("row", KNOWN.requests if KNOWN else [], ids=lambda row: row.signal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .fields import Config, described_layers, layer_kinds
+from .fields import Config, Spoiled, described_layers, layer_kinds
 from .grouped_query import REQUIRED, Decoder
 from .mixtures import Experts
 from .tensors import (
@@ -24,7 +24,6 @@ from .tensors import (
     other_layers,
     plain_mlp,
 )
-from .trial import Spoiled
 
 # Layers of Mamba-2, whose sizes families have under names of their own.
 #

@@ -10,8 +10,7 @@ from functools import cache
 from math import prod
 from typing import Literal
 
-from .fields import NESTED, Config, language_model, layer_kinds, normalized
-from .trial import spoiled_field
+from .fields import NESTED, Config, language_model, layer_kinds, normalized, spoiled_field
 
 Role = Literal[
     "embedding",

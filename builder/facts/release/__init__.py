@@ -20,7 +20,7 @@ from ...files import parse_json, read_text, without_links
 from ...schema import Plain, build
 from .. import data_file, engines
 from ..engines import Engine
-from . import changes, common, published
+from . import derived, published
 from .record import Field, Flag, Release, ServerRole, discriminator, record_types
 from .table import RELEASE_TABLE, Fault, engine_of, lacking
 from .version import canonical, is_stable, is_version, oldest_first, order, without_post
@@ -110,7 +110,7 @@ def _between(name: str, engine: Engine) -> Release:
         what = f"release {name} of {engine.name} has no option table"
         remedy = f"known: {', '.join(known(engine))}; or give the path of an imported table"
         raise BadInput(Diagnostic("engine.release", what, remedy))
-    table = common.table(name, beside[0].table, beside[-1].table)
+    table = derived.between(name, beside[0].table, beside[-1].table)
     if beside[0] is beside[-1]:
         table = {**beside[0].table, "release": name, "containers": table["containers"]}
     judges = tuple(replace(row, stands_for=name) for row in beside)
@@ -152,7 +152,7 @@ def _shipped(name: str, engine: Engine) -> Release:
         return Release(data_file.load(path, RELEASE_TABLE), path, engine)
     document = data_file.load(path, CHANGED_TABLE)
     base = load(document["based_on"], engine=engine)
-    return Release(changes.expand(document, base.table), path, engine, based_on=base)
+    return Release(derived.expand(document, base.table), path, engine, based_on=base)
 
 
 def _changed_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
@@ -162,10 +162,10 @@ def _changed_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
         yield "based_on", f"{base_name} has no option table"
         return
     base = load(base_name)
-    wrong = list(changes.faults(document, base.table))
+    wrong = list(derived.faults(document, base.table))
     yield from wrong
     if not wrong:
-        expanded = changes.expand(document, base.table)
+        expanded = derived.expand(document, base.table)
         for found in build(RELEASE_TABLE, expanded)[1]:
             yield "changes", f"make a table of which {found.path} {found.message}"
         release = Release(expanded, Path(), base.engine)
@@ -173,7 +173,7 @@ def _changed_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
             yield "changes", f"make a table of which {path} {what}"
 
 
-CHANGED_TABLE: Any = Plain(changes.CHANGES, _changed_faults)
+CHANGED_TABLE: Any = Plain(derived.CHANGES, _changed_faults)
 
 
 def _read(path: Path, engine: Engine | None) -> Release:

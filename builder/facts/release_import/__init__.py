@@ -16,7 +16,7 @@ from ...diagnostics import Diagnostic
 from ...errors import BadInput
 from ..release import FORMAT, Release, checked
 from ..release.table import engine_of
-from . import installed, manifest, vllm
+from . import tensorrt_llm, vllm
 
 PARTS = (
     *("aliases", "llmapi_launch", "endpoints", "metrics", "moe", "cuda_graphs_engine_default"),
@@ -39,12 +39,14 @@ def from_installed(python: str, name: str, like: Release) -> dict[str, Any]:
     Raises `BadFacts` if it cannot, with the last line of what it said.
     """
     _check_name(name)
-    found = installed.ask(python)
-    types, unions = installed.Schema(found["schema"], found["aliases"], like).tables()
+    found = tensorrt_llm.ask(python)
+    types, unions = tensorrt_llm.Schema(found["schema"], found["aliases"], like).tables()
     source = f"tensorrt_llm {found['version']} as installed: option classes and server command"
     table = _inherited(name, like, source, "read from the package, but for what is carried")
-    table |= {"root": installed.ROOT, "types": types, "unions": unions}
-    commands = {command: installed.flags(rows, like) for command, rows in found["commands"].items()}
+    table |= {"root": tensorrt_llm.ROOT, "types": types, "unions": unions}
+    commands = {
+        command: tensorrt_llm.flags(rows, like) for command, rows in found["commands"].items()
+    }
     table["serve"] |= {"source": source, "flags": commands.pop("serve"), "absent": []}
     table["subcommands"] = commands
     return without_dead_names(table)
@@ -57,11 +59,11 @@ def from_manifest(path: Path, name: str, like: Release) -> dict[str, Any]:
     carried over, and a key that the table lacks may exist.
     """
     _check_name(name)
-    rows = manifest.read(path)
+    rows = tensorrt_llm.read_manifest(path)
     source = f"{path.name} of {name}"
     table = _inherited(name, like, source, "read from the manifest, but for what is carried")
     _inherit_options(table, like)
-    manifest.Update(table, f"not in the manifest of {name}").apply(rows)
+    tensorrt_llm.ManifestUpdate(table, f"not in the manifest of {name}").apply(rows)
     return without_dead_names(table)
 
 

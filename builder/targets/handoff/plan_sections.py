@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from ...estimates import measuring_plan, plan_estimate
 from ...estimates.question import number
 from ...facts import advisories
-from ...facts.measures import MEASURES
-from ...facts.published_results import Published, describe
+from ...facts.published_results import MEASURES, Published, describe
 from ...rules import vulnerability_policy
 from ...servers import RenderContext
 from .document import Block, Section, bullets, code, facts, link, note, paragraph, table

@@ -10,7 +10,7 @@ import pytest
 from builder import pipeline
 from builder.errors import BadInput
 from builder.estimates import plan_estimate
-from builder.facts.measures import LATENCIES, MEASURES
+from builder.facts.published_results import LATENCIES, MEASURES
 from launch.report import estimated, page, results
 from launch.report.evidence import RunEvidence
 from launch.report.number_format import percent, unit
