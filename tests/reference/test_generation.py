@@ -12,7 +12,7 @@ import pytest
 from tensorrt_llm import LLM, SamplingParams
 from tensorrt_llm.llmapi import RequestError
 from tensorrt_llm.logger import logger
-from tests.reference.conftest import DEEPSEEK, EngineOf, mtp
+from tests.reference.conftest import DEEPSEEK, LLAMA, EngineOf, mtp
 
 PROMPT = "Once upon a time there was"
 LONG = SamplingParams(max_tokens=100_000, ignore_eos=True)
@@ -285,12 +285,32 @@ def test_perf_metrics_can_be_asked_for_by_one_request(engine: EngineOf) -> None:
 def test_a_result_does_not_depend_on_what_else_runs(engine: EngineOf) -> None:
     llm = engine(DEEPSEEK)
     prompts = [f"{PROMPT} {word}" for word in ("a", "river", "and then", "house house", "x")]
-    params = SamplingParams(max_tokens=30, temperature=1.0, seed=2, logprobs=1, ignore_eos=True)
+    params = SamplingParams(max_tokens=30, temperature=1.0, seed=2, stop=["er", "th"], logprobs=1)
     alone = [llm.generate_async(prompt, params).result(60).outputs[0] for prompt in prompts]
     together = [llm.generate_async(prompt, params) for prompt in prompts]
+    aborted = llm.generate_async(PROMPT, LONG, streaming=True)
+    next(aborted)
+    aborted.abort()
     for one, request in zip(alone, together, strict=True):
         other = request.result(60).outputs[0]
-        assert (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
+        assert (other.token_ids, other.text) == (one.token_ids, one.text)
+        assert (other.finish_reason, other.stop_reason) == (one.finish_reason, one.stop_reason)
+    assert {completion.finish_reason for completion in alone} == {"stop"}
+    assert aborted.result(60).outputs[0].finish_reason == "cancelled"
+
+
+def test_a_fault_of_the_model_ends_what_runs_and_the_engine_goes_on(
+    make_miniature: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LLM(make_miniature(LLAMA)) as llm:
+        with monkeypatch.context() as broken:
+            broken.setattr(llm._model, "forward", lambda sequences: 1 / 0)
+            requests = [llm.generate_async(PROMPT) for _ in range(2)]
+            for request in requests:
+                with pytest.raises(RequestError, match="ZeroDivisionError"):
+                    request.result(60)
+        params = SamplingParams(max_tokens=2, ignore_eos=True)
+        assert llm.generate_async(PROMPT, params).result(60).outputs[0].length == 2
 
 
 def test_no_more_than_max_batch_size_run_at_once(engine: EngineOf) -> None:

@@ -16,13 +16,12 @@ from builder.facts import checkpoint, model_names
 from tensorrt_llm import SamplingParams, weights
 from tensorrt_llm import model as models
 from tensorrt_llm.llmapi import RequestOutput
-from tensorrt_llm.model import Model
+from tensorrt_llm.model import Decoding, Model
 from tests.reference.conftest import DEEPSEEK, LLAMA, QWEN, EngineOf, mtp
 
 # Of each answer with drafts: enough for many of them to be right, and many to be wrong.
 TOKENS = 60
 DEEPSEEK_V3 = "nvidia/DeepSeek-V3.1-NVFP4"
-DEEPSEEK_FP8 = "deepseek-ai/DeepSeek-V3.2"
 GPT_OSS = "openai/gpt-oss-120b"
 
 
@@ -72,6 +71,42 @@ def test_the_miniature_of_every_known_family_generates_words(engine: EngineOf, n
     assert len(completion.text.split()) == 24
 
 
+ARCHITECTURES = {kind[0]: name for kind, name in families().items() if name in SERVED}
+WITH_DRAFTS = [(DEEPSEEK, 3), (DEEPSEEK_V3, 2), (QWEN, 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "drafts"), [*((name, 0) for name in ARCHITECTURES.values()), *WITH_DRAFTS]
+)
+def test_a_batch_gives_each_request_what_it_gets_alone(
+    engine: EngineOf, name: str, drafts: int
+) -> None:
+    """Prompts and answers of different lengths, so that the batch changes while it runs."""
+    llm = engine(name, **({"speculative_config": mtp(drafts)} if drafts else {}))
+    given = prompts(3, seed=6)
+    params = [
+        SamplingParams(max_tokens=count, ignore_eos=True, logprobs=2, return_perf_metrics=True)
+        for count in (5, 14, 9)
+    ]
+    together = [llm.generate_async(*pair) for pair in zip(given, params, strict=True)]
+    for request in together:
+        request.result(60)
+    for prompt, wanted, request in zip(given, params, together, strict=True):
+        alone = llm.generate_async(prompt, wanted).result(60)
+        assert request.outputs[0].token_ids == alone.outputs[0].token_ids
+        assert scores(request) == pytest.approx(scores(alone), abs=1e-4)
+        assert draft_counts(request) == draft_counts(alone)
+
+
+def scores(request: RequestOutput) -> list[float]:
+    return [entry.logprob for row in request.outputs[0].logprobs for entry in row.values()]
+
+
+def draft_counts(request: RequestOutput) -> Any:
+    metrics = request.outputs[0].request_perf_metrics
+    return request.decoding_iter, metrics and metrics.speculative_decoding
+
+
 @pytest.mark.parametrize("name", [DEEPSEEK, QWEN, LLAMA, GPT_OSS])
 def test_greedy_decoding_is_that_of_transformers(engine: EngineOf, name: str) -> None:
     llm = engine(name)
@@ -88,7 +123,7 @@ def test_greedy_decoding_is_that_of_transformers(engine: EngineOf, name: str) ->
     assert tokens_of([own])[0] == theirs[len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("name", [DEEPSEEK, DEEPSEEK_FP8, DEEPSEEK_V3, QWEN])
+@pytest.mark.parametrize("name", [DEEPSEEK, DEEPSEEK_V3, QWEN])
 def test_greedy_output_with_mtp_is_the_output_without(engine: EngineOf, name: str) -> None:
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True, return_perf_metrics=True)
     given = prompts(3, seed=1)
@@ -145,6 +180,14 @@ def assert_same_keys(one: DynamicCache | None, other: DynamicCache | None) -> No
         torch.testing.assert_close(ours.indexer_keys, theirs.indexer_keys)
 
 
+def drafts(model: Model, decoding: Decoding, next_token: int, count: int) -> list[int]:
+    """Compute a step whose drafts are all wrong; the drafts after its next token."""
+    model.forward([decoding])
+    decoding.accept(0, next_token, count)
+    model.advance([decoding])
+    return decoding.inputs[1:]
+
+
 @pytest.fixture(scope="module")
 def drafting(make_miniature: Callable[[str], Path]) -> Model:
     return models.load(make_miniature(DEEPSEEK), with_mtp=True)
@@ -163,29 +206,26 @@ def test_a_draft_joins_the_next_token_and_the_hidden_state_before_it(drafting: M
     assert drafting.mtp
     cache = DynamicCache(config=drafting.mtp.config)
     output = drafting.mtp.layer.model(
-        inputs_embeds=joined @ own["eh_proj.weight"].T, past_key_values=cache, use_cache=True
+        inputs_embeds=joined @ own["eh_proj.weight"].T, cache=cache, use_cache=True
     ).last_hidden_state
     expected = int((output[0, -1] @ own["shared_head.head.weight"].T).argmax())
 
-    decoding = drafting.start()
-    decoding.forward(prompt, num_logits=1, num_drafts=0)
-    assert decoding.draft(following, 1) == [expected]
+    decoding = drafting.start(prompt)
+    assert drafts(drafting, decoding, following, count=1) == [expected]
     assert_same_keys(decoding.mtp_cache, cache)
 
 
 @torch.inference_mode()
 def test_drafts_stand_on_what_was_accepted_only(drafting: Model) -> None:
     text = prompts(1, seed=8)[0][:24]
-    decoding = drafting.start()
-    decoding.forward(text[:8], num_logits=1, num_drafts=0)
+    decoding = drafting.start(text[:8])
     for at in range(8, 20):
-        decoding.draft(text[at], 3)
-        wrong = [token + 1 for token in text[at + 1 : at + 4]]
-        decoding.forward([text[at], *wrong], num_logits=4, num_drafts=3)
-        decoding.keep(1)
-    fresh = drafting.start()
-    fresh.forward(text[:20], num_logits=1, num_drafts=0)
-    assert decoding.draft(text[20], 3) == fresh.draft(text[20], 3)
+        drafts(drafting, decoding, text[at], count=3)
+        decoding.drafts = [token + 1 for token in text[at + 1 : at + 4]]
+        decoding.inputs = [text[at], *decoding.drafts]
+    fresh = drafting.start(text[:20])
+    expected = drafts(drafting, fresh, text[20], count=3)
+    assert drafts(drafting, decoding, text[20], count=3) == expected
     assert_same_keys(decoding.mtp_cache, fresh.mtp_cache)
     assert_same_keys(decoding.cache, fresh.cache)
 

@@ -1,20 +1,30 @@
-"""The model of a checkpoint: the architecture's own transformers class, and its MTP layer.
+"""Runs the model of a checkpoint: the architecture's own transformers class, and its MTP layer.
 
 The MTP layer works as the engine's MTP-Eagle does: one layer, used again for every draft token,
 on the embedding of the next token and the hidden state before it. It is held as a one-layer model
 of the same class, so that masks, rotary embeddings and caches are those of the main model.
+
+Each sequence has caches of its own. For a forward pass of several sequences these are joined into
+one, padded on the left, and taken apart again afterwards.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers.cache_utils import DynamicCache, LinearAttentionLayer
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicCache,
+    DynamicIndexedLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+)
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadFacts
@@ -69,6 +79,18 @@ _ONE_LAYER: dict[str, Any] = {
     "first_k_dense_replace": 0,
     "mlp_layer_types": ["sparse"],
 }
+# Layers of a cache that can be joined with those of other sequences. DeepSeek-V4 compresses blocks
+# of tokens, counted from the start of a sequence: padding on the left would move them.
+_JOINED = (
+    *(DummyLayer, DynamicLayer, DynamicIndexedLayer, DynamicSlidingWindowLayer),
+    LinearAttentionLayer,
+)
+# Tensors of such layers: with the tokens in the last dimension but one, and by their number.
+_BY_TOKEN = ("keys", "values", "indexer_keys")
+_STATES = ("conv_states", "recurrent_states")
+# Tokens of prompts in one forward pass, padding included. The attention scores of long prompts
+# need memory, and more of them at once are no faster.
+_PROMPT_TOKENS = 1024
 
 
 class Model:
@@ -108,8 +130,72 @@ class Model:
     def max_position_embeddings(self) -> int:
         return int(self.config.max_position_embeddings)
 
-    def start(self) -> Decoding:
-        return Decoding(self)
+    def start(self, prompt: list[int]) -> Decoding:
+        return Decoding(self, prompt)
+
+    def forward(self, sequences: Sequence[Decoding]) -> None:
+        """Run the inputs of each sequence, which sets its hidden states."""
+        for sequence in sequences:
+            sequence.layers_before = list(sequence.cache.layers)
+        self._run(sequences)
+
+    def _run(self, sequences: Sequence[Decoding]) -> None:
+        caches = [sequence.cache for sequence in sequences]
+        inputs = [(self._tensor(sequence.inputs),) for sequence in sequences]
+        outputs = _in_batches(self._hidden_states, caches, inputs)
+        for sequence, hidden in zip(sequences, outputs, strict=True):
+            sequence.hidden = hidden
+
+    def _hidden_states(self, tokens: torch.Tensor, **cache: Any) -> torch.Tensor:
+        hidden: torch.Tensor = self.main.base_model(tokens, **cache).last_hidden_state
+        return hidden
+
+    def _tensor(self, tokens: list[int]) -> torch.Tensor:
+        return torch.tensor([tokens], device=self.device)
+
+    def logits(self, sequence: Decoding, count: int) -> torch.Tensor:
+        """The logits `[count, vocab_size]` at the last inputs of a sequence."""
+        logits: torch.Tensor = self.main.get_output_embeddings()(sequence.hidden[0, -count:])
+        return logits
+
+    def advance(self, sequences: Sequence[Decoding]) -> None:
+        """Keep the accepted inputs in the caches, as if the others never were, and set the next.
+
+        A linear-attention state cannot be shortened: such a cache is set back to where it was
+        before the inputs, and the accepted ones are run again.
+        """
+        again = []
+        for sequence in sequences:
+            wrong = len(sequence.inputs) - sequence.num_kept
+            sequence.inputs = sequence.inputs[: sequence.num_kept]
+            sequence.hidden = sequence.hidden[:, : sequence.num_kept]
+            if wrong and _has_linear_attention(sequence.cache):
+                sequence.cache.layers = sequence.layers_before
+                again.append(sequence)
+            elif wrong:
+                sequence.cache.crop(-wrong)
+        self._run(again)
+        if self.mtp:
+            self._draft(self.mtp, sequences)
+        for sequence in sequences:
+            sequence.inputs = [sequence.next_token, *sequence.drafts]
+
+    def _draft(self, mtp: MtpLayer, sequences: Sequence[Decoding]) -> None:
+        """Guess the tokens after the next one, one for all sequences at a time."""
+        for sequence in sequences:
+            sequence.inputs = [*sequence.inputs[1:], sequence.next_token]
+        for number in range(max((sequence.num_wanted for sequence in sequences), default=0)):
+            drafting = [sequence for sequence in sequences if sequence.num_wanted > number]
+            caches = [sequence.mtp_cache for sequence in drafting]
+            inputs = [(self._tensor(sequence.inputs), sequence.hidden) for sequence in drafting]
+            outputs = _in_batches(mtp.forward, caches, inputs)
+            for sequence, hidden in zip(drafting, outputs, strict=True):
+                sequence.hidden = hidden[:, -1:]
+                sequence.inputs = [int(mtp.logits(hidden[0, -1]).argmax())]
+                sequence.drafts += sequence.inputs
+        for sequence in sequences:
+            # Guesses follow from guessed hidden states: the next step enters the true ones.
+            sequence.mtp_cache.crop(min(0, 1 - sequence.num_wanted))
 
 
 def load(folder: Path, with_mtp: bool) -> Model:
@@ -210,109 +296,178 @@ class MtpLayer:
         self._own.load_state_dict(own)
         self._own.to(device).eval()
 
-    def forward(
-        self, tokens: torch.Tensor, hidden: torch.Tensor, cache: DynamicCache
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden states `[1, T, hidden_size]` and the logits `[vocab_size]` after the last token.
+    def forward(self, tokens: torch.Tensor, hidden: torch.Tensor, **cache: Any) -> torch.Tensor:
+        """Hidden states `[B, T, hidden_size]`.
 
-        `tokens` `[1, T]` follow the tokens whose hidden states `[1, T, hidden_size]` are given.
+        `tokens` `[B, T]` follow the tokens whose hidden states are `hidden`.
         """
         embedding = self._own["enorm"](self.layer.get_input_embeddings()(tokens))
         joined = torch.cat((embedding, self._own["hnorm"](hidden)), dim=-1)
-        output = self.layer.base_model(
-            inputs_embeds=self._own["eh_proj"](joined), past_key_values=cache, use_cache=True
+        output: torch.Tensor = self.layer.base_model(
+            inputs_embeds=self._own["eh_proj"](joined), **cache
         ).last_hidden_state
-        return output, self.layer.get_output_embeddings()(output[0, -1])
+        return output
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layer.get_output_embeddings()(hidden)
+        return logits
 
 
 class Decoding:
-    """The caches of one sequence.
+    """One sequence: its caches, the inputs of its current step and their hidden states.
 
-    Each step calls `forward` with tokens that may include drafts, `keep` to drop wrong drafts, and
-    `draft` to guess the next tokens, in this order.
+    The first inputs are the prompt; later ones are a token and the drafts after it. Each step is
+    `Model.forward`, `accept` and `Model.advance`, in this order.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, model: Model, prompt: list[int]) -> None:
+        self.inputs, self.drafts = prompt, list[int]()
+        self.hidden = torch.empty(0)
         self.cache = DynamicCache(config=model.config)
-        self.mtp_cache = DynamicCache(config=model.mtp.config) if model.mtp else None
-        self._inputs: list[int] = []
-        self._hidden = torch.empty(0)
-        self._restorers: list[Callable[[], None]] = []
+        self.mtp_cache = DynamicCache(config=model.mtp.config if model.mtp else model.config)
+        self.layers_before: list[Any] = []
+        self.num_kept = self.num_wanted = self.next_token = 0
 
-    def forward(self, tokens: list[int], num_logits: int, num_drafts: int) -> torch.Tensor:
-        """The logits `[num_logits, vocab_size]` at the last of `tokens`."""
-        layers = _linear_layers(self.cache) if num_drafts else []
-        self._restorers = [_restorer(layer) for layer in layers]
-        self._inputs = tokens
-        self._hidden = self._run(tokens)
-        logits: torch.Tensor = self._model.main.get_output_embeddings()(
-            self._hidden[0, -num_logits:]
-        )
-        return logits
+    def accept(self, num_drafts: int, next_token: int, num_wanted: int) -> None:
+        """The first `num_drafts` drafts were right; `num_wanted` new ones follow `next_token`."""
+        self.num_kept = len(self.inputs) - len(self.drafts) + num_drafts
+        self.next_token, self.num_wanted = next_token, num_wanted
+        self.drafts = []
 
-    def _run(self, tokens: list[int]) -> torch.Tensor:
-        output = self._model.main.base_model(
-            torch.tensor([tokens], device=self._model.device),
-            past_key_values=self.cache,
+
+def _has_linear_attention(cache: DynamicCache) -> bool:
+    return any(isinstance(layer, LinearAttentionLayer) for layer in cache.layers)
+
+
+def _in_batches(
+    forward: Callable[..., torch.Tensor],
+    caches: Sequence[DynamicCache],
+    inputs: Sequence[tuple[torch.Tensor, ...]],
+) -> list[torch.Tensor]:
+    """The outputs `[1, T, ...]` of `forward` for each sequence, in as few passes as possible.
+
+    The inputs of a sequence, `[1, T, ...]` each, continue its cache, which is advanced.
+    """
+    outputs = [torch.empty(0)] * len(caches)
+    for group in _groups(caches, [parts[0].shape[1] for parts in inputs]):
+        if len(group) == 1 and not _can_be_joined(caches[group[0]]):
+            (row,) = group
+            outputs[row] = forward(*inputs[row], cache=caches[row], use_cache=True)
+            continue
+        lengths = [caches[row].get_seq_length() + inputs[row][0].shape[1] for row in group]
+        parts = zip(*(inputs[row] for row in group), strict=True)
+        stacked = [_stack(part, dim=1) for part in parts]
+        joined = _join([caches[row] for row in group])
+        output = forward(
+            *stacked,
+            cache=joined,
             use_cache=True,
+            **_positions(lengths, stacked[0]),
         )
-        hidden: torch.Tensor = output.last_hidden_state
-        return hidden
-
-    def keep(self, count: int) -> None:
-        """Keep the first `count` of the last inputs in the cache, as if the others never were.
-
-        A linear-attention state cannot be shortened: it is set back to where it was before the
-        inputs, and the kept ones are run again.
-        """
-        wrong = len(self._inputs) - count
-        if wrong and not self._restorers:
-            self.cache.crop(-wrong)
-        elif wrong:
-            for layer in _attention_layers(self.cache):
-                layer.crop(-len(self._inputs))
-            for restore in self._restorers:
-                restore()
-            self._run(self._inputs[:count])
-        self._inputs = self._inputs[:count]
-        self._hidden = self._hidden[:, :count]
-
-    def draft(self, next_token: int, count: int) -> list[int]:
-        """Up to `count` guesses of the tokens after `next_token`, which follows the kept inputs."""
-        mtp, cache = self._model.mtp, self.mtp_cache
-        if mtp is None or cache is None or count < 1:
-            return []
-        tokens, hidden = [*self._inputs[1:], next_token], self._hidden
-        drafts: list[int] = []
-        for _ in range(count):
-            ids = torch.tensor([tokens], device=self._model.device)
-            hidden, logits = mtp.forward(ids, hidden, cache)
-            tokens, hidden = [int(logits.argmax())], hidden[:, -1:]
-            drafts += tokens
-        # Guesses stand on guessed hidden states: the next step enters the true ones instead.
-        cache.crop(1 - count)
-        return drafts
+        for number, (row, length) in enumerate(zip(group, lengths, strict=True)):
+            outputs[row] = output[number : number + 1, -inputs[row][0].shape[1] :]
+            caches[row].layers = [_part(layer, number, length) for layer in joined.layers]
+    return outputs
 
 
-def _linear_layers(cache: DynamicCache) -> list[Any]:
-    return [layer for layer in cache.layers if isinstance(layer, LinearAttentionLayer)]
+def _groups(caches: Sequence[DynamicCache], counts: Sequence[int]) -> Iterator[list[int]]:
+    """Which sequences share a forward pass: those whose padding is all before their first token.
+
+    These are new sequences, and sequences that are continued by the same number of tokens. Padding
+    further back would change the state of a linear attention.
+    """
+    continued: dict[int, list[int]] = {}
+    new: list[int] = []
+    for row in sorted(range(len(caches)), key=lambda row: counts[row]):
+        if not _can_be_joined(caches[row]):
+            yield [row]
+        elif caches[row].get_seq_length():
+            continued.setdefault(counts[row], []).append(row)
+        elif new and (len(new) + 1) * counts[row] > _PROMPT_TOKENS:
+            yield new
+            new = [row]
+        else:
+            new.append(row)
+    yield from continued.values()
+    if new:
+        yield new
 
 
-def _attention_layers(cache: DynamicCache) -> list[Any]:
-    return [layer for layer in cache.layers if not isinstance(layer, LinearAttentionLayer)]
+def _can_be_joined(cache: DynamicCache) -> bool:
+    return all(type(layer) in _JOINED for layer in cache.layers)
 
 
-def _restorer(layer: Any) -> Callable[[], None]:
-    """Sets a linear-attention layer back to the state that it has now."""
-    saved = [
-        (states, {key: state.clone() for key, state in states.items()})
-        for states in (layer.conv_states, layer.recurrent_states)
+def _positions(lengths: Sequence[int], inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The masks and positions of sequences that are padded on the left to the same length."""
+    longest, count = max(lengths), inputs.shape[1]
+    if min(lengths) == longest:
+        return {}
+    columns = torch.arange(longest, device=inputs.device)
+    positions = columns - longest + torch.tensor(lengths, device=inputs.device).unsqueeze(1)
+    return {
+        "attention_mask": (positions >= 0).long(),
+        "position_ids": positions[:, -count:].clamp(min=0),
+    }
+
+
+def _stack(rows: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    """A batch of tensors `[1, ...]`, padded at the start of a dimension to the same size."""
+    sizes = [row.shape[dim] for row in rows]
+    longest = max(sizes)
+    if min(sizes) == longest:
+        return torch.cat(list(rows))
+    shape = list(rows[0].shape)
+    shape[0], shape[dim] = len(rows), longest
+    batch = rows[0].new_zeros(shape)
+    for number, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+        batch[number : number + 1].narrow(dim, longest - size, size).copy_(row)
+    return batch
+
+
+def _join(caches: Sequence[DynamicCache]) -> DynamicCache:
+    """One cache of several sequences, as a copy: their own stay as they are."""
+    joined = copy.copy(caches[0])
+    joined.layers = [
+        _join_layers(layers) for layers in zip(*(cache.layers for cache in caches), strict=True)
     ]
+    return joined
 
-    def restore() -> None:
-        for states, copies in saved:
-            for key, state in copies.items():
-                states[key].copy_(state)
 
-    return restore
+def _join_layers(layers: Sequence[Any]) -> Any:
+    first = layers[0]
+    joined = _copy(first)
+    for name in _BY_TOKEN:
+        if getattr(first, name, None) is not None:
+            setattr(joined, name, _stack([getattr(layer, name) for layer in layers], dim=-2))
+    for name in _STATES:
+        for key, state in getattr(first, name, {}).items():
+            if state is not None:
+                states = [getattr(layer, name)[key] for layer in layers]
+                getattr(joined, name)[key] = torch.cat(states)
+    if isinstance(first, DynamicSlidingWindowLayer):
+        joined.cumulative_length = max(layer.cumulative_length for layer in layers)
+    return joined
+
+
+def _part(joined: Any, row: int, length: int) -> Any:
+    """A layer of one sequence of `length` tokens, from that of a batch."""
+    layer = _copy(joined)
+    for name in _BY_TOKEN:
+        if (tensor := getattr(joined, name, None)) is not None:
+            setattr(layer, name, tensor[row : row + 1, ..., -length:, :])
+    for name in _STATES:
+        for key, state in getattr(joined, name, {}).items():
+            if state is not None:
+                getattr(layer, name)[key] = state[row : row + 1]
+    if isinstance(joined, DynamicSlidingWindowLayer):
+        layer.cumulative_length = length
+    return layer
+
+
+def _copy(layer: Any) -> Any:
+    """A copy whose attributes can be set without changing those of `layer`."""
+    copied = copy.copy(layer)
+    for name, value in vars(layer).items():
+        if isinstance(value, dict):
+            setattr(copied, name, dict(value))
+    return copied

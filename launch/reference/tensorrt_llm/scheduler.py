@@ -1,7 +1,4 @@
-"""The step loop: one thread that runs all admitted sequences in turn, each by itself.
-
-Every sequence is its own batch of one, so that its result never depends on what else runs.
-"""
+"""Runs the step loop: one thread that computes a step of all running sequences at a time."""
 
 from __future__ import annotations
 
@@ -54,12 +51,12 @@ class Sequence:
         self._params, self._options, self._max_tokens = params, options, max_tokens
         self._stop_ids = frozenset(params.stop_token_ids or ())
         self._end_ids = end_ids
-        self._decoding = model.start()
+        self._model = model
+        self.decoding = model.start(request.prompt_token_ids)
         ends = end_ids | self._stop_ids
         self._sampler = Sampler(params, request.prompt_token_ids, ends, seed, bad_words)
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
-        self._inputs, self._drafts = request.prompt_token_ids, list[int]()
         self._output: list[int] = []
         self._cumulative_logprob = 0.0
         self._iterations = 0
@@ -73,16 +70,20 @@ class Sequence:
         self._pending_iterations = 0
         self._prompt_logprobs: Logprobs | None = None
 
-    def step(self, iteration: int) -> bool:
-        """Run the model once, give what is due to the consumer; whether the sequence has ended."""
-        timing = self._metrics.timing_metrics
+    def begin(self, iteration: int) -> None:
+        """Count a step that is about to be computed."""
         if not self._iterations:
-            timing.first_scheduled_time = steady_time()
+            self._metrics.timing_metrics.first_scheduled_time = steady_time()
             self._metrics.first_iter = iteration
-            self._include_prompt()
         self._iterations += 1
         self._pending_iterations += 1
-        reason, stop = self._decode()
+
+    def end(self, iteration: int) -> bool:
+        """Choose the tokens of a computed step and send what is due. True after the last one."""
+        timing = self._metrics.timing_metrics
+        if self._iterations == 1:
+            self._include_prompt()
+        reason, stop = self._choose()
         timing.last_token_time = steady_time()
         if self._iterations == 1:
             timing.first_token_time = timing.last_token_time
@@ -101,12 +102,12 @@ class Sequence:
             pieces = map(self._detokenizer.push, self.request.prompt_token_ids)
             self._pending_text += "".join(pieces)
 
-    def _decode(self) -> tuple[FinishReason | None, int | str | None]:
-        """One forward pass over the last token and its drafts; the drafts that were right count."""
-        inputs, drafts = self._inputs, self._drafts
+    def _choose(self) -> tuple[FinishReason | None, int | str | None]:
+        """Take the tokens after the last input and its drafts; the drafts that were right count."""
+        drafts = self.decoding.drafts
         whole_prompt = self._iterations == 1 and self._params.prompt_logprobs is not None
-        rows = len(inputs) if whole_prompt else len(drafts) + 1
-        logits = self._decoding.forward(inputs, rows, len(drafts))
+        rows = len(self.request.prompt_token_ids) if whole_prompt else len(drafts) + 1
+        logits = self._model.logits(self.decoding, rows)
         if whole_prompt:
             self._score_prompt(logits)
         agreed = 0
@@ -119,11 +120,8 @@ class Sequence:
             agreed += 1
         self._metrics.speculative_decoding.total_draft_tokens += len(drafts)
         self._metrics.speculative_decoding.total_accepted_draft_tokens += agreed
-        if not reason:
-            self._decoding.keep(len(inputs) - len(drafts) + agreed)
-            left = self._max_tokens - len(self._output)
-            self._drafts = self._decoding.draft(token, min(self._options.draft_tokens, left - 1))
-            self._inputs = [token, *self._drafts]
+        left = self._max_tokens - len(self._output)
+        self.decoding.accept(agreed, token, min(self._options.draft_tokens, left - 1))
         return reason, stop
 
     def _append(
@@ -200,8 +198,8 @@ class Sequence:
 class Scheduler:
     """Admits sequences up to `max_batch_size` and runs them until they end."""
 
-    def __init__(self, options: EngineOptions) -> None:
-        self._options = options
+    def __init__(self, model: Model, options: EngineOptions) -> None:
+        self._model, self._options = model, options
         self._changed = Condition()
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -276,7 +274,7 @@ class Scheduler:
         started = time.monotonic()
         self._iteration += 1
         self._drop_aborted()
-        ended = [sequence for sequence in self._running if self._step(sequence)]
+        ended = self._step(self._running)
         with self._changed:
             active, queued = len(self._running), len(self._waiting)
             self._running = [sequence for sequence in self._running if sequence not in ended]
@@ -293,15 +291,33 @@ class Scheduler:
         for sequence in aborted:
             sequence.finish("cancelled", None, self._iteration)
 
-    def _step(self, sequence: Sequence) -> bool:
+    def _step(self, sequences: list[Sequence]) -> list[Sequence]:
+        """The sequences that ended in this step. A fault of the model ends all of them."""
+        for sequence in sequences:
+            sequence.begin(self._iteration)
+        try:
+            self._model.forward([sequence.decoding for sequence in sequences])
+            ended = [sequence for sequence in sequences if self._end_step(sequence)]
+            going_on = [sequence.decoding for sequence in sequences if sequence not in ended]
+            self._model.advance(going_on)
+        except Exception as fault:
+            for sequence in sequences:
+                self._fail(sequence, fault)
+            return sequences
+        return ended
+
+    def _end_step(self, sequence: Sequence) -> bool:
         """A fault in one sequence ends its request, not the others."""
         try:
-            return sequence.step(self._iteration)
+            return sequence.end(self._iteration)
         except Exception as fault:
-            logger.exception("request %d failed", sequence.request.request_id)
-            sequence.request.put(RequestError(f"the reference engine failed: {fault!r}"))
-            sequence.request.abort()
+            self._fail(sequence, fault)
             return True
+
+    def _fail(self, sequence: Sequence, fault: Exception) -> None:
+        logger.error("request %d failed", sequence.request.request_id, exc_info=fault)
+        sequence.request.put(RequestError(f"the reference engine failed: {fault!r}"))
+        sequence.request.abort()
 
     def _statistics(self, started: float, active: int, queued: int, ended: int) -> dict[str, Any]:
         return {

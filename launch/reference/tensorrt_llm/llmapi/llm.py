@@ -54,7 +54,7 @@ class LLM:
         self.max_seq_len = self._limit_length()
         self._end_ids = _end_ids(self._model, self.tokenizer)
         self._ids = itertools.count(1)
-        self._scheduler = Scheduler(self.args)
+        self._scheduler = Scheduler(self._model, self.args)
         atexit.register(_shutdown, weakref.ref(self._scheduler))
         logger.info("ready: %s", self._model.checkpoint.source)
 
