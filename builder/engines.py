@@ -15,8 +15,7 @@ from .facts.release import Release
 from .planning import Decision, Plan
 from .planning.plan_builder import nested
 from .rules.constraints import violations
-from .rules.judgement import judged
-from .rules.validation import validate
+from .rules.validation import checked, validate
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def translate(plan: Plan) -> EngineConfig:
         here = replace(context, release=table)
         return [*validate(table, options), *violations(options, here, strict=True)]
 
-    found = judged(release, against)
+    found = checked(release, against)
     found = [replace(problem, where=_where(problem)) for problem in found]
     if errors := [problem for problem in found if problem.severity == "error"]:
         raise BadInput(errors)

@@ -30,8 +30,8 @@ from .facts.release import Release
 from .general_rules import RELEASE_WITHOUT_TABLE
 from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, for_engine, gather, with_release
-from .rules import constraints, heuristics, named_images, vulnerability_policy
-from .rules.upgrade_advice import Trial
+from .rules import constraints, heuristics, vulnerability_policy
+from .rules.vulnerability_policy import Trial
 from .servers import RenderContext
 from .targets import disaggregated
 
@@ -90,7 +90,7 @@ class ServicePlan:
         targets = target_table.warnings(self.context)
         planned = self.plan.deployment, self.plan.facts.release.name
         versions = (
-            *named_images.diagnostics(*planned),
+            *vulnerability_policy.other_releases(*planned),
             *vulnerability_policy.diagnostics(*planned, self.trial),
         )
         standing = _standing(self.plan.facts.release)

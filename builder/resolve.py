@@ -20,8 +20,7 @@ from .facts.release import Release, published
 from .general_rules import MISSING_KEY
 from .planning import Facts
 from .rules import vulnerability_policy
-from .rules.judgement import judged
-from .rules.validation import validate
+from .rules.validation import checked, validate
 from .targets import disaggregated
 
 T = TypeVar("T")
@@ -180,7 +179,7 @@ def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
 
 def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Diagnostic]:
     """Overrides that the release rejects; what is only missing may come from a rule."""
-    for diagnostic in judged(table, lambda release: validate(release, overrides)):
+    for diagnostic in checked(table, lambda release: validate(release, overrides)):
         if diagnostic.severity == "error" and diagnostic.rule != MISSING_KEY:
             yield replace(diagnostic, where=f"engine_config.{diagnostic.where}")
 

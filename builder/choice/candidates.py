@@ -17,7 +17,7 @@ from ..estimates.options import layout_of
 from ..facts import published_results
 from ..facts.published_results import flatten
 from ..planning import Plan
-from ..planning.layouts import SIZE, Layout, layouts
+from ..planning.choices import SIZE, Layout, layouts
 from ..planning.plan_builder import DRAFT_METHOD, MTP_DRAFT_TOKENS
 from .request import Base, ChoiceRequest
 

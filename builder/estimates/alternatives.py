@@ -13,8 +13,8 @@ from dataclasses import replace
 from .. import planning
 from ..errors import BadInput
 from ..planning import Decision, Plan
+from ..planning.choices import SIZE, Layout, layouts
 from ..planning.decision import gpus_per_instance
-from ..planning.layouts import SIZE, Layout, layouts
 from ..planning.plan_builder import MTP_DRAFT_TOKENS
 from . import plan_estimate, planned
 from .measurements import Row, layout_text

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..facts.published_results import UNITS, Published
 from ..planning import Plan
-from ..planning.layouts import SIZE
+from ..planning.choices import SIZE
 from ..planning.plan_builder import MTP_DRAFT_TOKENS
 from . import batch, fits, measuring_plan, models, planned
 from .cells import key_of

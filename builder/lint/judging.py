@@ -13,8 +13,8 @@ from ..facts.release import Release, of_engine
 from ..facts.release.version import NO_VERSION, Order, order
 from ..general_rules import MISSING_KEY, UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_RANGE, VULNERABLE_VERSION
 from ..rules import constraints
-from ..rules.judgement import Refusals, agreed
 from ..rules.options import WRONG_VALUES
+from ..rules.validation import Refusals, agreed
 from . import rules
 from .coverage import Verdict
 from .stated import Named, Stated

@@ -15,7 +15,7 @@ from ..diagnostics import Diagnostic
 from ..facts.release import Release
 from ..rules import constraints
 from ..rules.context import RuleContext
-from ..rules.judgement import agreed
+from ..rules.validation import agreed
 from . import kinds
 from .content import SIDE, side_of
 from .files import SourceFile

@@ -6,8 +6,11 @@ How the model is spread over GPUs, speculative decoding, the MoE backend and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from ..facts.checkpoint import Checkpoint
+from ..facts.release import Release
 from ..facts.release.support import compute_capability, moe_backends
 from ..facts.release.support import moe_backend as moe_backend_support
 from ..rules import heuristics
@@ -16,11 +19,54 @@ from .decision import Decision, concurrency_per_instance, gpus_per_instance
 from .plan_builder import DRAFT_METHOD, PlanBuilder
 from .requirements import check_division, check_gpus
 
-_SIZE, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
+SIZE, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
 _COPIES = "data_parallel_size"  # of the attention; an engine that has no such option has a switch
 _MOE_BACKEND = "moe_config.backend"
 _IN_THE_OPTION_FILE = "env_overrides"
 _MANY_REQUESTS, _MANY_REQUESTS_PER_GPU = 4096, 512  # at once; from there on drafts cost others time
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`ep` GPUs share the routed experts as a whole; with attention DP each has whole requests."""
+
+    num_gpus: int
+    attention_dp: bool
+    ep: int
+
+    @property
+    def tp(self) -> int:
+        """The GPUs that share the attention of a request."""
+        return 1 if self.attention_dp else self.num_gpus
+
+    @property
+    def ranks(self) -> int:
+        """The number of GPU groups that take requests in turn, each with a separate batch."""
+        return self.num_gpus if self.attention_dp else 1
+
+    def settings(self, release: Release, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The options that make the layout."""
+        has_experts = checkpoint.architecture.experts_field is not None
+        if _COPIES in release.paths:
+            found: dict[str, Any] = {SIZE: self.tp, _COPIES: self.ranks}
+            return found | ({"enable_expert_parallel": self.ep > 1} if has_experts else {})
+        found = {SIZE: self.num_gpus}
+        if has_experts:
+            found |= {
+                "enable_attention_dp": self.attention_dp,
+                "moe_expert_parallel_size": self.ep,
+            }
+        return found
+
+
+def layouts(checkpoint: Checkpoint, num_gpus: int) -> Iterator[Layout]:
+    """Every layout of a server: attention whole or split, experts whole or split."""
+    if checkpoint.architecture.experts_field is None or num_gpus == 1:
+        yield Layout(num_gpus, False, 1)
+        return
+    for attention_dp in (False, True):
+        for ep in (1, num_gpus):
+            yield Layout(num_gpus, attention_dp, ep)
 
 
 def parallelism(builder: PlanBuilder) -> bool:
@@ -38,8 +84,8 @@ def parallelism(builder: PlanBuilder) -> bool:
     copies = _copies(builder, gpus // stages)
     size = gpus // stages // copies
     reason = _parallel_reason(builder, size, stages, copies)
-    builder.decide(_SIZE, size, reason, "derived", _parallel_source(builder, stages))
-    given = builder.value(_SIZE)
+    builder.decide(SIZE, size, reason, "derived", _parallel_source(builder, stages))
+    given = builder.value(SIZE)
     if (used := given * stages * copies) != gpus:
         parts = [
             f"{given}",
@@ -48,7 +94,7 @@ def parallelism(builder: PlanBuilder) -> bool:
         ]
         what = f"{' x '.join(parts)} uses {used} GPUs"
         owner = "hardware.num_gpus is" if builder.deployment.instances == 1 else "an instance has"
-        builder.refuse(f"engine_config.{_SIZE}", what, f"{owner} {gpus}")
+        builder.refuse(f"engine_config.{SIZE}", what, f"{owner} {gpus}")
     if given < 1:
         return False
     check_division(builder, given, builder.facts.checkpoint)

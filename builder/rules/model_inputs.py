@@ -1,4 +1,4 @@
-"""Rule inputs of a model on its GPUs: how ranks share it, and the memory that its weights take."""
+"""Rule inputs of a model on its GPUs: how ranks share it, what its weights take, MoE backends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import ceil, prod
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..documents import Variable
+from ..facts.release import support
+from ..facts.release.support import Support
 from .context import RuleContext
 
 if TYPE_CHECKING:
@@ -161,6 +164,43 @@ def _where(context: RuleContext) -> tuple[bool, int | None]:
     return bool(context.has_experts), context.gpu.sm.value if context.gpu else None
 
 
+def _moe_backends(inputs: Inputs) -> list[str] | None:
+    """Backends with kernels for the checkpoint on the GPU, best first."""
+    context = inputs.context
+    if context.gpu is None or context.precision is None:
+        return None
+    rows = support.moe_backends(context.release, context.quant_algo, context.gpu.sm.value)
+    return [row["backend"] for row in rows] or None
+
+
+def _moe_backend_support(inputs: Inputs) -> Support | None:
+    """What is known of the given backend for the checkpoint on the GPU."""
+    context, name = inputs.context, inputs.value("moe_config.backend")
+    if context.gpu is None or not isinstance(name, str) or isinstance(name, Variable):
+        return None
+    sm = context.gpu.sm.value
+    if context.precision is None:
+        return support.moe_backend_on_gpu(context.release, name.upper(), sm)
+    return support.moe_backend(context.release, name.upper(), context.quant_algo, sm)
+
+
+def _moe_backend_remedy(inputs: Inputs) -> str:
+    """Which backend to name instead."""
+    if names := _moe_backends(inputs):
+        return f"known to work there: {', '.join(names)}"
+    default = inputs.context.release.moe_engine_default
+    return f"no source names one; without the key the engine uses {default}"
+
+
+def _precision_backends(inputs: Inputs) -> list[str] | None:
+    """Backends that are named for the precision on some GPU, where the given one is named too."""
+    context, given = inputs.context, inputs.value("moe_config.backend")
+    rows = support.moe_backends_by_precision(context.release)
+    if not isinstance(given, str) or not any(given.upper() in names for names in rows.values()):
+        return None
+    return rows.get(str(context.precision))
+
+
 DERIVED: Mapping[str, Callable[[Inputs], Any]] = {
     "arithmetic": _arithmetic,
     "weights_format": lambda inputs: getattr(_weights(inputs), "weights", None),
@@ -180,4 +220,9 @@ DERIVED: Mapping[str, Callable[[Inputs], Any]] = {
     "gpu_memory_gib": _gpu_memory_gib,
     "most_room_gib": _most_room_gib,
     "nodes": _nodes,
+    "moe_backends": _moe_backends,
+    "precision_backends": _precision_backends,
+    "moe_backend_support": lambda inputs: getattr(_moe_backend_support(inputs), "state", None),
+    "moe_backend_evidence": lambda inputs: getattr(_moe_backend_support(inputs), "evidence", None),
+    "moe_backend_remedy": _moe_backend_remedy,
 }

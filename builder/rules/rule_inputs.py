@@ -16,7 +16,7 @@ from math import prod
 from typing import Any, Final
 
 from ..facts.release import support
-from . import model_inputs, moe_inputs
+from . import model_inputs
 from .context import RuleContext
 from .options import FALSE, TRUE
 
@@ -367,7 +367,6 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "moe_ranks": _moe_ranks,
     "moe_product": _moe_product,
     **model_inputs.DERIVED,
-    **moe_inputs.DERIVED,
     "draft_tokens": _draft_tokens,
     "tokens_per_step": _tokens_per_step,
     "draft_model_path": _draft_model_path,

@@ -1,18 +1,18 @@
 """Validation of nested engine options against a release's table: every fault, path and remedy.
 
 Values are read as the engine's own validation reads them: `"3"` is 3, 1 is true, and unknown keys
-are refused at any depth.
+are refused at any depth. The findings of several tables for the same options can be merged.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest
-from ..documents import Variable
+from ..documents import Variable, groups_of
 from ..facts.release import Field, Release, discriminator
 from ..general_rules import (
     DEPRECATED,
@@ -205,3 +205,74 @@ def _deprecated(field: Field, place: OptionPath, release: str) -> Diagnostic:
             f"leave it out; its effect: {field['effect']}" if "effect" in field else "leave it out"
         )
     return Diagnostic(place.path, what, remedy, rule=DEPRECATED, severity="warning")
+
+
+def checked(release: Release, find: Callable[[Release], Iterable[Diagnostic]]) -> list[Diagnostic]:
+    """The findings of `find` with the table of a release; where it has none, those with its
+    neighbours' tables, merged: what only one of them refuses may be right."""
+    return agreed({table.name: list(find(table)) for table in release.judges})
+
+
+def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
+    """One list of what each release found, oldest release first.
+
+    An error stays one where all releases have one at its place or above it. Where only some have,
+    it is a warning that names them, as are warnings of some.
+    """
+    if len(found) == 1:
+        return list(*found.values())
+    verdicts = {name: Refusals(rows) for name, rows in found.items()}
+    doubtful: list[Diagnostic] = []
+    said: dict[tuple[object, ...], tuple[str, list[Diagnostic]]] = {}
+    for name, diagnostics in found.items():
+        for row in diagnostics:
+            accepting = [other for other in found if not verdicts[other].refuses(row)]
+            if row.severity == "error" and accepting:
+                what = f"{name} refuses it, {' and '.join(accepting)} not: {row.message}"
+                doubtful.append(replace(row, message=what, severity="warning"))
+                continue
+            silent = [other for other in found if not verdicts[other].has(row)]
+            if row.severity == "warning" and silent:
+                what = f"{name} warns of it, {' and '.join(silent)} not: {row.message}"
+                doubtful.append(replace(row, message=what))
+                continue
+            key = (*_place(row), row.rule, row.severity)
+            if key not in said or said[key][0] != name:  # said once, in the newest one's words
+                said[key] = name, []
+            said[key][1].append(row)
+    rows = [*(row for _, rows in said.values() for row in rows), *doubtful]
+    wrong = {_place(row) for row in rows if row.severity == "error"}
+    return [row for row in rows if row.severity == "error" or _place(row) not in wrong]
+
+
+class Refusals:
+    """What one release found, to be compared with single findings of others."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        errors = [row for row in diagnostics if row.severity == "error"]
+        self._places = {_place(row) for row in diagnostics}
+        self._paths = {(row.within, row.path) for row in diagnostics}
+        self._wrong = {_place(row) for row in errors}
+        self._groups = {(row.within, _name(row)) for row in errors}
+
+    def has(self, row: Diagnostic) -> bool:
+        """Whether anything was found at the place of a finding."""
+        return _place(row) in self._places
+
+    def refuses(self, row: Diagnostic) -> bool:
+        """Whether an error was found at the place of a finding, or for a group that it is in."""
+        return _place(row) in self._wrong or any(
+            (row.within, group) in self._groups for group in groups_of(_name(row))
+        )
+
+    def takes(self, row: Diagnostic) -> bool:
+        """Whether nothing was found against the path of a finding, nor an error for its group."""
+        return (row.within, row.path) not in self._paths and not self.refuses(row)
+
+
+def _place(row: Diagnostic) -> tuple[object, ...]:
+    return row.within, _name(row), row.location
+
+
+def _name(row: Diagnostic) -> str:
+    return row.path or row.where

@@ -9,7 +9,7 @@ import pytest
 from builder import pipeline, planning
 from builder.estimates import Estimate, alternatives, plan_estimate, planned
 from builder.planning import Decision, Plan
-from builder.planning.layouts import Layout
+from builder.planning.choices import Layout
 
 PRESET = "gpt-oss-120b-h200"
 ATTENTION, EXPERTS = "enable_attention_dp", "moe_expert_parallel_size"

@@ -10,7 +10,7 @@ from builder import pipeline
 from builder.facts import advisories, release
 from builder.facts.images import image
 from builder.facts.release.version import is_stable
-from builder.rules import named_images
+from builder.general_rules import IMAGE_OF_ANOTHER_RELEASE
 
 STABLE = [name for name in release.known() if is_stable(name)]
 NUMBERED = [name for name in release.known() if not name.startswith("main")]
@@ -71,7 +71,7 @@ container: {runtime: pyxis, images: {triton: /i/triton.sqsh, trtllm_serve: /i/tr
 def test_an_image_of_another_release_than_the_plan_is_named(setting: str, told: str | None) -> None:
     settings = ("targets=[trtllm_serve, triton]", "engine.release=1.3.0rc24", f"images.{setting}")
     planned = pipeline.plan("llama-tiny", settings)
-    found = [row.message for row in planned.warnings if row.rule == named_images.RULE]
+    found = [row.message for row in planned.warnings if row.rule == IMAGE_OF_ANOTHER_RELEASE]
     expected = f"has release {told} of the engine by its name, and the plan is for 1.3.0rc24"
     assert found == ([expected] if told else [])
 
@@ -83,6 +83,6 @@ def test_of_a_clusters_images_that_of_the_job_counts(tmp_path: Path) -> None:
         f"targets.slurm={{site: {tmp_path / 'site.yaml'}, server: trtllm_serve}}",
     )
     warnings = pipeline.plan("llama-tiny", settings).warnings
-    rules = (named_images.RULE, advisories.RULE, advisories.UNKNOWN_RULE)
+    rules = (IMAGE_OF_ANOTHER_RELEASE, advisories.RULE, advisories.UNKNOWN_RULE)
     where = {row.where for row in warnings if row.rule in rules}
     assert where == {"engine.release", "targets.slurm.site.container.images.trtllm_serve"}

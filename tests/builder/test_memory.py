@@ -13,18 +13,16 @@ from builder.planning.memory import (
     Budget,
     Load,
     Sharding,
-    budget,
-    kv_bytes_per_token,
-    kv_dtype_bytes,
-    state_bytes_per_request,
-    weights_bytes,
-)
-from builder.planning.memory.workspace import (
     activations_gib,
+    budget,
     cuda_graphs_gib,
     expert_workspace_gib,
+    kv_bytes_per_token,
+    kv_dtype_bytes,
     other_gib,
+    state_bytes_per_request,
     uncertainty_gib,
+    weights_bytes,
 )
 
 R1 = "nvidia/DeepSeek-R1-0528-NVFP4-v2"

@@ -24,10 +24,10 @@ from builder.planning.memory import (
     Load,
     Sharding,
     budget,
+    expert_workspace_gib,
     kv_bytes_per_token,
     weights_bytes,
 )
-from builder.planning.memory.workspace import expert_workspace_gib
 from tests.builder.conftest import Say
 from tests.conftest import ABSENT, ROOT
 

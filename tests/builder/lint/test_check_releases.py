@@ -13,8 +13,7 @@ from builder import lint
 from builder.facts import images
 from builder.facts.release import load
 from builder.lint.stated import Stated
-from builder.rules.judgement import agreed, judged
-from builder.rules.validation import validate
+from builder.rules.validation import agreed, checked, validate
 from tests.conftest import ABSENT, ROOT
 
 INFERENCEX = ROOT.parent / "shared" / "corpus-inferencex"
@@ -279,7 +278,7 @@ def test_an_error_stays_one_only_where_both_neighbours_refuse(name: str) -> None
         {row.where for row in validate(table, options) if row.severity == "error"}
         for table in load(name).judges
     ]
-    found = judged(load(name), lambda table: validate(table, options))
+    found = checked(load(name), lambda table: validate(table, options))
     errors = {row.where for row in found if row.severity == "error"}
     shared = both[0] & both[1]
     assert shared <= errors
