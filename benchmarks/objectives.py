@@ -34,7 +34,7 @@ from benchmarks.estimates import question_of
 from builder.choice.selection import WORTH_MEASURING
 from builder.estimates import Estimate, Estimator, Refusal, fits, measurements
 from builder.estimates.cells import is_held
-from builder.estimates.estimator import MOST_HALF_WIDTH, MOST_PROMISED_MARGIN
+from builder.estimates.intervals import MOST_HALF_WIDTH, MOST_PROMISED_MARGIN
 from builder.estimates.measurements import Row
 from maintenance.calibration import Errors
 from maintenance.left_out import curve_of, shape

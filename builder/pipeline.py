@@ -22,7 +22,7 @@ from .diagnostics import Diagnostic
 from .documents import DATA, dump_yaml
 from .engines import EngineConfig
 from .errors import BadInput, ToolkitError
-from .estimates import alternatives, fits, measurements, models, plan_estimate
+from .estimates import fits, measurements, names, plan_estimate
 from .facts import advisories, checkpoint, hardware, published_results, servers
 from .facts.checkpoint import Checkpoint
 from .facts.engines import Engine
@@ -177,7 +177,7 @@ def _plan_role(
     document: Document, request: Deployment, facts: Facts, prefill: ServicePlan | None = None
 ) -> ServicePlan:
     try:
-        decided = alternatives.by_measured_rows(planning.plan(request, facts))
+        decided = plan_estimate.adjust(planning.plan(request, facts))
         return ServicePlan(document, decided, engines.translate(decided), prefill)
     except BadInput as error:
         raise BadInput(document.locate_all(error.diagnostics)) from None
@@ -372,7 +372,7 @@ def deployment_diagnostics(path: Path, overrides: Iterable[str] = ()) -> list[Di
 
 
 # What every estimate rests on, and every refusal of one.
-_MEASURED = (measurements.AGGREGATED, fits.FACTORS, models.MODELS)
+_MEASURED = (measurements.AGGREGATED, fits.FACTORS, names.MODELS)
 
 
 def manifest_facts(planned: ServicePlan) -> dict[str, Any]:
@@ -408,7 +408,7 @@ def _accepted(row: tuple[Diagnostic, str]) -> dict[str, str]:
 
 
 def _disagreement(plan: Plan) -> dict[str, str]:
-    found = alternatives.disagreement(plan)
+    found = plan_estimate.disagreement(plan)
     return {"disagreement": f"{found}; published practice decides"} if found else {}
 
 

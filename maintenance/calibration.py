@@ -17,8 +17,7 @@ import numpy as np
 from builder.estimates.cells import TPOT_OFF, TTFT_OFF, is_held, key_of, uncontradicted
 from builder.estimates.fits import Ends, Fit, Fits, release_name
 from builder.estimates.measurements import ENGINES, Row
-from builder.estimates.roofline import decode_terms, first_terms
-from builder.estimates.shapes import speeds
+from builder.estimates.roofline import decode_terms, first_terms, speeds
 
 from .left_out import Crowd, curve_of, shape
 

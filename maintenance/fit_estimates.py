@@ -25,8 +25,7 @@ from builder.estimates import fits, measurements, roofline
 from builder.estimates.cells import TPOT_OFF, TTFT_OFF, is_held, uncontradicted
 from builder.estimates.fits import FACTORS, Fits
 from builder.estimates.measurements import ENGINES, Row
-from builder.estimates.roofline import Load
-from builder.estimates.shapes import Shape, Speeds, speeds
+from builder.estimates.roofline import Load, Shape, Speeds, speeds
 
 from .calibration import Errors
 from .few_runs import untried

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from builder import command
 from builder.documents import dump_yaml
-from builder.estimates import measurements, models
+from builder.estimates import measurements, names
 from builder.estimates.cells import key_of
 from builder.estimates.measurements import DisaggregatedRow, Row
 from builder.facts import hardware
@@ -122,7 +122,7 @@ def _row(raw: Raw, model: str, layout: tuple[int, int, int], found: Import) -> R
         engine=_ENGINES[raw["backend"]],
         release=raw["backend_version"],
         model=model,
-        gpu=models.gpu_name(raw["system"]),
+        gpu=names.gpu_name(raw["system"]),
         precision=_precision(raw, model, found),
         tp=layout[0],
         attention_dp=layout[1],
@@ -188,12 +188,12 @@ def _model(raw: Raw, found: Import) -> str | None:
     if name == "deepseek-ai/DeepSeek-V3" and raw["id"].startswith("dsr1_"):
         found.repairs["model"] += 1
         name = "deepseek-ai/DeepSeek-R1"
-    return models.listed(name)
+    return names.listed(name)
 
 
 def _precision(raw: Raw, model: str, found: Import) -> str:
     said = raw["precision"] or ("fp8" if "FP8" in raw["model_path"] else "bf16")
-    precision = models.precision_of(model, said)
+    precision = names.precision_of(model, said)
     found.repairs["precision"] += precision != raw["precision"]
     return precision
 
@@ -208,8 +208,8 @@ def _rounded(value: float) -> float:
 
 
 def _take_newer(raw: Raw, found: Import) -> None:
-    model, engine = models.listed(raw["checkpoint"]), _ENGINES.get(raw["engine"].split()[0])
-    gpu, note = models.gpu_name(raw["gpu"].split()[0]), raw["note"].lower()
+    model, engine = names.listed(raw["checkpoint"]), _ENGINES.get(raw["engine"].split()[0])
+    gpu, note = names.gpu_name(raw["gpu"].split()[0]), raw["note"].lower()
     if engine is None or gpu not in hardware.known():
         found.left_out["hardware"] += 1
     elif not raw["tpot_ms"]:
@@ -228,9 +228,9 @@ def _take_newer(raw: Raw, found: Import) -> None:
                 date=raw["date"],
                 engine=engine,
                 release=raw["release"] if re.match(r"\d", raw["release"]) else "",
-                model=model or models.plain_name(raw["checkpoint"]),
+                model=model or names.plain_name(raw["checkpoint"]),
                 gpu=gpu,
-                precision=models.precision_of(model or "", raw["precision"].split()[0]),
+                precision=names.precision_of(model or "", raw["precision"].split()[0]),
                 tp=tp // dp,
                 attention_dp=dp,
                 ep=int(raw["ep"] or 1),

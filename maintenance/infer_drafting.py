@@ -13,7 +13,7 @@ from math import log
 from statistics import median
 
 from builder.estimates.measurements import Row
-from builder.estimates.models import measured_models
+from builder.estimates.names import measured_models
 from builder.facts import checkpoint
 
 Run = tuple[str, str, str, str]

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from builder.estimates import models
+from builder.estimates import names
 from builder.estimates.cells import key_of, minor
-from builder.estimates.kriging import FAR
+from builder.estimates.interpolation import FAR
 from builder.estimates.measurements import Row
-from builder.estimates.shapes import Shape, shape_of
+from builder.estimates.roofline import Shape, shape_of
 
 Array = np.ndarray[Any, Any]
 Scales = dict[str, float]
@@ -36,7 +36,7 @@ def curve_of(row: Row) -> CurveName:
 
 @cache
 def shape(model: str) -> Shape:
-    facts = models.facts_of(model)
+    facts = names.facts_of(model)
     assert facts is not None, model
     return shape_of(facts)
 

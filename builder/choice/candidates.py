@@ -12,8 +12,7 @@ from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..estimates import Question
 from ..estimates.measurements import layout_text
-from ..estimates.models import weight_precision
-from ..estimates.options import layout_of
+from ..estimates.names import layout_of, weight_precision
 from ..facts import published_results
 from ..facts.published_results import flatten
 from ..planning import Plan

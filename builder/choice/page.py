@@ -19,7 +19,7 @@ from .. import render
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..estimates import Interval, Refusal
-from ..estimates.question import number
+from ..estimates.intervals import number
 from ..files import whole_file
 from . import verdict
 from .record import SHORT_NAMES, figures, reason, servers_text, source

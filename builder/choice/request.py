@@ -11,7 +11,7 @@ from .. import deployment, resolve, site
 from ..deployment import MAX_REQUESTS, AnyGpu, Deployment, Document, NumGpus, Objective, Slo, Tokens
 from ..diagnostics import Diagnostic
 from ..errors import BadInput, ToolkitError
-from ..estimates.models import of_checkpoint
+from ..estimates.names import of_checkpoint
 from ..facts.published_results import flatten
 from ..planning import Facts
 from ..rules.options import normalise

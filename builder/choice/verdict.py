@@ -10,8 +10,8 @@ from ..deployment import USUAL_PERCENTILE
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts, BadInput, ToolkitError
 from ..estimates import Question, Refusal
+from ..estimates.intervals import number
 from ..estimates.measurements import layout_text
-from ..estimates.question import number
 from .load import Forecast, Overload
 from .record import AIMS, SHORT_NAMES, figures, reason, servers_text
 from .selection import WORTH_MEASURING, Option, Selection

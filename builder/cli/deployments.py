@@ -365,14 +365,14 @@ def _memory(memory: Mapping[str, Any], num_gpus: int) -> str:
 
 def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
     """The estimated speed with its evidence, or why there is none and what to measure."""
-    from ..estimates import measuring_plan, plan_estimate
-    from ..estimates.question import number
+    from ..estimates import plan_estimate, refusals
+    from ..estimates.intervals import number
     from ..facts.published_results import MEASURES
 
     if "refused" in estimate:
         yield from wrapped("ESTIMATED SPEED  ", f"none: {estimate['refused']}")
         if loads := estimate["measure"]:
-            command = measuring_plan.command(estimate["isl"], estimate["osl"], loads)
+            command = refusals.command(estimate["isl"], estimate["osl"], loads)
             yield from wrapped("  measure: ", command)
     else:
         rows = [["ESTIMATED SPEED", "VALUE", "FROM", "TO", "UNIT"]]

@@ -91,7 +91,7 @@ def run_estimate(options: argparse.Namespace) -> None:
             Diagnostic("estimate", what, "name a deployment, or give --batch FILE.jsonl")
         )
     from .. import pipeline
-    from ..estimates import Refusal, plan_estimate, planned
+    from ..estimates import Refusal, plan_estimate
 
     plan = pipeline.plan(options.deployment, options.set, ()).plan
     if plan.deployment.role != "agg":
@@ -99,9 +99,10 @@ def run_estimate(options: argparse.Namespace) -> None:
         remedy = "estimates cover whole servers; measurements do not separate prefill and decode"
         raise BadInput(Diagnostic("role", what, remedy))
     loads = options.concurrency or [plan.deployment.workload.concurrency]
-    questions = [_question(planned.question(plan, load), options.acceptance) for load in loads]
+    asked = [plan_estimate.question_of(plan, load) for load in loads]
+    questions = [_question(question, options.acceptance) for question in asked]
     estimator = plan_estimate.estimator(questions[0].model, options.rows)
-    reason = planned.unmeasured(plan)
+    reason = plan_estimate.unmeasured_part(plan)
     answers = [
         plan_estimate.unmeasured(question, reason) if reason else estimator.estimate(question)
         for question in questions
@@ -207,7 +208,7 @@ def _text(
 def _table(
     known: Sequence[tuple[int, Estimate]], instances: int, price: float | None
 ) -> list[tuple[str, ...]]:
-    from ..estimates.question import number
+    from ..estimates.intervals import number
 
     heads = ("LOAD", "TPOT ms", "TTFT ms", "E2E s", "OUT tok/s", "/USER", "/GPU")
     rows: list[tuple[str, ...]] = [heads if price is None else (*heads, "USD/M")]
@@ -241,7 +242,7 @@ def _evidence(answers: Iterator[Estimate]) -> Iterator[str]:
 
 
 def _refusal(load: int, found: Refusal) -> Iterator[str]:
-    from ..estimates import measuring_plan
+    from ..estimates import refusals
 
     yield from wrapped(f"{load:,} concurrent requests: ", f"no estimate, {found.reason}")
     for note in found.notes:
@@ -254,7 +255,7 @@ def _refusal(load: int, found: Refusal) -> Iterator[str]:
         return
     loads = [question.concurrency for question in found.measure]
     question = found.question
-    command = measuring_plan.command(question.isl, question.osl, loads)
+    command = refusals.command(question.isl, question.osl, loads)
     where = f"on {question.num_gpus} {question.gpu}, most informative load first"
     yield from wrapped("measure: ", f"{where}: {command}; then pass its folder with --rows")
 
@@ -372,7 +373,7 @@ def _spare(heads: Sequence[str]) -> str | None:
 
 def _option_cells(found: Selection, option: Option, is_chosen: bool) -> dict[str, str]:
     """One row of the table, by column."""
-    from ..estimates.question import number
+    from ..estimates.intervals import number
 
     forecast, candidate = option.forecast, option.candidate
     assert forecast is not None and option.planned.plan is not None

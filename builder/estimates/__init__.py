@@ -1,12 +1,15 @@
-"""Measured rows to an estimate with an interval, or a refusal that says what to measure.
+"""Estimates: an answer with an interval from measurements, or a refusal with what to measure.
 
-`Estimator.load()` reads the rows, `estimate` answers a `Question`. `measurements` are the rows,
-`models` tells which of them are of the asked model, `roofline` is what physics asks for and
-`kriging` what the rows say beyond it; `cells` has both for a model on a GPU, `surface` keeps
-their order.
+`Estimator.load()` reads the rows and `estimate` answers a `Question`. `measurements` and `own_runs`
+read rows, `names` maps the names of sources to those of rows, and `rows` finds the ones that a
+question is about. `roofline` computes the times that physics asks for, `interpolation` adds what
+the rows say beyond it, with `fits` as its parameters. `cells` has the curves of a model on a GPU
+over load and lengths, with and without drafts; `intervals` are the errors of its times. `refusals`
+are the reasons for no answer. `batch` and `plan_estimate` ask for files and for plans.
 """
 
 from .estimator import Estimator
-from .question import Estimate, Interval, Neighbor, Question, Refusal
+from .intervals import Interval
+from .question import Estimate, Neighbor, Question, Refusal
 
 __all__ = ["Estimate", "Estimator", "Interval", "Neighbor", "Question", "Refusal"]

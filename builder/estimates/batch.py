@@ -15,10 +15,11 @@ from ..diagnostics import Diagnostic, Location, closest
 from ..errors import BadInput
 from ..facts import hardware
 from ..files import parse_json, read_text
-from . import layouts, models
+from . import names
 from .estimator import Estimator
+from .intervals import Interval
 from .measurements import ENGINES, LARGEST, PRECISIONS
-from .question import Estimate, Interval, Neighbor, Question, Refusal
+from .question import Estimate, Neighbor, Question, Refusal
 
 _TEXTS = ("model", "gpu", "precision", "engine")
 _SIZES = ("tp", "isl", "osl", "concurrency")
@@ -135,13 +136,13 @@ def _is_acceptance(value: object, mtp: int | None) -> bool:
 def _unknown(question: Question) -> Iterator[str]:
     """Unknown names without measurements; they may be misspelt."""
     known = {
-        "gpu": (models.gpu_name(question.gpu), hardware.known()),
-        "precision": (models.weight_precision(question.precision), PRECISIONS),
-        "engine": (models.engine_name(question.engine), ENGINES),
+        "gpu": (names.gpu_name(question.gpu), hardware.known()),
+        "precision": (names.weight_precision(question.precision), PRECISIONS),
+        "engine": (names.engine_name(question.engine), ENGINES),
     }
-    for field, (name, names) in known.items():
-        if name not in names:
-            yield f"{field} {name} is unknown: {_spelling(name, names)}"
+    for field, (name, every) in known.items():
+        if name not in every:
+            yield f"{field} {name} is unknown: {_spelling(name, every)}"
 
 
 def answer(lines: Iterable[Line], estimator: Estimator) -> Iterator[dict[str, Any]]:
@@ -150,17 +151,17 @@ def answer(lines: Iterable[Line], estimator: Estimator) -> Iterator[dict[str, An
         if isinstance(line, Diagnostic):
             yield _refusal(f"{line.message}; {line.fix}", UNREAD)
             continue
-        rows = estimator.rows_of(models.model_name(line.model))
-        read_as, note = layouts.as_run(line, rows)
+        rows = estimator.rows.of_model(names.model_name(line.model))
+        read_as, note = names.as_run(line, rows)
         notes = filter(None, (note, *_unknown(line), _contradiction(line)))
         yield document(estimator.estimate(read_as), *notes)
 
 
 def _contradiction(question: Question) -> str:
     """That the name of a checkpoint says another precision than the question."""
-    model, named = models.model_name(question.model), models.named_precision(question.model)
-    asked = models.precision_of(model, question.precision)
-    if named is None or models.precision_of(model, named) == asked:
+    model, named = names.model_name(question.model), names.named_precision(question.model)
+    asked = names.precision_of(model, question.precision)
+    if named is None or names.precision_of(model, named) == asked:
         return ""
     return f"the name of the model says {named}: precision {asked} counts"
 

@@ -9,13 +9,15 @@ from itertools import islice
 from math import exp, log, log2
 from typing import NamedTuple
 
-from . import capacity, roofline
+from ..facts.published_results import acceptance_lengths
+from . import fits as fitting
+from . import roofline
 from .fits import Fit, Fits
-from .kriging import Curve, Field, Kernel, Point
+from .interpolation import Curve, Field, Kernel, Point, Surface, doublings, knots
+from .intervals import Interval, Spread
 from .measurements import OWN, Row
-from .roofline import Load
-from .shapes import Shape, Speeds, speeds
-from .surface import Surface, doublings, knots
+from .question import Question
+from .roofline import Load, Shape, Speeds, speeds
 
 # Rows that carry the answers of a cell: all its own rows, and others up to this number.
 ENOUGH_ROWS = 100
@@ -24,6 +26,12 @@ ENOUGH_ROWS = 100
 TPOT_OFF, TTFT_OFF = 0.95, 2.0
 REACH = 2  # sizes so many times beyond the measured ones are still answered
 SHADOW = 4  # loads so many times around a contradicted row of the same lengths are in doubt
+# How far the roofline's step of several tokens may be off: the half width of its log.
+STEP_ERROR = 0.08
+_DEPTH_NOTE = "the measured rows draft, but do not say how many tokens"
+_OWN_NOTE = (
+    "your rows do not say whether they draft; they are taken as the deployment that is asked"
+)
 
 Terms = Callable[[Load, Shape, Speeds], tuple[float, ...]]
 
@@ -58,7 +66,7 @@ class _Load:
     concurrency: int
 
 
-def key_of(row: Row) -> Key:
+def key_of(row: Row | Question) -> Key:
     return Key(row.model, row.gpu, row.precision, row.engine)
 
 
@@ -105,7 +113,7 @@ def median(values: Sequence[float]) -> float:
 
 def is_held(row: Row, shape: Shape) -> bool:
     """Whether no request of a row waits for memory; the user's own rows speak for themselves."""
-    return row.source == OWN or capacity.filled(row, shape, row.gpu) < capacity.FULL
+    return row.source == OWN or roofline.kv_cache_share(row, shape, row.gpu) < roofline.FULL
 
 
 class Cell:
@@ -201,13 +209,28 @@ class Cell:
             for row, time in zip(rows, times, strict=True)
         ]
 
-    def point(self, load: Load, variant: Variant) -> Point:
-        curve = curve_of(load, self.key.gpu, self.key.engine, variant.release, variant.drafting)
-        return Point(curve, log2(load.concurrency))
+    def spread(self, asked: Question, drafting: str) -> Spread:
+        """The times of a load on the curve with or without drafts."""
+        release = minor(asked.release or "")
+        variant = Variant(asked.tp, asked.attention_dp, asked.ep, drafting, release)
+        curve = curve_of(asked, self.key.gpu, self.key.engine, release, drafting)
+        point = Point(curve, log2(asked.concurrency))
+        wider = self.fits.untried if self.is_untried else 1.0
+        return Spread(
+            self.surface(variant).at((asked.concurrency, asked.isl, asked.osl)),
+            wider * self.tpot.at(point)[1],
+            wider * self.ttft.at(point)[1],
+            fitting.of_cell(self.fits.intervals, self.key, self.with_release),
+        )
 
-    def modes_apart(self, load: Load, variant: Variant) -> float:
+    @property
+    def promised(self) -> Sequence[float]:
+        """The distance of the conservative bounds in standard deviations, of TPOT and TTFT."""
+        return fitting.of_cell(self.fits.promises, self.key, self.with_release)
+
+    def modes_apart(self, load: Question, drafting: str) -> float:
         """How many times the rows of a curve around a load differ beyond the roofline."""
-        curve = (*variant[:3], variant.drafting, load.isl, load.osl)
+        curve = (load.tp, load.attention_dp, load.ep, drafting, load.isl, load.osl)
         near = [
             residual
             for concurrency, residual in self._residuals.get(curve, ())
@@ -318,3 +341,75 @@ class Cell:
             first = self.fits.ttft.time(engine, roofline.first_terms(load, shape, gpu)) * exp(ttft)
             each = self.fits.tpot.time(engine, roofline.decode_terms(load, shape, gpu)) * exp(tpot)
             yield first, each * (osl - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """Which curve of a cell answers: "on" is the curve of rows that draft.
+
+    `is_open` says that the curve is unknown; `gain` divides the time per token of rows without
+    drafts; `missing` tells what is unknown about the gain.
+    """
+
+    curve: str = ""
+    is_open: bool = False
+    gain: Interval | None = None
+    missing: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def drafting(asked: Question, cell: Cell) -> Drafting:
+    """What a question and the rows of its cell say of drafted tokens."""
+    marks = {row.drafting for row in cell.own}
+    if asked.mtp is None:
+        return _unsaid(asked, cell, marks)
+    if not asked.mtp:
+        return Drafting()
+    if "on" in marks and (asked.acceptance is None or "off" not in marks):
+        ignored = "" if asked.acceptance is None else f": {asked.acceptance:g} a step do not count"
+        return Drafting("on", notes=(f"{_DEPTH_NOTE}{ignored}",))
+    if cell.is_untried and "off" not in marks:
+        return Drafting(notes=(_OWN_NOTE,))
+    return _computed(asked, cell, asked.mtp)
+
+
+def _unsaid(asked: Question, cell: Cell, marks: set[str]) -> Drafting:
+    """A release tells it where all rows of that release have one mode."""
+    of_release = {row.drafting for row in cell.own if row.release == asked.release}
+    if asked.release and of_release in ({"on"}, {"off"}):
+        mode = of_release.pop()
+        note = f"drafting is taken as {mode}, as in all rows of {asked.release}"
+        return Drafting("on" if mode == "on" else "", notes=(note,))
+    if marks == {"on"}:
+        return Drafting("on", notes=("all measured rows draft tokens",))
+    return Drafting(is_open="on" in marks)
+
+
+def _computed(asked: Question, cell: Cell, draft_tokens: int) -> Drafting:
+    """Tokens that a step gives over how much longer it takes."""
+    if asked.acceptance is not None:
+        lengths: Sequence[float] = [asked.acceptance]
+        source = f"{asked.acceptance:g} tokens a step, as you say"
+    else:
+        lengths = acceptance_lengths(asked.model, "MTP", draft_tokens)
+        source = f"{' to '.join(f'{x:g}' for x in _ends(lengths))} tokens a step, published"
+    if not lengths:
+        return Drafting(
+            missing=f"no row of {asked.model} drafts tokens here, and no acceptance is published "
+            f"for {draft_tokens} of them: give acceptance, the tokens that a step gives"
+        )
+    longer = _step(asked, cell, draft_tokens) / _step(asked, cell, 0)
+    low, high, spread = min(lengths) / longer, max(lengths) / longer, exp(STEP_ERROR)
+    gain = Interval(low / spread, (low * high) ** 0.5, high * spread)
+    note = f"computed from rows without drafts: {source}, each {longer:.2f} times as long"
+    return Drafting(gain=gain, notes=(note,))
+
+
+def _ends(lengths: Sequence[float]) -> list[float]:
+    return sorted({min(lengths), max(lengths)}) if lengths else []
+
+
+def _step(asked: Question, cell: Cell, draft_tokens: int) -> float:
+    """A step's time in milliseconds, with the layers that draft."""
+    terms = roofline.decode_terms(asked, cell.shape, cell.speeds, draft_tokens)
+    return cell.fits.tpot.time(asked.engine, terms) * (1 + draft_tokens / cell.shape.layers)

@@ -11,9 +11,9 @@ from typing import Any
 from ..errors import BadFacts
 from ..files import read_text
 from . import roofline
-from .kriging import Scales
+from .interpolation import Scales
 from .measurements import MEASUREMENT_INDEX, MEASUREMENTS, DisaggregatedRow, Row
-from .models import MeasuredModels
+from .names import MeasuredModels
 
 FACTORS = MEASUREMENTS / "factors.json"
 SHORTEST_MS = 1e-6

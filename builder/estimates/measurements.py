@@ -259,8 +259,8 @@ def read_disaggregated(path: Path = DISAGGREGATED) -> list[DisaggregatedRow]:
 
 
 @cache
-def beside() -> Sequence[Row | DisaggregatedRow]:
-    """What was measured too, and carries no estimate."""
+def unused() -> Sequence[Row | DisaggregatedRow]:
+    """Measurements that no estimate uses: too few of a kind, or of disaggregated serving."""
     return [*read(OTHERS)[0], *read_disaggregated()]
 
 

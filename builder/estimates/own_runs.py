@@ -12,10 +12,10 @@ from ..errors import BadInput
 from ..facts import hardware
 from ..files import MAX_JSON_BYTES, parse_json, read_text
 from ..schema import Check
-from . import models, roofline
+from . import names, roofline
 from .measurements import ENGINES, LARGEST, OWN, PRECISIONS, Row
-from .options import DRAFTS, SIZES, STAGES, SWITCHES, layout_of
-from .shapes import shape_of, speeds
+from .names import DRAFTS, LAYOUT_SIZES, LAYOUT_SWITCHES, STAGES, layout_of
+from .roofline import shape_of, speeds
 
 KIND = "bench"
 
@@ -38,8 +38,8 @@ _RUN: Any = {
             "rehearsal?": bool,
         },
         "options?": {
-            **dict.fromkeys((f"{name}?" for name in (*SIZES, STAGES)), _Count),
-            **dict.fromkeys((f"{name}?" for name in SWITCHES), bool),
+            **dict.fromkeys((f"{name}?" for name in (*LAYOUT_SIZES, STAGES)), _Count),
+            **dict.fromkeys((f"{name}?" for name in LAYOUT_SWITCHES), bool),
             **dict.fromkeys((f"{name}?" for name in DRAFTS), _Drafts),
         },
     },
@@ -159,8 +159,8 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     if engine.get("rehearsal"):
         what = "was measured on the stand-in engine, which says nothing of a GPU"
         raise BadInput(Diagnostic(str(path), what, "remove it from the folder"))
-    name = models.engine_name(str(engine.get("used") or engine.get("name") or ""))
-    precision = models.weight_precision(str(subject.get("precision") or ""))
+    name = names.engine_name(str(engine.get("used") or engine.get("name") or ""))
+    precision = names.weight_precision(str(subject.get("precision") or ""))
     said = {
         "subject.model": bool(subject.get("model")),
         "subject.gpu": bool(subject.get("gpu")),
@@ -173,11 +173,11 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput(
             [Diagnostic(str(path), what, "measure with the bundle: launch bench BUNDLE")]
         )
-    model = models.model_name(subject["model"])
+    model = names.model_name(subject["model"])
     # A run without its bundle's options is assumed to be spread over all GPUs.
     options = {"tensor_parallel_size": subject["num_gpus"], **(subject.get("options") or {})}
     tp, attention_dp, ep, drafts = layout_of(options)
-    gpu = models.gpu_name(subject["gpu"])
+    gpu = names.gpu_name(subject["gpu"])
     if unusable := list(_unusable(path, model, gpu, name, precision)):
         raise BadInput(unusable)
     if (stages := options.get(STAGES, 1)) > 1:
@@ -189,10 +189,10 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput(Diagnostic(str(path), what, remedy))
     return {
         "engine": name,
-        "release": models.release_name(engine.get("release")) or "",
+        "release": names.release_name(engine.get("release")) or "",
         "model": model,
         "gpu": gpu,
-        "precision": models.precision_of(model, precision),
+        "precision": names.precision_of(model, precision),
         "tp": tp,
         "attention_dp": attention_dp,
         "ep": ep,
@@ -204,7 +204,7 @@ def _unusable(
     path: Path, model: str, gpu: str, engine: str, precision: str
 ) -> Iterator[Diagnostic]:
     """Why the physics of a run are not known: a row without them would end every answer."""
-    if models.facts_of(model) is None:
+    if names.facts_of(model) is None:
         what = f"is of {model}, a model without facts"
         remedy = "add it to builder/data/models, or remove the run from the folder"
         yield Diagnostic(str(path), what, remedy)
@@ -223,7 +223,7 @@ def refuse_impossible(path: Path, row: Row) -> None:
 
     All public rows, drafted ones too, take at least 1.29 times as long as that.
     """
-    facts = models.facts_of(row.model)
+    facts = names.facts_of(row.model)
     assert facts is not None  # a run without them is refused before
     alone = row._replace(concurrency=1)
     terms = roofline.decode_terms(alone, shape_of(facts), speeds(row.gpu, row.precision))

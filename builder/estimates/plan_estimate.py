@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from .. import planning, site
+from ..errors import BadInput
 from ..facts.published_results import UNITS, Published
-from ..planning import Plan
-from ..planning.choices import SIZE
+from ..planning import Decision, Plan
+from ..planning.choices import SIZE, Layout, layouts
+from ..planning.decision import concurrency_per_instance, gpus_per_instance
 from ..planning.plan_builder import MTP_DRAFT_TOKENS
-from . import batch, fits, measuring_plan, models, planned
+from . import batch, fits, names, refusals
 from .cells import key_of
 from .estimator import Estimator
-from .kriging import Kernel
-from .measurements import Row
-from .options import layout_of
-from .question import Estimate, Interval, Question, Refusal, number, rows_text
+from .interpolation import Kernel
+from .intervals import Interval, number
+from .measurements import Row, layout_text
+from .names import STAGES, layout_of
+from .question import Estimate, Question, Refusal, rows_text
 
 INTERVAL = "80 %"
 UNMEASURED = "unmeasured"
 NO_ROW = "no measured row of"
+DISAGREEING = "measured rows disagree"
+OPEN = ("assumed", "derived")  # grades of decisions that no published practice covers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +48,53 @@ class PublishedPoint:
         return self.low <= self.published <= self.high
 
 
+def question_of(plan: Plan, concurrency: int | None = None) -> Question:
+    """How fast is one server of this plan under its share of the load, or of another?
+
+    `concurrency` is requests at a time over all servers of the deployment.
+    """
+    request, facts = plan.deployment, plan.facts
+    values = {row.path: row.value for row in (*plan.engine_defaults, *plan.decisions)}
+    tp, attention_dp, ep, drafts = layout_of(values)
+    share = concurrency_per_instance(request)
+    if concurrency is not None:
+        share = -(-concurrency // request.instances)
+    precision = facts.checkpoint.precision
+    return Question(
+        model=names.of_checkpoint(facts.checkpoint),
+        gpu=request.hardware.gpu,
+        precision=names.weight_precision(precision),
+        engine=names.engine_name(request.engine.name),
+        tp=tp,
+        ep=ep,
+        attention_dp=attention_dp,
+        isl=request.workload.isl,
+        osl=request.workload.osl,
+        concurrency=share,
+        release=request.engine.release,
+        mtp=drafts,
+    )
+
+
+def unmeasured_part(plan: Plan) -> str:
+    """Why no row is of servers like those of a plan; nothing where some may be."""
+    request = plan.deployment
+    if request.role != "agg":
+        return "no row holds one side of disaggregated serving alone"
+    if (request.targets.get(site.TARGET) or {}).get("prefill"):
+        return "prompts have servers of their own, which no row was measured with"
+    if request.draft is not None:
+        return "a draft model proposes tokens, which no row was measured with"
+    values = {row.path: row.value for row in (*plan.engine_defaults, *plan.decisions)}
+    if (values.get(STAGES) or 1) > 1:
+        return "the layers are split into stages, which no row was measured with"
+    return ""
+
+
 def answer(plan: Plan) -> Estimate | Refusal:
     """How fast one server of a plan is under its share of the load."""
-    asked = planned.question(plan)
-    if not (reason := planned.unmeasured(plan)):
+    asked = question_of(plan)
+    if not (reason := unmeasured_part(plan)):
         return estimate(asked)
     if plan.deployment.role != "agg":
         return Refusal(asked, UNMEASURED, reason, ())
@@ -54,7 +103,7 @@ def answer(plan: Plan) -> Estimate | Refusal:
 
 def unmeasured(asked: Question, reason: str) -> Refusal:
     """The refusal of what no row is of, with what to measure."""
-    measure = measuring_plan.plan(asked, Kernel(fits.load().tpot.without_release))
+    measure = refusals.measurements(asked, Kernel(fits.load().tpot.without_release))
     return Refusal(asked, UNMEASURED, reason, measure)
 
 
@@ -65,7 +114,7 @@ def estimate(question: Question) -> Estimate | Refusal:
     For a model without rows the refusal names no nearest rows, since finding them among other
     models takes long; `Estimator` names them.
     """
-    model = models.model_name(question.model)
+    model = names.model_name(question.model)
     if (rows := _of_model(model)) is None:
         return unmeasured(question, f"{NO_ROW} {model}")
     return rows.estimate(question)
@@ -73,16 +122,16 @@ def estimate(question: Question) -> Estimate | Refusal:
 
 def rows_like(question: Question) -> list[Row]:
     """The rows that ship of the model, GPU, precision and engine of a plan's question."""
-    model = models.model_name(question.model)
+    model = names.model_name(question.model)
     key = (model, question.gpu, question.precision, question.engine)
     rows = _of_model(model)
-    return [row for row in rows.rows_of(model) if key_of(row) == key] if rows else []
+    return [row for row in rows.rows.of_model(model) if key_of(row) == key] if rows else []
 
 
 def estimator(model: str, rows_dir: Path | None = None) -> Estimator:
     """What answers for a model: its own rows alone, as all take longer to read, where it has any
     and the user has none."""
-    return (None if rows_dir else _of_model(models.model_name(model))) or Estimator.load(rows_dir)
+    return (None if rows_dir else _of_model(names.model_name(model))) or Estimator.load(rows_dir)
 
 
 _of_model = lru_cache(maxsize=64)(Estimator.of_model)
@@ -152,7 +201,7 @@ def published_points(plan: Plan) -> Iterator[PublishedPoint]:
     """Published figures of this engine with a known load, and the estimate for that load."""
     own = plan.facts.release.engine.name
     for row in plan.facts.published:
-        if not (row.isl and row.osl) or models.engine_name(row.engine.partition(" ")[0]) != own:
+        if not (row.isl and row.osl) or names.engine_name(row.engine.partition(" ")[0]) != own:
             continue
         for figure in row.figures:
             found = "concurrency" in figure and estimate(_asked(plan, row, figure))
@@ -169,7 +218,7 @@ def published_points(plan: Plan) -> Iterator[PublishedPoint]:
 def _asked(plan: Plan, row: Published, figure: Mapping[str, Any]) -> Question:
     """The load of a published figure, on the layout that was published, or else the plan's."""
     assert row.isl and row.osl
-    asked, drafts = planned.question(plan), None
+    asked, drafts = question_of(plan), None
     if row.options:
         tp, attention_dp, ep, drafts = layout_of({SIZE: row.num_gpus, **row.options})
         asked = replace(asked, tp=tp, attention_dp=attention_dp, ep=ep)
@@ -192,3 +241,122 @@ def _rates(found: Estimate) -> dict[str, Interval]:
         "mean_tpot_ms": found.tpot_ms,
         "median_e2e_latency_ms": found.e2e_ms,
     }
+
+
+def adjust(plan: Plan) -> Plan:
+    """The plan with what the rows of its model, GPU, precision and engine say of its settings."""
+    asked = question_of(plan)
+    if unmeasured_part(plan) or not (rows := rows_like(asked)):
+        return plan
+    if found := _faster(plan, asked, rows):
+        estimate, settings, text = found
+        decided = {row.path: row for row in plan.decisions}
+        if all(decided[path].evidence in OPEN for path in settings):
+            plan = _planned_with(plan, settings, text, estimate) or plan
+        elif all(decided[path].evidence != "override" for path in settings):
+            plan = _with_sources(plan, dict.fromkeys(settings, f"{DISAGREEING}: {text}"))
+    return _with_rows(plan, question_of(plan), rows)
+
+
+def disagreement(plan: Plan) -> str | None:
+    """What measured rows say against a setting that published practice decided."""
+    texts = (row.source.partition(f"{DISAGREEING}: ") for row in plan.decisions)
+    return next((text for _, found, text in texts if found), None)
+
+
+def _faster(
+    plan: Plan, asked: Question, rows: Sequence[Row]
+) -> tuple[Estimate, dict[str, object], str] | None:
+    """The fastest measured layout that is faster for certain, its settings, and both times."""
+    others = list(_measured_layouts(plan, asked, rows))
+    own = estimate(asked) if others else None
+    if not isinstance(own, Estimate):
+        return None
+    answers = {
+        layout: estimate(replace(asked, tp=layout.tp, attention_dp=layout.ranks, ep=layout.ep))
+        for layout in others
+    }
+    faster = [
+        (found.e2e_ms.value, layout.ranks, layout.ep, found, layout)
+        for layout, found in answers.items()
+        if isinstance(found, Estimate) and found.e2e_ms.high < own.e2e_ms.low
+    ]
+    if not faster:
+        return None
+    *_, found, layout = min(faster, key=lambda one: one[:3])
+    wanted = layout.settings(plan.facts.release, plan.facts.checkpoint)
+    decided = {row.path: row.value for row in plan.decisions}
+    settings = {path: value for path, value in wanted.items() if decided.get(path) != value}
+    if not settings.keys() <= decided.keys():
+        return None
+    return found, settings, f"{_layout_time(found)} for a request, {_layout_time(own)}"
+
+
+def _measured_layouts(plan: Plan, asked: Question, rows: Sequence[Row]) -> Iterator[Layout]:
+    """Layouts of the GPUs of a server that rows measured, without the plan's own."""
+    measured = {row.layout for row in rows} - {(asked.tp, asked.attention_dp, asked.ep)}
+    for layout in layouts(plan.facts.checkpoint, gpus_per_instance(plan.deployment)):
+        if (layout.tp, layout.ranks, layout.ep) in measured:
+            yield layout
+
+
+def _planned_with(
+    plan: Plan, settings: Mapping[str, object], times: str, found: Estimate
+) -> Plan | None:
+    """The plan of the other layout, if the planner makes it and its memory holds the load."""
+    source = f"estimate from {rows_text(found.rows)}"
+    decided = {row.path: row for row in plan.decisions}
+    estimated = {
+        path: Decision(
+            path,
+            value,
+            f"By measured rows {times}. The rule would give {decided[path].value}.",
+            "estimated",
+            source,
+        )
+        for path, value in settings.items()
+    }
+    try:
+        other = planning.plan(plan.deployment, replace(plan.facts, estimated=estimated))
+    except BadInput:
+        return None
+    values = {row.path: row.value for row in other.decisions}
+    needed = min(plan.budget.max_concurrency, found.question.concurrency)
+    holds = other.budget.max_concurrency >= needed
+    return other if holds and all(values[path] == settings[path] for path in settings) else None
+
+
+def _with_rows(plan: Plan, asked: Question, rows: Sequence[Row]) -> Plan:
+    """The plan whose decisions name the rows that measured its layout and its drafts."""
+    layout = (asked.tp, asked.attention_dp, asked.ep)
+    sources = {}
+    if same := sum(row.layout == layout for row in rows):
+        sources[SIZE] = (
+            f"{same} of {len(rows)} measured rows have the layout {layout_text(*layout)}"
+        )
+    if asked.mtp and (known := sum(row.mtp == asked.mtp for row in rows)):
+        sources[MTP_DRAFT_TOKENS] = f"{known} of {len(rows)} measured rows draft as many tokens"
+    elif asked.mtp and (drafting := sum(row.drafting == "on" for row in rows)):
+        what = f"{drafting} of {len(rows)} measured rows draft, without saying how many tokens"
+        sources[MTP_DRAFT_TOKENS] = what
+    return _with_sources(plan, sources)
+
+
+def _with_sources(plan: Plan, sources: Mapping[str, str]) -> Plan:
+    """The plan with more sources of decisions that are not the user's own.
+
+    Reasons stay: they are comments in the engine's files, which more rows do not change.
+    """
+    decisions = tuple(
+        replace(row, source=f"{row.source}; {sources[row.path]}")
+        if row.path in sources and row.evidence != "override"
+        else row
+        for row in plan.decisions
+    )
+    return replace(plan, decisions=decisions)
+
+
+def _layout_time(found: Estimate) -> str:
+    asked = found.question
+    layout = layout_text(asked.tp, asked.attention_dp, asked.ep)
+    return f"{layout} takes {found.e2e_ms.map(1 / 1000)} s"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import exp, hypot, log
 
+from .intervals import Interval
 from .measurements import OWN, DisaggregatedRow, Row
 
 
@@ -41,66 +41,8 @@ class Question:
         return self.tp * self.attention_dp
 
 
-def number(value: float) -> str:
-    """Three digits, and no more decimals than that."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
 def rows_text(count: int) -> str:
     return f"{count} measured row" if count == 1 else f"{count} measured rows"
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A value and the ends of its 80 % interval."""
-
-    low: float
-    value: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{number(self.value)} ({number(self.low)} to {number(self.high)})"
-
-    def map(self, factor: float) -> Interval:
-        """The interval of the value times a factor above zero."""
-        return Interval(self.low * factor, self.value * factor, self.high * factor)
-
-    def inverse(self, amount: float) -> Interval:
-        """The interval of an amount over the value."""
-        return Interval(amount / self.high, amount / self.value, amount / self.low)
-
-    @property
-    def half_width(self) -> float:
-        """The larger of both sides as a share of the value."""
-        return max(self.high / self.value - 1, 1 - self.low / self.value)
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Milliseconds of a request: of an output token after the first, to the first, to the last."""
-
-    tpot: Interval
-    ttft: Interval
-    e2e: Interval
-
-    @classmethod
-    def of(cls, first: Interval, rest: Interval, whole_ms: float, osl: int) -> Times:
-        """Of the time to the first token and that of all others, whose errors are independent."""
-        low = hypot(first.value - first.low, rest.value - rest.low)
-        high = hypot(first.high - first.value, rest.high - rest.value)
-        whole = Interval(whole_ms - low, whole_ms, whole_ms + high)
-        return cls(rest.map(1 / (osl - 1)), first, whole)
-
-    def drafted(self, gain: Interval) -> Times:
-        """The same with drafts, which divide the time per output token by a gain."""
-        tpot = self.tpot
-        value = tpot.value / gain.value
-        low = value * exp(-hypot(log(tpot.value / tpot.low), log(gain.high / gain.value)))
-        high = value * exp(hypot(log(tpot.high / tpot.value), log(gain.value / gain.low)))
-        others = (self.e2e.value - self.ttft.value) / tpot.value
-        rest = Interval(low, value, high).map(others)
-        found = Times.of(self.ttft, rest, self.ttft.value + rest.value, 2)
-        return Times(Interval(low, value, high), found.ttft, found.e2e)
 
 
 @dataclass(frozen=True, slots=True)

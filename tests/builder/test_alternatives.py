@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from builder import pipeline, planning
-from builder.estimates import Estimate, alternatives, plan_estimate, planned
+from builder.estimates import Estimate, plan_estimate
 from builder.planning import Decision, Plan
 from builder.planning.choices import Layout
 
@@ -45,18 +45,18 @@ def test_without_rows_of_the_model_nothing_is_said() -> None:
 
 
 def test_published_practice_wins_and_the_disagreement_is_said(plain: Plan) -> None:
-    plan = alternatives.by_measured_rows(plain)
+    plan = plan_estimate.adjust(plain)
     row = _decided(plan)[ATTENTION]
     assert (row.value, row.evidence) == (False, "documented")
     assert "measured rows disagree: DP2/EP2 takes " in row.source
     assert row.reason == _decided(plain)[ATTENTION].reason  # a comment in the engine's file
-    assert str(alternatives.disagreement(plan)).startswith("DP2/EP2 takes ")
-    assert alternatives.disagreement(plain) is None
+    assert str(plan_estimate.disagreement(plan)).startswith("DP2/EP2 takes ")
+    assert plan_estimate.disagreement(plain) is None
 
 
 def test_where_nothing_is_published_the_decision_rests_on_the_estimate() -> None:
     plan = pipeline.plan("deepseek-v3.2-nvfp4-b300").plan
-    assert _decided(plan)[EXPERTS].evidence in alternatives.OPEN
+    assert _decided(plan)[EXPERTS].evidence in plan_estimate.OPEN
     by_rows = Decision(EXPERTS, 1, "Faster by measured rows.", "estimated", "9 measured rows")
     facts = replace(plan.facts, estimated={EXPERTS: by_rows})
     assert _decided(planning.plan(plan.deployment, facts))[EXPERTS] == by_rows
@@ -88,8 +88,8 @@ def test_a_layout_is_in_the_options_of_the_engine(
 
 
 def test_what_speaks_against_a_layout_is_faster_by_the_ends_of_the_intervals(plain: Plan) -> None:
-    rows = plan_estimate.rows_like(planned.question(plain))
-    faster = alternatives._faster(plain, planned.question(plain), rows)
+    rows = plan_estimate.rows_like(plan_estimate.question_of(plain))
+    faster = plan_estimate._faster(plain, plan_estimate.question_of(plain), rows)
     assert faster is not None
     found, settings, _ = faster
     assert settings == {ATTENTION: True}

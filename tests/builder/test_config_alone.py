@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from builder.errors import BadFacts, BadInput
-from builder.estimates.shapes import shape_of
+from builder.estimates.roofline import shape_of
 from builder.facts import checkpoint, model_names
 from builder.facts.architecture import Role, Tensors
 from builder.facts.quantization import Quantization

@@ -13,13 +13,12 @@ from builder.estimates import (
     Estimate,
     Interval,
     Question,
-    capacity,
-    measuring_plan,
-    mtp,
+    cells,
+    interpolation,
+    refusals,
     roofline,
-    surface,
 )
-from builder.estimates.shapes import WEIGHT_BYTES, Shape
+from builder.estimates.roofline import WEIGHT_BYTES, Shape
 from builder.facts import hardware
 
 # No model has such round numbers.
@@ -36,7 +35,7 @@ def test_requests_half_way_through_their_answers_fill_the_cache() -> None:
     free = 0.9 * hardware.load("h100").memory_nominal_gb.value * GB
     free -= WEIGHT_BYTES["bf16"] * (1e9 + 4e9) / 2
     # 1,250 tokens of each, of which each of two GPUs keeps 500 values of a byte.
-    assert capacity.filled(load(), SHAPE, "h100") == pytest.approx(16 * 1250 * 500 / free)
+    assert roofline.kv_cache_share(load(), SHAPE, "h100") == pytest.approx(16 * 1250 * 500 / free)
 
 
 def test_ranks_of_attention_data_parallelism_share_the_requests() -> None:
@@ -44,17 +43,17 @@ def test_ranks_of_attention_data_parallelism_share_the_requests() -> None:
     free = 0.9 * hardware.load("h100").memory_nominal_gb.value * GB
     free -= WEIGHT_BYTES["bf16"] * (1e9 + 4e9 / 2)
     shared = load(tp=1, attention_dp=2)
-    assert capacity.filled(shared, SHAPE, "h100") == pytest.approx(8 * 1250 * 1000 / free)
+    assert roofline.kv_cache_share(shared, SHAPE, "h100") == pytest.approx(8 * 1250 * 1000 / free)
 
 
 def test_latent_attention_is_whole_on_every_rank() -> None:
     whole = SHAPE._replace(is_latent=True)
-    found = [capacity.filled(load(), shape, "h100") for shape in (SHAPE, whole)]
+    found = [roofline.kv_cache_share(load(), shape, "h100") for shape in (SHAPE, whole)]
     assert found[1] == pytest.approx(2 * found[0])
 
 
 def test_weights_that_leave_no_room_fill_it_whatever_the_load() -> None:
-    assert capacity.filled(load(), SHAPE._replace(dense=1e12), "h100") == inf
+    assert roofline.kv_cache_share(load(), SHAPE._replace(dense=1e12), "h100") == inf
 
 
 def test_a_step_that_drafts_nothing_has_no_drafting_layers() -> None:
@@ -65,27 +64,27 @@ def test_a_step_that_drafts_nothing_has_no_drafting_layers() -> None:
     )
     for drafts, more in ((0, 1.0), (1, 1.1), (3, 1.3)):
         terms = roofline.decode_terms(load(), SHAPE, plain.speeds, drafts)
-        assert mtp._step(load(), plain, drafts) == pytest.approx(sum(terms) * more)
-    found = mtp._computed(load(mtp=1, acceptance=1.8), plain, 1).gain
+        assert cells._step(load(), plain, drafts) == pytest.approx(sum(terms) * more)
+    found = cells._computed(load(mtp=1, acceptance=1.8), plain, 1).gain
     assert found is not None
-    longer = mtp._step(load(), plain, 1) / mtp._step(load(), plain, 0)
+    longer = cells._step(load(), plain, 1) / cells._step(load(), plain, 0)
     assert found.value == pytest.approx(1.8 / longer)
     assert found.low == pytest.approx(found.value / exp(0.08))
     assert found.high == pytest.approx(found.value * exp(0.08))
 
 
 def test_knots_are_own_sizes_and_others_that_are_not_near_to_one() -> None:
-    found = surface.knots((1, 1000), [100], [2, 104, 105, 106, 1000, 2000])
+    found = interpolation.knots((1, 1000), [100], [2, 104, 105, 106, 1000, 2000])
     assert found == [1, 2, 100, 106, 1000]
-    assert list(surface.doublings(3, 16)) == [4, 8, 16]
+    assert list(interpolation.doublings(3, 16)) == [4, 8, 16]
 
 
 def test_a_measurement_tells_most_where_most_is_unknown() -> None:
     kernel: Any = SimpleNamespace(scales=SimpleNamespace(noise=0.5))
     unknown = [[4.0, 2.0], [2.0, 1.0]]
-    assert measuring_plan._gain(unknown, [1, 3], 0, kernel) == pytest.approx((16 + 3 * 4) / 4.25)
-    assert measuring_plan._gain(unknown, [1, 3], 1, kernel) == pytest.approx((4 + 3 * 1) / 1.25)
-    after = measuring_plan._after(unknown, 0, kernel)
+    assert refusals._gain(unknown, [1, 3], 0, kernel) == pytest.approx((16 + 3 * 4) / 4.25)
+    assert refusals._gain(unknown, [1, 3], 1, kernel) == pytest.approx((4 + 3 * 1) / 1.25)
+    after = refusals._after(unknown, 0, kernel)
     assert after == [
         pytest.approx([4 - 16 / 4.25, 2 - 8 / 4.25]),
         pytest.approx([2 - 8 / 4.25, 1 - 4 / 4.25]),

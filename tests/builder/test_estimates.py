@@ -20,14 +20,13 @@ from builder.estimates import (
     Question,
     Refusal,
     batch,
-    layouts,
-    models,
+    names,
     own_runs,
     roofline,
 )
 from builder.estimates.measurements import OWN, Row, time_text
-from builder.estimates.models import facts_of
-from builder.estimates.shapes import WEIGHT_BYTES, Speeds, shape_of, speeds
+from builder.estimates.names import facts_of
+from builder.estimates.roofline import WEIGHT_BYTES, Speeds, shape_of, speeds
 from builder.facts import hardware
 from builder.facts.weight_layouts import FORMATS
 
@@ -62,7 +61,7 @@ class TestAnswers:
     def test_a_measured_point_is_near_what_was_measured(self, estimator: Estimator) -> None:
         row = next(
             row
-            for row in estimator.rows_of("gpt-oss-120b")
+            for row in estimator.rows.of_model("gpt-oss-120b")
             if (row.gpu, row.engine, row.layout) == ("b200", "tensorrt_llm", (4, 1, 1))
             and (row.isl, row.osl, row.concurrency) == (1024, 1024, 16)
         )
@@ -513,7 +512,7 @@ class TestOwnRuns:
         )
         (row, *_) = (
             row
-            for row in estimator.rows_of("Llama-3.3-70B")
+            for row in estimator.rows.of_model("Llama-3.3-70B")
             if (row.gpu, row.precision, row.engine) == ("h200", "fp8", "tensorrt_llm")
         )
         own = row._replace(id="own", source="own", tp=tp, isl=8192, osl=1024, concurrency=128)
@@ -637,7 +636,7 @@ class TestOwnRuns:
     ) -> None:
         tflops = hardware.load(gpu).tflops_dense.value[flops]
         assert tflops
-        assert speeds(gpu, models.weight_precision(name)).flops_per_ms == tflops * 1e9
+        assert speeds(gpu, names.weight_precision(name)).flops_per_ms == tflops * 1e9
 
     @pytest.mark.parametrize(
         ("subject", "words"),
@@ -721,9 +720,9 @@ class TestBatch:
     def test_a_layout_of_one_node_is_read_as_it_is_written(self, estimator: Estimator) -> None:
         """Listings write TP4/EP2 for 2 GPUs, and 4 GPUs can be so too."""
         asked = replace(GPT, gpu="h200", tp=4, ep=2, concurrency=64)
-        rows = estimator.rows_of("gpt-oss-120b")
+        rows = estimator.rows.of_model("gpt-oss-120b")
         assert any(row.published == "TP4/EP2" and row.gpu == "h200" for row in rows)
-        assert layouts.as_run(asked, rows) == (asked, "")
+        assert names.as_run(asked, rows) == (asked, "")
 
     @pytest.mark.parametrize(
         ("text", "words"),
@@ -815,7 +814,7 @@ class TestBatch:
 
     @pytest.mark.parametrize("gpu", hardware.known())
     def test_a_gpu_is_known_by_the_name_of_its_driver(self, gpu: str) -> None:
-        assert models.gpu_name(hardware.load(gpu).kubernetes_product.value) == gpu
+        assert names.gpu_name(hardware.load(gpu).kubernetes_product.value) == gpu
 
     def test_a_release_tells_whether_it_drafts_with_its_v_too(self, estimator: Estimator) -> None:
         asked = replace(R1, mtp=None, release="1.2.0rc6.post3")
@@ -839,7 +838,7 @@ class TestBatch:
         ],
     )
     def test_the_first_version_of_a_text_is_the_release(self, text: str, release: str) -> None:
-        assert models.release_name(text) == release
+        assert names.release_name(text) == release
 
     def test_a_name_that_no_file_can_have_ends_no_batch(self, estimator: Estimator) -> None:
         found, _ = batch.answer(
@@ -956,7 +955,7 @@ class TestCommand:
 
 def test_rows_of_the_user_count_like_the_public_ones(estimator: Estimator) -> None:
     """A second measurement of a point is worth the same, whoever made it."""
-    row = next(row for row in estimator.rows_of("gpt-oss-120b") if row.gpu == "b200")
+    row = next(row for row in estimator.rows.of_model("gpt-oss-120b") if row.gpu == "b200")
     copy: Row = row._replace(id="own", source="own")
     more = [Estimator([*estimator.rows, one], estimator.fits) for one in (copy, row)]
     asked = replace(

@@ -14,9 +14,9 @@ import pytest
 
 from builder.documents import load_yaml
 from builder.errors import BadFacts
-from builder.estimates import Estimator, fits, measurements, models
+from builder.estimates import Estimator, fits, measurements, names
 from builder.estimates.cells import point_of
-from builder.estimates.kriging import Field, Kernel
+from builder.estimates.interpolation import Field, Kernel
 from builder.estimates.measurements import (
     AGGREGATED,
     DISAGGREGATED,
@@ -39,9 +39,9 @@ class TestFiles:
         assert len({row.id for row in rows}) == len(rows)
         apart = [row.server for row in measurements.read_disaggregated()]
         named = {(row.model, row.gpu, row.source) for row in (*rows, *apart)}
-        assert {model for model, _, _ in named} == models.measured_models().keys()
+        assert {model for model, _, _ in named} == names.measured_models().keys()
         others, _ = measurements.read(OTHERS)
-        assert not {row.model for row in others} & models.measured_models().keys()
+        assert not {row.model for row in others} & names.measured_models().keys()
         for _, gpu, source in named | {(row.model, row.gpu, row.source) for row in others}:
             assert gpu in hardware.known()
             assert source

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from builder import pipeline
-from builder.estimates import Estimate, Estimator, Refusal, measurements, plan_estimate, planned
+from builder.estimates import Estimate, Estimator, Refusal, measurements, plan_estimate
 from builder.planning import Plan
 from builder.servers import RenderContext
 from builder.targets.handoff import plan_sections
@@ -106,7 +106,7 @@ def test_rates_are_of_all_servers_and_times_of_one_request() -> None:
 
 def test_the_rows_of_one_model_answer_like_all_rows(measured: Plan) -> None:
     other_gpu = pipeline.plan("qwen3-235b-nvfp4-gb200").plan
-    questions = [planned.question(plan) for plan in (measured, other_gpu)]
+    questions = [plan_estimate.question_of(plan) for plan in (measured, other_gpu)]
     every = Estimator.load()
     assert [plan_estimate.estimate(asked) for asked in questions] == [
         every.estimate(asked) for asked in questions
@@ -114,7 +114,7 @@ def test_the_rows_of_one_model_answer_like_all_rows(measured: Plan) -> None:
 
 
 def test_a_model_without_rows_is_refused_in_the_same_words() -> None:
-    asked = planned.question(pipeline.plan(REFUSED).plan)
+    asked = plan_estimate.question_of(pipeline.plan(REFUSED).plan)
     one, other = plan_estimate.estimate(asked), Estimator.load().estimate(asked)
     assert isinstance(one, Refusal) and isinstance(other, Refusal)
     assert (one.kind, one.reason, one.measure) == (other.kind, other.reason, other.measure)

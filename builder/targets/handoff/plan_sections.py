@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from ...estimates import measuring_plan, plan_estimate
-from ...estimates.question import number
+from ...estimates import plan_estimate, refusals
+from ...estimates.intervals import number
 from ...facts import advisories
 from ...facts.published_results import MEASURES, Published, describe
 from ...rules import vulnerability_policy
@@ -115,7 +115,7 @@ def _estimate(context: RenderContext) -> Iterator[Block]:
     if "refused" in found:
         yield paragraph(f"No estimate of {load} requests at a time: {found['refused']}.")
         if loads := found["measure"]:
-            script = measuring_plan.command(found["isl"], found["osl"], loads)
+            script = refusals.command(found["isl"], found["osl"], loads)
             yield paragraph("What would tell, the load that tells most first: " + code(script))
     else:
         rows = tuple(

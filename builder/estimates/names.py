@@ -1,17 +1,19 @@
-"""Which measured rows are of the model, GPU, precision and engine that a question names."""
+"""Names: how sources write models, GPUs, precisions, engines, releases and layouts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from ..errors import BadFacts, BadInput
 from ..facts import checkpoint, data_file, engines, hardware, model_names
 from ..facts.checkpoint import Checkpoint
 from ..schema import Text
-from .measurements import MEASUREMENTS
+from .measurements import MEASUREMENTS, Row, layout_text
+from .question import Question
 
 MODELS = MEASUREMENTS / "models.yaml"
 
@@ -41,6 +43,18 @@ _PRECISIONS = {
 _VERSION = re.compile(r"(?<![a-z0-9.])v?(\d+(?:\.\d+)+(?:[.+-]?[a-z0-9]+)*)", re.I)
 _SAID = ("bf16", "fp8", "fp4", "int4")  # what sources call weights that are of one precision
 _ENGINES = dict.fromkeys(("trt", "trtllm", "trt_llm", "tensorrtllm"), engines.default().name)
+# Options of an engine that make the layout of a server.
+LAYOUT_SIZES = ("tensor_parallel_size", "data_parallel_size", "moe_expert_parallel_size")
+STAGES = "pipeline_parallel_size"
+LAYOUT_SWITCHES = ("enable_attention_dp", "enable_expert_parallel")
+# Where the number of draft tokens is: a plan's name of it, and those of releases.
+DRAFTS = (
+    "mtp_draft_tokens",
+    *(
+        f"speculative_config.{name}"
+        for name in ("num_nextn_predict_layers", "max_draft_len", "num_speculative_tokens")
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,3 +205,60 @@ def release_name(name: str | None) -> str | None:
         return None
     found = _VERSION.search(re.sub(r"\S*/|@sha256:\S*", "", name))
     return found[1] if found else name
+
+
+def in_row_names(question: Question) -> Question:
+    """The question in the names of the rows."""
+    model = model_name(question.model)
+    return replace(
+        question,
+        model=model,
+        gpu=gpu_name(question.gpu),
+        precision=precision_of(model, question.precision),
+        engine=engine_name(question.engine),
+        release=release_name(question.release),
+    )
+
+
+def layout_of(values: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    """TP, attention DP, EP and draft tokens of the options of an engine."""
+    copies = int(values.get("data_parallel_size") or 1)
+    gpus = int(values.get("tensor_parallel_size") or 1) * copies
+    attention_dp = gpus if values.get("enable_attention_dp") else copies
+    experts = gpus if values.get("enable_expert_parallel") else 1
+    drafts = [value for path in DRAFTS if isinstance(value := values.get(path), int)]
+    ep = int(values.get("moe_expert_parallel_size") or experts)
+    return gpus // attention_dp, attention_dp, ep, max(drafts, default=0)
+
+
+def as_run(question: Question, rows: Sequence[Row]) -> tuple[Question, str]:
+    """The question with its layout as it was run, and a note where that is another one.
+
+    As listings write it only where no node has so many GPUs, rows of the model and engine are
+    listed under that layout and none of its GPU and precision has it.
+    """
+    facts = facts_of(question.model)
+    if question.ep > 1 and facts and not experts_of(facts):
+        note = f"ep {question.ep} is read as 1: the model has no experts"
+        return replace(question, ep=1), note
+    model, engine = model_name(question.model), engine_name(question.engine)
+    kind = gpu_name(question.gpu), precision_of(model, question.precision), engine
+    asked = (question.tp, question.attention_dp, question.ep)
+    text = layout_text(*asked)
+    listed = {row.layout for row in rows if row.published == text and row.engine == engine}
+    own = (row.layout for row in rows if (row.gpu, row.precision, row.engine) == kind)
+    if len(listed) != 1 or asked in own or _fits_a_node(question.num_gpus, kind[0]):
+        return question, ""
+    tp, attention_dp, ep = listed.pop()
+    note = f"{text} is read as {layout_text(tp, attention_dp, ep)}: so public listings write it"
+    return replace(question, tp=tp, attention_dp=attention_dp, ep=ep), note
+
+
+def _fits_a_node(num_gpus: int, gpu: str) -> bool:
+    return gpu in hardware.known() and num_gpus <= hardware.load(gpu).gpus_per_node.value
+
+
+def experts_of(facts: Checkpoint) -> int:
+    """Of a layer; 0 in a dense model."""
+    field = facts.architecture.experts_field
+    return int(facts.text_config[field]) if field else 0

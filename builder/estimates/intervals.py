@@ -1,0 +1,97 @@
+"""Intervals: a value with the ends of its 80 % interval, and how wide an answer's may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, hypot, log
+from typing import NamedTuple
+
+from .interpolation import RequestMs
+
+# Largest half widths of the time to the last token, as a share of it.
+MOST_HALF_WIDTH = 0.17
+MOST_OWN_HALF_WIDTH = 0.30  # where only the user measured: few runs are worth a wide interval
+MOST_DRAFTED_HALF_WIDTH = 0.20  # where the rows do not draft and the acceptance is another source's
+# The conservative bound of the time per token may lie this share above the value.
+MOST_PROMISED_MARGIN = 0.10
+
+
+def number(value: float) -> str:
+    """Three digits, and no more decimals than that."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A value and the ends of its 80 % interval."""
+
+    low: float
+    value: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{number(self.value)} ({number(self.low)} to {number(self.high)})"
+
+    def map(self, factor: float) -> Interval:
+        """The interval of the value times a factor above zero."""
+        return Interval(self.low * factor, self.value * factor, self.high * factor)
+
+    def inverse(self, amount: float) -> Interval:
+        """The interval of an amount over the value."""
+        return Interval(amount / self.high, amount / self.value, amount / self.low)
+
+    @property
+    def half_width(self) -> float:
+        """The larger of both sides as a share of the value."""
+        return max(self.high / self.value - 1, 1 - self.low / self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds of a request: of an output token after the first, to the first, to the last."""
+
+    tpot: Interval
+    ttft: Interval
+    e2e: Interval
+
+    @classmethod
+    def of(cls, first: Interval, rest: Interval, whole_ms: float, osl: int) -> Times:
+        """From the time to the first token and that of all others, whose errors are independent."""
+        low = hypot(first.value - first.low, rest.value - rest.low)
+        high = hypot(first.high - first.value, rest.high - rest.value)
+        whole = Interval(whole_ms - low, whole_ms, whole_ms + high)
+        return cls(rest.map(1 / (osl - 1)), first, whole)
+
+    def drafted(self, gain: Interval) -> Times:
+        """The same with drafts, which divide the time per output token by a gain."""
+        tpot = self.tpot
+        value = tpot.value / gain.value
+        low = value * exp(-hypot(log(tpot.value / tpot.low), log(gain.high / gain.value)))
+        high = value * exp(hypot(log(tpot.high / tpot.value), log(gain.value / gain.low)))
+        others = (self.e2e.value - self.ttft.value) / tpot.value
+        rest = Interval(low, value, high).map(others)
+        found = Times.of(self.ttft, rest, self.ttft.value + rest.value, 2)
+        return Times(Interval(low, value, high), found.ttft, found.e2e)
+
+
+class Spread(NamedTuple):
+    """The times of a load, and how far off they may be: standard deviations of the logs of TPOT
+    and TTFT, and how many of these make an 80 % interval."""
+
+    at: RequestMs
+    tpot_deviation: float
+    ttft_deviation: float
+    quantiles: Sequence[float]
+
+    def times(self, osl: int, above: Sequence[float] = (0.0, 0.0)) -> Times:
+        """Times whose upper ends are at least `above` standard deviations from the values."""
+        below = self.quantiles
+        above = [max(pair) for pair in zip(below, above, strict=True)]
+        rest = _interval(self.at.rest, self.tpot_deviation, below[0], above[0])
+        first = _interval(self.at.first, self.ttft_deviation, below[1], above[1])
+        return Times.of(first, rest, self.at.whole, osl)
+
+
+def _interval(value: float, deviation: float, below: float, above: float) -> Interval:
+    return Interval(value / exp(below * deviation), value, value * exp(above * deviation))

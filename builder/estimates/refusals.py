@@ -1,0 +1,142 @@
+"""Refusals: why a question has no answer, and which measurements would answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp, log2
+
+from ..facts import hardware
+from . import names
+from .cells import REACH, Cell, Drafting
+from .interpolation import FAR, Kernel
+from .intervals import Spread
+from .measurements import DisaggregatedRow, Row
+from .question import Question
+from .roofline import FULL
+
+BOARD = 8  # GPUs of the usual server: a layout of so many is estimated from smaller ones
+MODES_APART = 1.2  # from here on, drafting or not is another answer
+UNMARKED_APART = 1.5  # from here on, rows around a load are two modes that nobody marked
+MEASUREMENTS = 4  # a few runs of some minutes each
+LOADS = (1, 4, 16, 64, 256)
+
+
+def impossible(asked: Question) -> str:
+    """Why no server has the layout of a question whose model has its name in the rows."""
+    facts = names.facts_of(asked.model)
+    heads = int(facts.text_config["num_attention_heads"]) if facts else 0
+    experts = names.experts_of(facts) if facts else 0
+    if heads % asked.tp:
+        return f"{heads} attention heads cannot be shared by {asked.tp} GPUs"
+    if asked.num_gpus % asked.ep:
+        return f"{asked.num_gpus} GPUs cannot be shared by EP {asked.ep}"
+    if experts % asked.ep:
+        return f"{experts} experts cannot be shared by EP {asked.ep}"
+    return ""
+
+
+def outside(asked: Question, cell: Cell, full: float) -> str:
+    """Which load, length or number of GPUs lies outside the measured ones, or that requests wait
+    since they fill a share `full` of the KV cache."""
+    for name in ("concurrency", "isl", "osl"):
+        low, high = cell.ends(name)
+        least = low if name == "concurrency" else max(1, low // REACH)
+        size = getattr(asked, name)
+        if not (least <= size <= high * REACH and (name != "osl" or size > 1)):
+            return f"{name} {size:,} lies outside the measured {low:,} to {high:,}"
+    most = max(row.num_gpus for row in cell.own)
+    joined = hardware.load(asked.gpu).nvlink_domain_gpus.value
+    if asked.num_gpus > max(most, min(max(most * REACH, BOARD), joined)):
+        return f"a server of {asked.num_gpus} GPUs lies outside the measured ones of up to {most}"
+    if full > FULL:
+        return (
+            f"these requests fill {full:.0%} of the KV cache of {asked.num_gpus} {asked.gpu}: "
+            "some wait, and measured rows do not tell how long"
+        )
+    return ""
+
+
+def two_modes(asked: Question, cell: Cell, draft: Drafting, spread: Spread) -> str:
+    """Why the rows give two answers to one question, if they do."""
+    if draft.is_open:
+        apart = spread.times(asked.osl).e2e.value
+        apart /= cell.spread(asked, "on").times(asked.osl).e2e.value
+        if max(apart, 1 / apart) > MODES_APART:
+            return (
+                "the rows hold two modes, with and without drafted tokens (MTP), "
+                f"{apart:.1f} times apart: say mtp, the number of them or 0"
+            )
+    if (apart := cell.modes_apart(asked, draft.curve)) > UNMARKED_APART:
+        return (
+            f"measurements of this curve around that load are {apart:.1f} times apart, "
+            "and nothing says what differs"
+        )
+    if row := cell.contradicted(asked):
+        return f"near it lies a row that all others contradict: {row.describe()}"
+    return ""
+
+
+def unused_text(unused: Sequence[Row | DisaggregatedRow], gpu: str) -> str:
+    """What was measured of a model that no estimate uses."""
+    few = sum(isinstance(row, Row) for row in unused)
+    apart = len(unused) - few
+    parts = [f"{few} that are too few of a kind to tell"] if few else []
+    parts += [f"{apart} of separate prefill and decode servers"] if apart else []
+    here = all(row.server.gpu == gpu for row in unused)
+    return f", only {' and '.join(parts)}{'' if here else ' on other GPUs'}"
+
+
+def measurements(question: Question, kernel: Kernel) -> tuple[Question, ...]:
+    """Loads of the asked deployment to measure, the one that tells most first.
+
+    Each takes most of what is not known of the curve at all its loads, after those before it. The
+    asked load counts as often as all others together.
+    """
+    loads = sorted({*LOADS, question.concurrency})
+    unknown = _covariances(kernel, loads)
+    shares = [len(loads) if load == question.concurrency else 1 for load in loads]
+    left = list(range(len(loads)))
+    chosen: list[int] = []
+    while left and len(chosen) < MEASUREMENTS:
+        gains = [_gain(unknown, shares, index, kernel) for index in range(len(loads))]
+        best = max(left, key=gains.__getitem__)
+        left.remove(best)
+        chosen.append(loads[best])
+        unknown = _after(unknown, best, kernel)
+    return tuple(replace(question, concurrency=load) for load in chosen)
+
+
+def command(isl: int, osl: int, loads: Sequence[int]) -> str:
+    """The command that measures loads of a bundle, in their order."""
+    concurrency = ",".join(map(str, loads))
+    sizes = f"--isl {isl} --osl {osl} --concurrency {concurrency}"
+    return f"python -m launch bench BUNDLE {sizes}"
+
+
+def _covariances(kernel: Kernel, loads: Sequence[int]) -> list[list[float]]:
+    """For the loads of one curve without any measurement."""
+
+    def covariance(one: int, other: int) -> float:
+        distance = kernel.slope * abs(log2(one / other))
+        return kernel.far * exp(-distance / FAR) + kernel.near * exp(-distance)
+
+    return [[covariance(load, other) for other in loads] for load in loads]
+
+
+def _gain(
+    unknown: Sequence[Sequence[float]], shares: Sequence[int], index: int, kernel: Kernel
+) -> float:
+    """By how much a measurement there lowers the variances of all loads."""
+    measured = unknown[index][index] + kernel.scales.noise**2
+    gains = (share * cell**2 for share, cell in zip(shares, unknown[index], strict=True))
+    return sum(gains) / measured
+
+
+def _after(unknown: Sequence[Sequence[float]], index: int, kernel: Kernel) -> list[list[float]]:
+    """The covariances once that load is measured."""
+    row, measured = unknown[index], unknown[index][index] + kernel.scales.noise**2
+    return [
+        [cell - row[i] * row[j] / measured for j, cell in enumerate(line)]
+        for i, line in enumerate(unknown)
+    ]
