@@ -195,7 +195,7 @@ def _at(found: Selection, path: str, what: str, remedy: str) -> Diagnostic:
 def measurement_texts(found: Selection) -> list[str]:
     """The measurements that would answer, in words."""
     return [
-        f"{layout_text(q.tp, q.attention_dp, q.ep)}{f' MTP{q.mtp}' if q.mtp else ''} on "
+        f"{layout_text(*q.layout)}{f' MTP{q.mtp}' if q.mtp else ''} on "
         f"{q.num_gpus} {q.gpu}: {q.isl:,} in, {q.osl:,} out, {q.concurrency:,} at a time"
         for q in found.measurements()
     ]

@@ -187,7 +187,7 @@ def _text(
     asked, count = answers[0].question, plan.deployment.instances
     what = f"{asked.model} {asked.precision}, {f'{count} servers of ' if count > 1 else ''}"
     what += f"{asked.num_gpus} {asked.gpu}, {asked.engine}, "
-    what += layout_text(asked.tp, asked.attention_dp, asked.ep)
+    what += layout_text(*asked.layout)
     what += f", MTP {asked.mtp}" if asked.mtp else ""
     yield from wrapped(f"{plan.deployment.name}: ", what)
     yield f"workload: {asked.isl:,} prompt and {asked.osl:,} output tokens"

@@ -1,11 +1,11 @@
-"""A cell, a model with a GPU, a precision and an engine: its rows, and its times by layout."""
+"""Cells: the times of a model on a GPU, in a precision, with an engine, over load and lengths."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
-from itertools import islice
+from itertools import islice, product
 from math import exp, log, log2
 from typing import NamedTuple
 
@@ -15,19 +15,18 @@ from . import roofline
 from .fits import Fit, Fits
 from .interpolation import Curve, Field, Kernel, Point, Surface, doublings, knots
 from .intervals import Interval, Spread
-from .measurements import OWN, Row
+from .measurements import OWN, Layout, Row
 from .question import Question
 from .roofline import Load, Shape, Speeds, speeds
 
-# Rows that carry the answers of a cell: all its own rows, and others up to this number.
+# A cell uses all its own rows, and others up to this number.
 ENOUGH_ROWS = 100
-# A public row whose log residual is so far off the median of its cell carries nothing: 85 ms a
-# token where four times the load has 21 ms. It stays in the file, and is asked about like others.
+# A public row whose log residual is farther off the median of its cell is not used: 85 ms a token
+# where four times the load has 21 ms. It stays in the file, and is asked about like others.
 TPOT_OFF, TTFT_OFF = 0.95, 2.0
-REACH = 2  # sizes so many times beyond the measured ones are still answered
-SHADOW = 4  # loads so many times around a contradicted row of the same lengths are in doubt
-# How far the roofline's step of several tokens may be off: the half width of its log.
-STEP_ERROR = 0.08
+REACH = 2  # sizes up to so many times beyond the measured ones are still answered
+SHADOW = 4  # loads up to so many times around a contradicted row of the same lengths are in doubt
+STEP_ERROR = 0.08  # half width of the log of the roofline's error for a step of several tokens
 _DEPTH_NOTE = "the measured rows draft, but do not say how many tokens"
 _OWN_NOTE = (
     "your rows do not say whether they draft; they are taken as the deployment that is asked"
@@ -43,53 +42,34 @@ class Key(NamedTuple):
     engine: str
 
 
-class Variant(NamedTuple):
-    """A layout, and what else of a deployment has its own curve."""
-
-    tp: int
-    attention_dp: int
-    ep: int
-    drafting: str
-    release: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """A load of a layout as the roofline takes it."""
-
-    precision: str
-    tp: int
-    attention_dp: int
-    ep: int
-    isl: int
-    osl: int
-    concurrency: int
-
-
-def key_of(row: Row | Question) -> Key:
-    return Key(row.model, row.gpu, row.precision, row.engine)
+def key_of(load: Load) -> Key:
+    return Key(load.model, load.gpu, load.precision, load.engine)
 
 
 def drafts(row: Row) -> str:
-    """Whether a row's steps draft, where that puts it on another curve."""
+    """ "on" for rows that draft, which have curves of their own."""
     return "on" if row.drafting == "on" else ""
 
 
 def minor(release: str) -> str:
-    """1.2 of 1.2.0rc6; nothing where the release is not known."""
+    """1.2 for 1.2.0rc6, "" for an unknown release."""
     return ".".join(release.split(".")[:2]) if release[:1].isdigit() else ""
 
 
 def point_of(row: Row, with_release: bool) -> Point:
     release = minor(row.release) if with_release else ""
-    return Point(curve_of(row, row.gpu, row.engine, release, drafts(row)), log2(row.concurrency))
+    return point(row, release, drafts(row))
 
 
-def curve_of(load: Load, gpu: str, engine: str, release: str, drafting: str) -> Curve:
-    """A release is one of its engine."""
+def point(load: Load, release: str, drafting: str) -> Point:
+    return Point(curve_of(load, release, drafting), log2(load.concurrency))
+
+
+def curve_of(load: Load, release: str, drafting: str) -> Curve:
     sizes = (load.isl, load.osl, load.tp, load.attention_dp, load.ep)
-    of_engine = f"{engine} {release}" if release else ""
-    return Curve(tuple(map(log2, sizes)), (gpu, engine, load.precision, of_engine, drafting))
+    of_engine = f"{load.engine} {release}" if release else ""
+    kinds = (load.gpu, load.engine, load.precision, of_engine, drafting)
+    return Curve(tuple(map(log2, sizes)), kinds)
 
 
 def uncontradicted(rows: Sequence[Row], residuals: Sequence[float], limit: float) -> list[int]:
@@ -98,11 +78,12 @@ def uncontradicted(rows: Sequence[Row], residuals: Sequence[float], limit: float
     for row, residual in zip(rows, residuals, strict=True):
         groups.setdefault((*key_of(row), drafts(row)), []).append(residual)
     middles = {group: median(values) for group, values in groups.items()}
-    return [
-        index
-        for index, (row, residual) in enumerate(zip(rows, residuals, strict=True))
-        if row.source == OWN or abs(residual - middles[(*key_of(row), drafts(row))]) <= limit
-    ]
+    kept = []
+    for index, (row, residual) in enumerate(zip(rows, residuals, strict=True)):
+        middle = middles[(*key_of(row), drafts(row))]
+        if row.source == OWN or abs(residual - middle) <= limit:
+            kept.append(index)
+    return kept
 
 
 def median(values: Sequence[float]) -> float:
@@ -112,17 +93,17 @@ def median(values: Sequence[float]) -> float:
 
 
 def is_held(row: Row, shape: Shape) -> bool:
-    """Whether no request of a row waits for memory; the user's own rows speak for themselves."""
+    """Whether no request of a row waits for memory, which is assumed of the user's own rows."""
     return row.source == OWN or roofline.kv_cache_share(row, shape, row.gpu) < roofline.FULL
 
 
 class Cell:
-    """Answers for one cell from its rows and the nearest of the same model."""
+    """Computes the times of one cell from its rows and the nearest of the same model."""
 
     def __init__(
         self, key: Key, rows: Sequence[Row], fits: Fits, shape: Shape, with_release: bool
     ) -> None:
-        """`rows` are all of the model; with a release that counts, those of others are farther."""
+        """`rows` are all of the model. `with_release` makes rows of other releases farther."""
         self.key, self.fits, self.shape, self.with_release = key, fits, shape, with_release
         self.own = [row for row in rows if key_of(row) == key]
         self._others = [row for row in rows if key_of(row) != key]
@@ -137,47 +118,44 @@ class Cell:
 
     @cached_property
     def disagreement(self) -> tuple[Row, float] | None:
-        """The user's row that is off what published rows say of it as the middle one is, and how
-        many times as long its TPOT is; `None` where only one of both has rows of the cell."""
+        """The user's row with the median difference from the published rows, and its TPOT over
+        theirs; `None` unless both have rows of the cell."""
         own = [row for row in self.own if row.source == OWN]
         if not own or self.is_untried:
             return None
         published = self._of([row for row in (*self.own, *self._others) if row.source != OWN])
-        residuals = self._log_residuals(
-            self.fits.tpot, own, roofline.decode_terms, [row.tpot_ms for row in own]
-        )
-        apart = sorted(
-            (residual - published.tpot.at(point_of(row, self.with_release))[0], index)
-            for index, (row, residual) in enumerate(zip(own, residuals, strict=True))
-        )
-        times, index = apart[len(apart) // 2]
+        apart = []
+        for index, residual in enumerate(self._tpot_residuals(own)):
+            told, _ = published.tpot.at(point_of(own[index], self.with_release))
+            apart.append((residual - told, index))
+        times, index = sorted(apart)[len(apart) // 2]
         return own[index], exp(times)
 
     def of_user(self) -> Cell:
-        """The same without the published rows of the cell."""
+        """The cell without its published rows."""
         return self._of([*(row for row in self.own if row.source == OWN), *self._others])
 
     def _of(self, rows: Sequence[Row]) -> Cell:
         return Cell(self.key, rows, self.fits, self.shape, self.with_release)
 
-    def has_run(self, layout: tuple[int, int, int]) -> bool:
+    def has_run(self, layout: Layout) -> bool:
         """Whether the user ran this layout."""
         return any(row.source == OWN and row.layout == layout for row in self.own)
 
     @cached_property
     def tpot(self) -> Field:
-        rows = self._carrying(self.fits.tpot)
-        times = [row.tpot_ms for row in rows]
-        return self._field(self.fits.tpot, rows, roofline.decode_terms, times, TPOT_OFF)
+        rows = self._used(self.fits.tpot)
+        return self._field(self.fits.tpot, rows, self._tpot_residuals(rows), TPOT_OFF)
 
     @cached_property
     def ttft(self) -> Field:
-        rows = [row for row in self._carrying(self.fits.ttft) if row.ttft_ms is not None]
+        rows = [row for row in self._used(self.fits.ttft) if row.ttft_ms is not None]
         times = [row.ttft_ms for row in rows if row.ttft_ms is not None]
-        return self._field(self.fits.ttft, rows, roofline.first_terms, times, TTFT_OFF)
+        residuals = self._log_residuals(self.fits.ttft, rows, roofline.first_terms, times)
+        return self._field(self.fits.ttft, rows, residuals, TTFT_OFF)
 
-    def _carrying(self, fit: Fit) -> list[Row]:
-        """The cell's own rows, then others by how little of their kind differs."""
+    def _used(self, fit: Fit) -> list[Row]:
+        """The cell's own rows, then others, the most similar kinds first."""
         scales = fit.scales(self.with_release)
 
         def apart(row: Row) -> float:
@@ -192,18 +170,22 @@ class Cell:
         return [*own, *islice(others, max(0, ENOUGH_ROWS - len(own)))]
 
     def _field(
-        self, fit: Fit, rows: Sequence[Row], terms: Terms, times: Sequence[float], limit: float
+        self, fit: Fit, rows: Sequence[Row], residuals: Sequence[float], limit: float
     ) -> Field:
-        values = self._log_residuals(fit, rows, terms, times)
-        kept = uncontradicted(rows, values, limit)
+        kept = uncontradicted(rows, residuals, limit)
         points = [point_of(rows[index], self.with_release) for index in kept]
-        values = [values[index] for index in kept]
+        values = [residuals[index] for index in kept]
         kernel = Kernel(fit.scales(self.with_release))
         return Field(kernel, points, values, median(values) if values else 0.0)
+
+    def _tpot_residuals(self, rows: Sequence[Row]) -> list[float]:
+        times = [row.tpot_ms for row in rows]
+        return self._log_residuals(self.fits.tpot, rows, roofline.decode_terms, times)
 
     def _log_residuals(
         self, fit: Fit, rows: Sequence[Row], terms: Terms, times: Sequence[float]
     ) -> list[float]:
+        """Logs of measured over roofline times."""
         return [
             log(time / fit.time(row.engine, terms(row, self.shape, speeds(row.gpu, row.precision))))
             for row, time in zip(rows, times, strict=True)
@@ -212,14 +194,13 @@ class Cell:
     def spread(self, asked: Question, drafting: str) -> Spread:
         """The times of a load on the curve with or without drafts."""
         release = minor(asked.release or "")
-        variant = Variant(asked.tp, asked.attention_dp, asked.ep, drafting, release)
-        curve = curve_of(asked, self.key.gpu, self.key.engine, release, drafting)
-        point = Point(curve, log2(asked.concurrency))
+        here = point(asked, release, drafting)
         wider = self.fits.untried if self.is_untried else 1.0
+        surface = self.surface(asked.layout, release, drafting)
         return Spread(
-            self.surface(variant).at((asked.concurrency, asked.isl, asked.osl)),
-            wider * self.tpot.at(point)[1],
-            wider * self.ttft.at(point)[1],
+            surface.at((asked.concurrency, asked.isl, asked.osl)),
+            wider * self.tpot.at(here)[1],
+            wider * self.ttft.at(here)[1],
             fitting.of_cell(self.fits.intervals, self.key, self.with_release),
         )
 
@@ -229,8 +210,8 @@ class Cell:
         return fitting.of_cell(self.fits.promises, self.key, self.with_release)
 
     def modes_apart(self, load: Question, drafting: str) -> float:
-        """How many times the rows of a curve around a load differ beyond the roofline."""
-        curve = (load.tp, load.attention_dp, load.ep, drafting, load.isl, load.osl)
+        """The largest ratio of rows of one curve near a load, after division by the roofline."""
+        curve = (*load.layout, drafting, load.isl, load.osl)
         near = [
             residual
             for concurrency, residual in self._residuals.get(curve, ())
@@ -240,15 +221,12 @@ class Cell:
         return max(apart, self._own_apart(curve, load.concurrency))
 
     def _own_apart(self, curve: tuple[object, ...], concurrency: int) -> float:
-        """How many times the user's own rows of one load differ, where that is near another one."""
+        """The largest ratio of the user's own rows of one load near this one."""
         times: dict[tuple[int, str], list[float]] = {}
         for row in self.own:
             is_on = (*row.layout, drafts(row), row.isl, row.osl) == curve
-            if (
-                row.source == OWN
-                and is_on
-                and concurrency / 2 <= row.concurrency <= concurrency * 2
-            ):
+            is_near = concurrency / 2 <= row.concurrency <= concurrency * 2
+            if row.source == OWN and is_on and is_near:
                 times.setdefault((row.concurrency, row.release), []).append(row.tpot_ms)
         return max((max(rows) / min(rows) for rows in times.values()), default=1.0)
 
@@ -256,17 +234,15 @@ class Cell:
     def _residuals(self) -> dict[tuple[object, ...], list[tuple[int, float]]]:
         """The loads of each measured curve, and the logs of measured over roofline TPOT."""
         found: dict[tuple[object, ...], list[tuple[int, float]]] = {}
-        # The user's own are of one machine and one setting.
+        # The user's own rows are from one machine and one setting.
         rows = [row for row in self.own if row.source != OWN]
-        times = [row.tpot_ms for row in rows]
-        residuals = self._log_residuals(self.fits.tpot, rows, roofline.decode_terms, times)
-        for row, residual in zip(rows, residuals, strict=True):
+        for row, residual in zip(rows, self._tpot_residuals(rows), strict=True):
             curve = (*row.layout, drafts(row), row.isl, row.osl)
             found.setdefault(curve, []).append((row.concurrency, residual))
         return found
 
     def contradicted(self, load: Load) -> Row | None:
-        """A row of these lengths and a load like it that all others of the cell contradict."""
+        """A row of these lengths and a similar load that all others of the cell contradict."""
         for row in self._dropped:
             apart = max(row.concurrency / load.concurrency, load.concurrency / row.concurrency)
             if (row.isl, row.osl) == (load.isl, load.osl) and apart <= SHADOW:
@@ -275,11 +251,8 @@ class Cell:
 
     @cached_property
     def _dropped(self) -> list[Row]:
-        rows = [row for row in self._carrying(self.fits.tpot) if key_of(row) == self.key]
-        values = self._log_residuals(
-            self.fits.tpot, rows, roofline.decode_terms, [row.tpot_ms for row in rows]
-        )
-        kept = set(uncontradicted(rows, values, TPOT_OFF))
+        rows = [row for row in self._used(self.fits.tpot) if key_of(row) == self.key]
+        kept = set(uncontradicted(rows, self._tpot_residuals(rows), TPOT_OFF))
         return [row for index, row in enumerate(rows) if index not in kept]
 
     def _ends(self, name: str) -> tuple[int, int]:
@@ -287,18 +260,19 @@ class Cell:
         sizes = [getattr(row, name) for row in self.own]
         return min(sizes), max(sizes)
 
-    def _new_surface(self, variant: Variant) -> Surface:
-        same = [
-            row
-            for row in self.own
-            if (*row.layout, drafts(row)) == (*variant[:3], variant.drafting)
-        ]
+    def _new_surface(self, layout: Layout, release: str, drafting: str) -> Surface:
+        """The times of a layout over load, context and output length."""
+        same = [row for row in self.own if (row.layout, drafts(row)) == (layout, drafting)]
         loads, isls, osls = (self._axis(name, same) for name in ("concurrency", "isl", "osl"))
-        columns = (self._column(variant, loads, isl, osl) for isl in isls for osl in osls)
+        tp, attention_dp, ep = layout
+        columns = []
+        for isl, osl in product(isls, osls):
+            load = Question(*self.key, tp, ep, attention_dp, isl, osl, concurrency=1)
+            columns.append(self._column(load, loads, release, drafting))
         return Surface((loads, isls, osls), columns)
 
     def _axis(self, name: str, same: Sequence[Row]) -> list[int]:
-        """Knots: sizes of the variant's own rows, and beyond them those of others.
+        """Knots: sizes of the layout's own rows, and beyond them those of others.
 
         Between two measured lengths time grows by the token; between two loads also as experts
         fill, which the doublings follow.
@@ -318,37 +292,29 @@ class Cell:
         return min(max(size, low), high)
 
     def _column(
-        self, variant: Variant, loads: Sequence[int], isl: int, osl: int
+        self, load: Question, loads: Sequence[int], release: str, drafting: str
     ) -> Iterator[tuple[float, float]]:
-        """The first and the other tokens' milliseconds over the loads."""
+        """The first and the other tokens' milliseconds over the loads, at one pair of lengths."""
         shape, gpu, engine = self.shape, self.speeds, self.key.engine
-        asked = [
-            _Load(self.key.precision, *variant[:3], isl=isl, osl=osl, concurrency=load)
-            for load in loads
-        ]
-        # Beyond the measured lengths the roofline alone says more, so that what the rows say of
+        # Beyond the measured lengths only the roofline changes, so that the effect of the rows at
         # their ends does not fade there.
-        inside = replace(asked[0], isl=self._inside("isl", isl), osl=self._inside("osl", osl))
-        curve = curve_of(inside, self.key.gpu, engine, variant.release, variant.drafting)
-        logs = [log2(load) for load in loads]
-        fields = zip(
-            asked,
-            self.ttft.means(curve, logs),
-            self.tpot.means(curve, logs),
-            strict=True,
-        )
-        for load, ttft, tpot in fields:
-            first = self.fits.ttft.time(engine, roofline.first_terms(load, shape, gpu)) * exp(ttft)
-            each = self.fits.tpot.time(engine, roofline.decode_terms(load, shape, gpu)) * exp(tpot)
-            yield first, each * (osl - 1)
+        isl, osl = self._inside("isl", load.isl), self._inside("osl", load.osl)
+        curve = curve_of(replace(load, isl=isl, osl=osl), release, drafting)
+        logs = [log2(size) for size in loads]
+        fields = zip(loads, self.ttft.means(curve, logs), self.tpot.means(curve, logs), strict=True)
+        for size, ttft, tpot in fields:
+            asked = replace(load, concurrency=size)
+            first = self.fits.ttft.time(engine, roofline.first_terms(asked, shape, gpu))
+            each = self.fits.tpot.time(engine, roofline.decode_terms(asked, shape, gpu))
+            yield first * exp(ttft), each * exp(tpot) * (load.osl - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Which curve of a cell answers: "on" is the curve of rows that draft.
+    """Which curve of a cell answers: "on" is that of rows that draft.
 
-    `is_open` says that the curve is unknown; `gain` divides the time per token of rows without
-    drafts; `missing` tells what is unknown about the gain.
+    `is_open` marks an unknown curve. `gain` divides the time per token of rows without drafts, and
+    `missing` is the reason if it is unknown.
     """
 
     curve: str = ""
@@ -359,7 +325,7 @@ class Drafting:
 
 
 def drafting(asked: Question, cell: Cell) -> Drafting:
-    """What a question and the rows of its cell say of drafted tokens."""
+    """How to answer a question about drafted tokens from the rows of its cell."""
     marks = {row.drafting for row in cell.own}
     if asked.mtp is None:
         return _unsaid(asked, cell, marks)
@@ -374,7 +340,7 @@ def drafting(asked: Question, cell: Cell) -> Drafting:
 
 
 def _unsaid(asked: Question, cell: Cell, marks: set[str]) -> Drafting:
-    """A release tells it where all rows of that release have one mode."""
+    """For a question without `mtp`: the mode that all rows of its release have, or all rows."""
     of_release = {row.drafting for row in cell.own if row.release == asked.release}
     if asked.release and of_release in ({"on"}, {"off"}):
         mode = of_release.pop()
@@ -386,7 +352,7 @@ def _unsaid(asked: Question, cell: Cell, marks: set[str]) -> Drafting:
 
 
 def _computed(asked: Question, cell: Cell, draft_tokens: int) -> Drafting:
-    """Tokens that a step gives over how much longer it takes."""
+    """The gain: tokens per step over how much longer a step takes."""
     if asked.acceptance is not None:
         lengths: Sequence[float] = [asked.acceptance]
         source = f"{asked.acceptance:g} tokens a step, as you say"

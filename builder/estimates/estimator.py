@@ -97,7 +97,7 @@ class Estimator:
     def _answer_of(
         self, cell: Cell, question: Question, asked: Question, promised: bool
     ) -> Estimate | Refusal:
-        has_run = cell.has_run((asked.tp, asked.attention_dp, asked.ep))
+        has_run = cell.has_run(asked.layout)
         full = 0.0 if has_run else roofline.kv_cache_share(asked, cell.shape, asked.gpu)
         if full == inf:
             what = f"the weights leave no room for a KV cache on {asked.num_gpus} {asked.gpu}"

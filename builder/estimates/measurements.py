@@ -43,6 +43,9 @@ MEASUREMENT_INDEX: Any = {
 }
 
 
+Layout = tuple[int, int, int]  # TP, attention DP and EP
+
+
 class Row(NamedTuple):
     """One measurement of one engine on one pool of GPUs.
 
@@ -84,7 +87,7 @@ class Row(NamedTuple):
         return self
 
     @property
-    def layout(self) -> tuple[int, int, int]:
+    def layout(self) -> Layout:
         return self.tp, self.attention_dp, self.ep
 
     def deployed(self, num_gpus: int | None = None) -> str:
@@ -165,69 +168,47 @@ def layout_text(tp: int, attention_dp: int, ep: int) -> str:
     return "/".join(parts)
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+class _Kind(NamedTuple):
+    """What a cell of a column holds, and how it is read; a `ValueError` refuses it."""
+
+    read: Callable[[str], Any]
+    what: str
+
+    def optional(self) -> _Kind:
+        return _Kind(lambda text: self.read(text) if text else None, f"{self.what}, or nothing")
 
 
-def _drafts(text: str) -> int | None:
-    value = int(text) if text else None
-    if value is not None and value < 0:
-        raise ValueError
-    return value
-
-
-def _time(text: str) -> float:
-    value = float(text)
-    if not (isfinite(value) and value > 0):
-        raise ValueError
-    return value
-
-
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError
-    return text
-
-
-def _one_of(known: Sequence[str]) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in known:
+def _checked(read: Callable[[str], Any], is_valid: Callable[[Any], bool]) -> Callable[[str], Any]:
+    def checked(text: str) -> Any:
+        if not is_valid(value := read(text)):
             raise ValueError
-        return text
+        return value
 
-    read.__doc__ = f"one of {', '.join(name or 'nothing' for name in known)}"
-    return read
-
-
-def _optional(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    def optional(text: str) -> Any:
-        return read(text) if text else None
-
-    optional.__doc__ = f"{read.__doc__}, or nothing"
-    return optional
+    return checked
 
 
-_count.__doc__ = "a whole number of 1 or more"
-_drafts.__doc__ = "a whole number of 0 or more, or nothing"
-_time.__doc__ = "a number above 0"
-_text.__doc__ = "a text"
+def _one_of(*known: str) -> _Kind:
+    what = f"one of {', '.join(name or 'nothing' for name in known)}"
+    return _Kind(_checked(str, known.__contains__), what)
 
-_KINDS: Mapping[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("id", "source", "model", "gpu"), _text),
-    **dict.fromkeys(("date", "release", "published"), str),
-    "engine": _one_of(ENGINES),
-    "precision": _one_of(PRECISIONS),
-    **dict.fromkeys(("tp", "attention_dp", "ep", "isl", "osl", "concurrency"), _count),
-    "mtp": _drafts,
-    "drafting": _one_of(("", "on", "off")),
-    "acceptance": _optional(_time),
-    "ttft_ms": _optional(_time),
-    "tpot_ms": _time,
-    **dict.fromkeys(("prefill_workers", "decode_workers"), _optional(_count)),
-    **dict.fromkeys(Pool._fields[1:], _count),
+
+_COUNT = _Kind(_checked(int, lambda value: value >= 1), "a whole number of 1 or more")
+_DRAFTS = _Kind(_checked(int, lambda value: value >= 0), "a whole number of 0 or more").optional()
+_TIME = _Kind(_checked(float, lambda value: isfinite(value) and value > 0), "a number above 0")
+_TEXT = _Kind(_checked(str, bool), "a text")
+_KINDS: Mapping[str, _Kind] = {
+    **dict.fromkeys(("id", "source", "model", "gpu"), _TEXT),
+    **dict.fromkeys(("date", "release", "published"), _Kind(str, "a text")),
+    "engine": _one_of(*ENGINES),
+    "precision": _one_of(*PRECISIONS),
+    **dict.fromkeys(("tp", "attention_dp", "ep", "isl", "osl", "concurrency"), _COUNT),
+    "mtp": _DRAFTS,
+    "drafting": _one_of("", "on", "off"),
+    "acceptance": _TIME.optional(),
+    "ttft_ms": _TIME.optional(),
+    "tpot_ms": _TIME,
+    **dict.fromkeys(("prefill_workers", "decode_workers"), _COUNT.optional()),
+    **dict.fromkeys(Pool._fields[1:], _COUNT),
 }
 _UNLIKE = frozenset(("id", "ttft_ms", "tpot_ms"))  # columns of which no two cells are alike
 
@@ -270,38 +251,36 @@ def _parse(text: str, path: Path, fields: tuple[str, ...]) -> list[list[Any]]:
         what = "has other columns than a file of measured rows"
         raise BadFacts(Diagnostic(f"{path}:1", what, f"write {','.join(fields)}"))
     # Most columns hold the same few texts over and over.
-    readers = [_KINDS[field] if field in _UNLIKE else cache(_KINDS[field]) for field in fields]
+    readers = [
+        _KINDS[field].read if field in _UNLIKE else cache(_KINDS[field].read) for field in fields
+    ]
     rows: list[list[Any]] = []
     found: list[Diagnostic] = []
     for number, cells in enumerate(lines, 2):
         try:
             rows.append([read(cell) for read, cell in zip(readers, cells, strict=True)])
         except ValueError:
-            found += _wrong_cells(path, number, fields, readers, cells)
+            found += _wrong_cells(path, number, fields, cells)
     if found:
         raise BadFacts(found)
     return rows
 
 
 def _wrong_cells(
-    path: Path,
-    number: int,
-    fields: tuple[str, ...],
-    readers: Sequence[Callable[[str], Any]],
-    cells: Sequence[str],
+    path: Path, number: int, fields: Sequence[str], cells: Sequence[str]
 ) -> Iterator[Diagnostic]:
+    where, location = f"{path}:{number}", Location(number, 1)
     if len(cells) != len(fields):
         what = f"has {len(cells)} cells, not {len(fields)}"
-        yield Diagnostic(
-            f"{path}:{number}", what, "correct this line", location=Location(number, 1)
-        )
+        yield Diagnostic(where, what, "correct this line", location=location)
         return
-    for field, read_cell, cell in zip(fields, readers, cells, strict=True):
+    for field, cell in zip(fields, cells, strict=True):
+        kind = _KINDS[field]
         try:
-            read_cell(cell)
+            kind.read(cell)
         except ValueError:
-            where, what = f"{path}:{number}: {field}", f"{cell!r} is not {read_cell.__doc__}"
-            yield Diagnostic(where, what, "correct it", path=field, location=Location(number, 1))
+            what = f"{cell!r} is not {kind.what}"
+            yield Diagnostic(f"{where}: {field}", what, "correct it", path=field, location=location)
 
 
 def write(rows: Iterable[Sequence[Any]], fields: Sequence[str]) -> str:

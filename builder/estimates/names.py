@@ -243,7 +243,7 @@ def as_run(question: Question, rows: Sequence[Row]) -> tuple[Question, str]:
         return replace(question, ep=1), note
     model, engine = model_name(question.model), engine_name(question.engine)
     kind = gpu_name(question.gpu), precision_of(model, question.precision), engine
-    asked = (question.tp, question.attention_dp, question.ep)
+    asked = question.layout
     text = layout_text(*asked)
     listed = {row.layout for row in rows if row.published == text and row.engine == engine}
     own = (row.layout for row in rows if (row.gpu, row.precision, row.engine) == kind)

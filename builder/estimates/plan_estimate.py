@@ -294,7 +294,7 @@ def _faster(
 
 def _measured_layouts(plan: Plan, asked: Question, rows: Sequence[Row]) -> Iterator[Layout]:
     """Layouts of the GPUs of a server that rows measured, without the plan's own."""
-    measured = {row.layout for row in rows} - {(asked.tp, asked.attention_dp, asked.ep)}
+    measured = {row.layout for row in rows} - {asked.layout}
     for layout in layouts(plan.facts.checkpoint, gpus_per_instance(plan.deployment)):
         if (layout.tp, layout.ranks, layout.ep) in measured:
             yield layout
@@ -328,7 +328,7 @@ def _planned_with(
 
 def _with_rows(plan: Plan, asked: Question, rows: Sequence[Row]) -> Plan:
     """The plan whose decisions name the rows that measured its layout and its drafts."""
-    layout = (asked.tp, asked.attention_dp, asked.ep)
+    layout = asked.layout
     sources = {}
     if same := sum(row.layout == layout for row in rows):
         sources[SIZE] = (
@@ -358,5 +358,5 @@ def _with_sources(plan: Plan, sources: Mapping[str, str]) -> Plan:
 
 def _layout_time(found: Estimate) -> str:
     asked = found.question
-    layout = layout_text(asked.tp, asked.attention_dp, asked.ep)
+    layout = layout_text(*asked.layout)
     return f"{layout} takes {found.e2e_ms.map(1 / 1000)} s"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .intervals import Interval
-from .measurements import OWN, DisaggregatedRow, Row
+from .measurements import OWN, DisaggregatedRow, Layout, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,10 @@ class Question:
     @property
     def num_gpus(self) -> int:
         return self.tp * self.attention_dp
+
+    @property
+    def layout(self) -> Layout:
+        return self.tp, self.attention_dp, self.ep
 
 
 def rows_text(count: int) -> str:

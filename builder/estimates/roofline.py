@@ -11,11 +11,15 @@ from collections.abc import Sequence
 from functools import cache
 from math import fsum, inf, log2, sqrt
 from operator import mul
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ..facts import hardware
 from ..facts.architecture import Config
 from ..facts.checkpoint import Checkpoint
+from .measurements import Row
+from .question import Question
+
+Load = Row | Question
 
 USABLE = 0.9  # of a GPU's memory, for weights and KV cache: engines leave that much
 KV_VALUE_BYTES = 1.0  # FP8; where it is wider, fewer requests fit
@@ -136,25 +140,6 @@ def speeds(gpu: str, precision: str) -> Speeds:
     order = (*_ARITHMETIC.get(precision, ()), "bf16")
     tflops = next(value for name in order if (value := flops.get(name)))  # type: ignore[call-overload]
     return Speeds(facts.hbm_bandwidth_gb_per_s.value * 1e6, tflops * 1e9)
-
-
-class Load(Protocol):
-    """A row or a question."""
-
-    @property
-    def precision(self) -> str: ...
-    @property
-    def tp(self) -> int: ...
-    @property
-    def attention_dp(self) -> int: ...
-    @property
-    def ep(self) -> int: ...
-    @property
-    def isl(self) -> int: ...
-    @property
-    def osl(self) -> int: ...
-    @property
-    def concurrency(self) -> int: ...
 
 
 class _Terms(NamedTuple):

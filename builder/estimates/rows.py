@@ -8,7 +8,7 @@ from heapq import nsmallest
 from math import log2
 
 from . import measurements
-from .cells import Key, curve_of, key_of, minor, point_of
+from .cells import Key, key_of, minor, point, point_of
 from .interpolation import Curve, Kernel, Point
 from .measurements import DisaggregatedRow, Row
 from .question import Neighbor, Question
@@ -102,9 +102,7 @@ class Rows:
 
 
 def _place(asked: Question) -> Point:
-    release, drafting = minor(asked.release or ""), "on" if asked.mtp else ""
-    curve = curve_of(asked, asked.gpu, asked.engine, release, drafting)
-    return Point(curve, log2(asked.concurrency))
+    return point(asked, minor(asked.release or ""), "on" if asked.mtp else "")
 
 
 @cache
