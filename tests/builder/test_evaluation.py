@@ -61,7 +61,9 @@ def test_numbers_are_compared_up_to_their_bounds(
     ("expression", "expected"),
     [
         ({"sum": ["one", 2]}, 9),
+        ("TRTLLM", "TRTLLM"),
         ({"quotient": ["one", 2]}, 3),
+        ({"quotient": [6, "one"], "at_least": 1}, 1),
         ({"sum": ["one", 1], "round_up_to": 4}, 8),
         ({"sum": ["one", 2], "round_up_to": 4}, 12),
         ({"sum": ["one"], "at_most": 7}, 7),
@@ -69,11 +71,12 @@ def test_numbers_are_compared_up_to_their_bounds(
         ({"sum": ["one"], "at_most": ["unknown", 5]}, 5),
         ({"sum": ["one"], "at_least": 7}, 7),
         ({"sum": ["one"], "at_least": 8}, 8),
+        ({"sizes_up_to": "one", "every_up_to": 4}, [1, 2, 3, 4, 7]),
         # The lower bound wins.
         ({"sum": ["one"], "at_most": 5, "at_least": 6}, 6),
     ],
 )
-def test_an_expression_is_rounded_up_and_bounded(expression: dict[str, Any], expected: int) -> None:
+def test_an_expression_is_rounded_up_and_bounded(expression: Any, expected: Any) -> None:
     assert evaluate(expression, inputs(one=7, unknown=UNKNOWN)) == expected
 
 
@@ -85,6 +88,8 @@ def test_an_expression_is_rounded_up_and_bounded(expression: dict[str, Any], exp
         (5, 4, [1, 2, 3, 4, 5]),
         (8, 4, [1, 2, 3, 4, 8]),
         (9, 4, [1, 2, 3, 4, 8, 9]),
+        (1, 16, [1]),
+        (33, 16, [*range(1, 17), 32, 33]),
     ],
 )
 def test_batch_sizes_end_with_the_largest(

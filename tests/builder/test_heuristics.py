@@ -14,7 +14,7 @@ from builder.documents import DATA
 from builder.facts import data_file, engines, release
 from builder.rules import heuristics
 from builder.rules.context import RuleContext
-from builder.rules.evaluation import all_hold, batch_sizes, evaluate
+from builder.rules.evaluation import all_hold, batch_sizes
 from builder.rules.heuristics import Heuristic, HeuristicsFile
 from builder.rules.rule_inputs import MISSING, RuleInputs
 from tests.conftest import ABSENT, ROOT
@@ -165,33 +165,6 @@ def test_a_row_fits_if_all_its_conditions_hold(
     when: dict[str, Any], words: dict[str, Any], fits: bool
 ) -> None:
     assert all_hold(when, inputs(words)) is fits
-
-
-@pytest.mark.parametrize(
-    ("value", "result"),
-    [
-        ("TRTLLM", "TRTLLM"),
-        ({"sum": ["isl", 40]}, 1064),
-        ({"sum": ["isl", 1], "round_up_to": 128}, 1152),
-        ({"sum": ["isl", 40], "at_most": "longest_context"}, 1050),
-        ({"sum": ["isl", 40], "at_most": "osl"}, 1064),
-        ({"sum": ["isl", 40], "at_most": ["longest_context", 1000]}, 1000),
-        ({"sum": ["isl", 40], "at_least": 2000}, 2000),
-        ({"quotient": [16384, "isl"]}, 16),
-        ({"quotient": [100, "isl"], "at_least": 1}, 1),
-        ({"sizes_up_to": "batch", "every_up_to": 4}, [1, 2, 3, 4, 8, 10]),
-    ],
-)
-def test_values_follow_from_the_inputs(value: Any, result: Any) -> None:
-    words = {"isl": 1024, "longest_context": 1050, "batch": 10}
-    assert evaluate(value, inputs(words)) == result
-
-
-@pytest.mark.parametrize("largest", [1, 15, 16, 17, 31, 32, 33, 640, 2048])
-def test_graph_sizes_rise_to_the_largest_batch(largest: int) -> None:
-    sizes = batch_sizes(largest, 16)
-    assert sizes == sorted(set(sizes))
-    assert sizes[-1] == largest
 
 
 def every_heuristic() -> Iterator[Heuristic]:

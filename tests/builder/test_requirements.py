@@ -140,12 +140,6 @@ def test_a_whole_draft_model_shares_the_vocabulary_and_a_head_need_not(
     assert [row.where for row in caught.value.diagnostics] == ["draft.checkpoint"]
 
 
-def test_a_draft_model_without_facts_is_warned_of_where_it_was_named() -> None:
-    planned = pipeline.plan("llama-tiny", ["draft={checkpoint: /models/draft, tokens: 2}"]).plan
-    [warning] = [row for row in planned.warnings if "leaves out the draft model" in row.message]
-    assert warning.where == "draft.checkpoint"
-
-
 # --- Blame for memory -----------------------------------------------------------------------------
 
 CACHE = "engine_config.kv_cache_config"
