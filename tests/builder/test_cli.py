@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -66,19 +66,9 @@ def test_plan_as_json_has_decisions_memory_and_published_figures(builder: Run) -
     [
         ("nvidia/DeepSeek-V3.2-NVFP4", "gb200", 4, None),
         ("nvidia/DeepSeek-V3.2-NVFP4", "gb300", 4, "nvidia/DeepSeek-V3.2-NVFP4 on "),
-        (
-            "meta-llama/Llama-3.3-70B-Instruct",
-            "h200",
-            4,
-            "nvidia/Llama-3.3-70B-Instruct-FP8 on 2 h",
-        ),
+        ("meta-llama/Llama-3.3-70B-Instruct", "h200", 4, "nvidia/Llama-3.3-70B-Instruct-FP8 on 2"),
         ("nvidia/Qwen3-30B-A3B-NVFP4", "gb200", 2, "nvidia/Qwen3-235B-A22B-NVFP4 on 4 gb200 "),
-        (
-            "nvidia/Kimi-K2.5-NVFP4",
-            "b200",
-            8,
-            "no published results for KimiK25",
-        ),
+        ("nvidia/Kimi-K2.5-NVFP4", "b200", 8, "no published results for KimiK25"),
     ],
 )
 def test_a_plan_of_what_nobody_published_names_the_most_alike(
@@ -170,37 +160,44 @@ def test_inspect_names_architecture_size_and_mtp(builder: Run) -> None:
         assert part in text
 
 
-def test_explain_answers_for_one_option_and_for_a_group(builder: Run) -> None:
-    builder("render", PRESET, "-o", "bundle")
-    one = builder("explain", "bundle", "moe_config.backend").stdout
+Explain = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pipeline.render(PRESET, tmp_path_factory.mktemp("explained") / "bundle").folder
+
+
+@pytest.fixture
+def explain(builder: Run, bundle: Path) -> Explain:
+    return lambda *words: builder("explain", bundle, *words)
+
+
+def test_explain_answers_for_one_option_and_for_a_group(explain: Explain) -> None:
+    one = explain("moe_config.backend").stdout
     assert one.startswith('moe_config.backend = "TRTLLM"\n  why ')
-    group = json.loads(builder("explain", "bundle", "kv_cache_config", "--json").stdout)
+    group = json.loads(explain("kv_cache_config", "--json").stdout)
     assert [row["path"] for row in group if row["evidence"] != "engine default"] == [
         "kv_cache_config.dtype",
         "kv_cache_config.free_gpu_memory_fraction",
     ]
 
 
-def test_explain_answers_for_what_is_left_to_the_engine(builder: Run) -> None:
-    builder("render", PRESET, "-o", "bundle")
-    one = builder("explain", "bundle", "enable_chunked_prefill").stdout
+def test_explain_answers_for_what_is_left_to_the_engine(explain: Explain) -> None:
+    one = explain("enable_chunked_prefill").stdout
     assert one.startswith("enable_chunked_prefill = false\n  why       Not set: the engine's own")
     assert "engine default: option table of release 1.2.1" in one
-    group = table(builder("explain", "bundle", "kv_cache_config").stdout, "ENGINE DEFAULT")
+    group = table(explain("kv_cache_config").stdout, "ENGINE DEFAULT")
     assert group["kv_cache_config.enable_block_reuse"] == ["true"]
     assert "kv_cache_config.dtype" not in group
-    assert builder("explain", "bundle", "custom_tokenizer").stdout.startswith("--custom_tokenizer")
-    assert "take every other answer" in builder("explain", "bundle", "reasoning_parser").stdout
-    assert builder("explain", "bundle", "chat_template").stdout.startswith("--chat_template = null")
+    assert explain("custom_tokenizer").stdout.startswith("--custom_tokenizer")
+    assert "take every other answer" in explain("reasoning_parser").stdout
+    assert explain("chat_template").stdout.startswith("--chat_template = null")
 
 
-def test_explain_leaves_out_options_of_methods_that_the_plan_does_not_use(builder: Run) -> None:
-    builder("render", PRESET, "-o", "bundle")
-
+def test_explain_leaves_out_options_of_methods_that_the_plan_does_not_use(explain: Explain) -> None:
     def names(path: str) -> list[str]:
-        return [
-            row["path"] for row in json.loads(builder("explain", "bundle", path, "--json").stdout)
-        ]
+        return [row["path"] for row in json.loads(explain(path, "--json").stdout)]
 
     found = names("speculative_config")
     assert "speculative_config.num_nextn_predict_layers" in found
@@ -220,10 +217,9 @@ def test_explain_leaves_out_options_of_methods_that_the_plan_does_not_use(builde
     ],
 )
 def test_explain_tells_what_an_unknown_option_is_called(
-    builder: Run, asked: str, told: str
+    explain: Explain, asked: str, told: str
 ) -> None:
-    builder("render", PRESET, "-o", "bundle")
-    done = builder("explain", "bundle", asked)
+    done = explain(asked)
     assert done.returncode == 2
     assert told in done.stderr
 

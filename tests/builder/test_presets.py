@@ -44,6 +44,8 @@ def test_a_preset_is_valid_fits_and_warns_of_nothing_that_was_published(preset: 
     planned = pipeline.plan(preset)
     assert list(validate(planned.plan.facts.release, planned.engine.options)) == []
     assert planned.plan.budget.fits
+    assert planned.plan.deployment.accepted_advisories == []
+    assert [str(row) for row in planned.warnings if row.severity == "error"] == []
     warned = [row.where for row in planned.warnings]
     assert ("workload.concurrency" in warned) is (preset in TIGHT)
     assert [place for place in warned if "engine_config" in place] == [], "an option that it sets"

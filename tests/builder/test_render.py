@@ -153,16 +153,6 @@ def test_shell_scripts_pass_bash_and_shellcheck(preset: str, bundles: dict[str, 
         assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4711"])
-def test_the_same_bytes_for_every_hash_seed(
-    seed: str, bundles: dict[str, Bundle], tmp_path: Path
-) -> None:
-    command = [sys.executable, "-m", "builder", "render", PRESETS[0], "-o", str(tmp_path / "b")]
-    environment = {**os.environ, "PYTHONHASHSEED": seed}
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
-    assert contents(tmp_path / "b") == contents(bundles[PRESETS[0]].folder)
-
-
 def test_the_same_bytes_from_a_wheel(
     wheel: Path, bundles: dict[str, Bundle], tmp_path: Path
 ) -> None:
