@@ -113,7 +113,9 @@ def read_contents(folder: Path) -> Contents:
     except OSError as error:
         where, reason = str(error.filename or folder), (error.strerror or str(error)).lower()
         raise DamagedBundle(Diagnostic(where, f"cannot be read: {reason}")) from None
-    used = {str(above) for name in (*files, *forbidden) for above in PurePosixPath(name).parents}
+    used: set[str] = set()
+    for name in (*files, *forbidden):
+        used.update(map(str, PurePosixPath(name).parents))
     for name in folders:
         if name not in used | {*forbidden} and str(PurePosixPath(name).parent) in used:
             forbidden[name] = ("is a folder without files", "remove it")
@@ -559,8 +561,10 @@ _DOCUMENT = {
 def launch_misfits(document: Any) -> Iterator[str]:
     """The dotted paths at which a document is not as it must be; "" is the whole of it."""
     found = [path.strip(".") for path in _misfits(document, _DOCUMENT, "")]
-    yield from found
-    for name, entry in document["targets"].items() if not found else ():
+    if found:
+        yield from found
+        return
+    for name, entry in document["targets"].items():
         if entry["ready"]["port"] not in entry["ports"]:
             yield f"targets.{name}.ports.{entry['ready']['port']}"
 

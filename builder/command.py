@@ -46,8 +46,11 @@ def missing_extra(module: str | None) -> BadInput | None:
 
 def require_modules(*modules: str) -> None:
     """Raises `BadInput` for those of the modules that are not installed."""
-    faults = [missing_extra(module) for module in modules if find_spec(module) is None]
-    if found := [one for fault in faults if fault for one in fault.diagnostics]:
+    found: list[Diagnostic] = []
+    for module in modules:
+        if find_spec(module) is None and (fault := missing_extra(module)):
+            found += fault.diagnostics
+    if found:
         raise BadInput(found)
 
 

@@ -124,11 +124,10 @@ def _counterparts(
     """Decisions side by side, by the planner's words that both engines know."""
     words = (*old.aliases, *new.aliases)
     pairs = {new.option_path(word): old.option_path(word) for word in words}
-    meanings = {
-        table.option_path(word): note
-        for table in (old, new)
-        for word, note in table.engine.other_meanings.items()
-    }
+    meanings: dict[str, str] = {}
+    for table in (old, new):
+        for word, note in table.engine.other_meanings.items():
+            meanings[table.option_path(word)] = note
     left = {row["path"]: row["value"] for row in old_rows}
     for row in new_rows:
         path, value = row["path"], row["value"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,7 @@ def parse_yaml(text: str, name: str) -> Yaml:
     A key that is given twice is among the errors of the document, which can still be used.
     """
     documents = scan_yaml(text)
-    diagnostics = [row for document in documents for row in document.diagnostics]
+    diagnostics = list(chain.from_iterable(document.diagnostics for document in documents))
     if len(documents) > 1:
         what = "begins a second document"
         diagnostics.append(
@@ -451,7 +452,8 @@ class _Walk:
                 self._document.places[inner] = place
             self.visit(value, inner, depth + 1)
         for value in merges:
-            for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+            parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for each in parts:
                 self._count(each, depth + 1)
                 if isinstance(each, yaml.MappingNode):
                     self._mapping(each, path, depth + 1, merged=True)

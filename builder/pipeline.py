@@ -78,8 +78,10 @@ class ServicePlan:
     @property
     def accepted_warnings(self) -> list[tuple[Diagnostic, str]]:
         """The warnings that the deployment accepts, each with its reason."""
-        rows = self.plan.deployment.accepted_warnings or []
-        return [(one, row.reason) for row in rows for one in self._warnings if row.is_for(one)]
+        found: list[tuple[Diagnostic, str]] = []
+        for row in self.plan.deployment.accepted_warnings or []:
+            found += ((one, row.reason) for one in self._warnings if row.is_for(one))
+        return found
 
     @cached_property
     def _warnings(self) -> list[Diagnostic]:
@@ -330,12 +332,12 @@ def _files(planned: ServicePlan) -> dict[str, File]:
 def _bills(planned: ServicePlan, files: Mapping[str, File]) -> dict[str, File]:
     """What the bundle is made from: the mirror list, and the bill of materials of all its files."""
     from .targets import components  # only bundles that are rendered need them
-    from .targets.components import mirror, sbom
 
     found, request = components.of(planned.context, files), planned.plan.deployment
-    lists = mirror.render(found)
+    lists = components.render_mirror(found)
     accepted = vulnerability_policy.accepted(request, planned.plan.facts.release.name)
-    return {**lists, sbom.FILE: sbom.render(request.name, found, {**files, **lists}, accepted)}
+    bill = components.render_bill(request.name, found, {**files, **lists}, accepted)
+    return {**lists, components.BILL_FILE: bill}
 
 
 def _checkpoints(facts: Facts) -> dict[str, Any]:
@@ -421,8 +423,8 @@ def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
     models = {"checkpoint": facts.checkpoint, "draft": facts.draft}
     shipped = [model.file for model in models.values() if model and model.file]
     for folder, model in models.items():
-        for name, digest in model.digests.items() if model else ():
-            yield f"{folder}/{name}", digest
+        if model:
+            yield from ((f"{folder}/{name}", digest) for name, digest in model.digests.items())
     for path in (
         *shipped,
         hardware.HARDWARE / f"{facts.gpu.name}.yaml",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,7 +69,7 @@ def gather(document: Document, known: Known, is_trial: bool = False) -> tuple[De
         if gpu:
             found = target_table.diagnostics(request)
             errors.append(BadInput(row for row in found if table or row.where != published.WHERE))
-    diagnostics = document.locate_all(row for error in errors for row in error.diagnostics)
+    diagnostics = document.locate_all(chain.from_iterable(one.diagnostics for one in errors))
     if diagnostics:
         only_facts = all(isinstance(error, BadFacts) for error in errors if error.diagnostics)
         raise BadFacts(diagnostics) if only_facts else BadInput(diagnostics)
@@ -164,8 +165,10 @@ def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
         if name in known and name not in fitting:
             what = f"does not serve {request.engine.name}"
             yield Diagnostic(f"targets.{name}", what, f"choose from {', '.join(fitting)}")
+    if request.role == "agg":
+        return
     able = [name for name in servers.with_role(request.role) if name in fitting]
-    for name in request.targets if request.role != "agg" else ():
+    for name in request.targets:
         if name not in (*able, *target_table.NON_SERVER_TARGETS, *disaggregated.TARGETS):
             what = f"does not serve the {request.role} side of disaggregated serving"
             runners = disaggregated.TARGETS if request.role == "decode" else ()

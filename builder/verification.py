@@ -37,7 +37,7 @@ from .diagnostics import Diagnostic, one_line
 from .errors import BadFacts, BadInput, DamagedBundle, ToolkitError
 from .files import MAX_JSON_BYTES, parse_json, read_bytes, whole_file
 from .resolve import IMPORTED_RELEASE
-from .targets.components import sbom
+from .targets.components import BILL_FILE, bill_digests
 
 CHECKPOINT = "checkpoint.json"
 
@@ -301,16 +301,16 @@ def _damaged_sums(
 
 def _wrong_bill(contents: Contents) -> Iterator[Corruption]:
     """A bill of materials that does not tell the digests of the files."""
-    if sbom.FILE not in contents.files:
+    if BILL_FILE not in contents.files:
         return
     try:
-        recorded = sbom.digests(parse_json(contents.files[sbom.FILE].data))
+        recorded = bill_digests(parse_json(contents.files[BILL_FILE].data))
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        yield Corruption(sbom.FILE, f"is not a bill of materials: {error}", "render again")
+        yield Corruption(BILL_FILE, f"is not a bill of materials: {error}", "render again")
         return
     for path, digest in recorded.items():
         if contents.digest(path) != digest:
-            yield Corruption(sbom.FILE, f"tells another digest of {path}", "render again")
+            yield Corruption(BILL_FILE, f"tells another digest of {path}", "render again")
 
 
 def _foreign_evidence(contents: Contents, digest: str) -> Iterator[Corruption]:
@@ -413,7 +413,8 @@ def check_signature(
         return "was made with a key of unknown kind"
     if signers is None:
         return Signer(key[0].decode(), None)
-    for name in [identity] if identity else _principals(signature, signers, data):
+    names = [identity] if identity else _principals(signature, signers, data)
+    for name in names:
         allowed = ("-f", str(signers), "-I", name)
         if _ssh_keygen("-Y", "verify", *allowed, *shared, data=data).returncode == 0:
             return Signer(key[0].decode(), name)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +166,7 @@ def comparison_text(comparison: Comparison) -> str:
         **_counterpart_sections(comparison),
         "Memory per GPU": _lines(comparison.memory),
         "Inputs": [f"  {row.kind:<8} {row.path}" for row in comparison.inputs],
-        "Files": [line for row in comparison.files for line in _file_lines(row)],
+        "Files": list(chain.from_iterable(map(_file_lines, comparison.files))),
     }
     return "\n\n".join(lines_text([title, *lines]) for title, lines in sections.items() if lines)
 

@@ -7,6 +7,7 @@ import json
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, one_line
@@ -53,6 +54,9 @@ def preset_rows() -> list[dict[str, Any]]:
         facts = checkpoint.gather(document.get("checkpoint"))
         gpu, num_gpus = document.get("hardware.gpu"), document.get("hardware.num_gpus")
         role: ServerRole = document.get("role") or "agg"
+        published: list[dict[str, Any]] = []
+        for row in published_results.published(facts, gpu, num_gpus, role):
+            published += ({"source": row.source, **figure} for figure in row.figures)
         rows.append(
             {
                 "name": name,
@@ -61,11 +65,7 @@ def preset_rows() -> list[dict[str, Any]]:
                 "gpu": gpu,
                 "num_gpus": num_gpus,
                 "release": document.get("engine.release"),
-                "published": [
-                    {"source": row.source, **figure}
-                    for row in published_results.published(facts, gpu, num_gpus, role)
-                    for figure in row.figures
-                ],
+                "published": published,
             }
         )
     return rows
@@ -475,10 +475,8 @@ def _published(row: Mapping[str, Any]) -> Iterator[str]:
 
     heading = "Published for this model on these GPUs"
     heading += ":" if row["engine"] == "tensorrt-llm" else f", with {row['engine']}:"
-    figures: Sequence[str] = [
-        line for item in row["figures"] for line in wrapped("  ", published_results.describe(item))
-    ]
-    yield "\n".join([heading, *figures])
+    figures = [wrapped("  ", published_results.describe(item)) for item in row["figures"]]
+    yield "\n".join([heading, *chain.from_iterable(figures)])
     text = f"{row['source']}; {row['workload']}"
     if row["incomplete"]:
         text += f"; not published: {', '.join(row['incomplete'])}"

@@ -97,11 +97,9 @@ def _rewrite_excludes(checkpoint: Checkpoint, text: Mapping[str, Any]) -> Quanti
     """
     found, old = checkpoint.quantization, checkpoint.text_config["num_hidden_layers"]
     new = text["num_hidden_layers"]
-    modules = {
-        re.sub(r"\.(weight|bias)$", "", name)
-        for tensors in checkpoint.architecture.tensors(text)
-        for name in tensors.names()
-    }
+    modules: set[str] = set()
+    for tensors in checkpoint.architecture.tensors(text):
+        modules.update(re.sub(r"\.(weight|bias)$", "", name) for name in tensors.names())
     names: dict[str, None] = {}
     for pattern in found.exclude_modules:
         if re.match(rf"model\.layers\.{old}\b", pattern):

@@ -162,12 +162,8 @@ LIMITS: dict[str, int] = {
     "mamba_d_head": 32,
     "mamba_d_state": 16,
 }
-LIMITS |= {
-    other: limit
-    for name, limit in LIMITS.items()
-    for other in SPELLINGS.get(name, ())
-    if other not in LIMITS
-}
+for _name, _limit in tuple(LIMITS.items()):
+    LIMITS = dict.fromkeys(SPELLINGS.get(_name, ()), _limit) | LIMITS
 # The same inside `linear_attn_config`, `sparse_attention_config` and `block_configs`.
 _PART_LIMITS: dict[str, int] = {
     "n_heads_in_group": 2,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from string import Template
 from typing import Any
 
@@ -83,11 +84,10 @@ def all_of() -> Mapping[str, Signal]:
 
 @cache
 def by_reference() -> Mapping[str, tuple[Signal, str | None]]:
-    return {
-        reference: (signal, window)
-        for signal in all_of().values()
-        for reference, window in signal.references.items()
-    }
+    found: dict[str, tuple[Signal, str | None]] = {}
+    for signal in all_of().values():
+        found |= {name: (signal, window) for name, window in signal.references.items()}
+    return found
 
 
 def select(
@@ -103,7 +103,7 @@ def select(
     Known are the metrics that are exported, the jobs that are scraped and the thresholds; `absent`
     says of the others why they are not there.
     """
-    samples = {sample for family in families.values() for sample in family.samples}
+    samples = set(chain.from_iterable(family.samples for family in families.values()))
     sources: dict[str, Source] = {}
     missing: dict[str, str] = {}
     for name in all_of():

@@ -159,11 +159,10 @@ class RenderContext:
     def reserved_environment(self) -> dict[str, str]:
         """The variables that start scripts set themselves, each with its server."""
         several = ("INSTANCE", "CUDA_VISIBLE_DEVICES") if self.deployment.instances > 1 else ()
-        return {
-            variable: name
-            for name, server in self.servers.items()
-            for variable in (*server.environment, *several)
-        }
+        found: dict[str, str] = {}
+        for name, server in self.servers.items():
+            found |= dict.fromkeys((*server.environment, *several), name)
+        return found
 
     def image(self, server: str) -> Image | None:
         """The container image of a server, `None` where none is known for the release."""
@@ -244,8 +243,10 @@ def variables(environment: tuple[Decision, ...]) -> dict[str, str]:
 
 def served_name(context: RenderContext) -> dict[str, Any]:
     """The name by which clients ask for the model, where the release has a flag for it."""
-    known = (flag for flag in context.release.serve_flags if flag.name == "served_model_name")
-    spelled = {spelling for flag in known for spelling in flag.spellings}
+    spelled: set[str] = set()
+    for flag in context.release.serve_flags:
+        if flag.name == "served_model_name":
+            spelled.update(flag.spellings)
     names = [flag.value for flag in context.flags if flag.path in spelled]
     return {"model_name": names[0]} if names else {}
 

@@ -55,7 +55,9 @@ def router_command(server: Server, file: str, start_timeout_s: int | None = None
     limits = {"--request_timeout": ROUTER_REQUEST_TIMEOUT_S}
     if start_timeout_s is not None:
         limits["--server_start_timeout"] = start_timeout_s
-    given = [word for flag, limit_s in limits.items() for word in (flag, str(limit_s))]
+    given: list[str] = []
+    for flag, limit_s in limits.items():
+        given += [flag, str(limit_s)]
     return [*(server.router or ()), *given, "-c", file]
 
 

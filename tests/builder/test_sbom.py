@@ -14,7 +14,7 @@ import pytest
 
 from builder import deployment, pipeline
 from builder.facts import advisories
-from builder.targets.components import sbom
+from builder.targets import components
 
 if TYPE_CHECKING:
     from cyclonedx.validation.json import JsonStrictValidator
@@ -27,7 +27,7 @@ Bill = dict[str, Any]
 
 def bill_of(preset: str, folder: Path, *changes: str) -> Bill:
     pipeline.render(preset, folder, changes, more_targets=["handoff"])
-    found: Bill = json.loads((folder / sbom.FILE).read_bytes())
+    found: Bill = json.loads((folder / components.BILL_FILE).read_bytes())
     return found
 
 
@@ -69,9 +69,9 @@ def test_every_file_is_in_the_bill_with_its_digest(tmp_path: Path) -> None:
     files = {
         str(p.relative_to(tmp_path / "b")): p for p in (tmp_path / "b").rglob("*") if p.is_file()
     }
-    for path in ("manifest.json", "SHA256SUMS", sbom.FILE):
+    for path in ("manifest.json", "SHA256SUMS", components.BILL_FILE):
         del files[path]  # they hold the digest of the bill
-    assert sbom.digests(bill) == {
+    assert components.bill_digests(bill) == {
         name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()
     }
 
@@ -163,4 +163,4 @@ def test_a_severity_is_that_of_its_score_in_cvss_3(
     severity: str, least: float, most: float
 ) -> None:
     for score in (least, most):
-        assert sbom._rating(score) == {"score": score, "severity": severity}
+        assert components._rating(score) == {"score": score, "severity": severity}

@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder import pipeline
 from builder.facts.advisories import fatal_requests
-from builder.targets.handoff import runbook_text
+from builder.targets.handoff import document
 from supervisor.ports import free_ports
 from tests.conftest import ROOT
 from tests.docs.pages import Block, Machine, blocks
@@ -197,7 +197,7 @@ def test_an_error_of_the_openai_api_is_in_the_table(trtllm_serve: str) -> None:
 
 
 def test_the_page_has_the_table_of_every_runbook() -> None:
-    assert runbook_text.errors().partition("\n\n")[2] in PAGE.read_text()
+    assert document.errors().partition("\n\n")[2] in PAGE.read_text()
 
 
 def streams() -> list[Block]:

@@ -1,9 +1,8 @@
-"""Target `handoff`: a runbook and a document of objectives for the team that takes over.
+"""Target `handoff`: writes a runbook and a document of objectives for the team that takes over.
 
-`runbook` and `objectives` write the two documents; `network` and `plan_sections` are parts of the
-runbook, `runbook_text` reads its text and commands from the data, and `shell_settings` sets the
-variables of its commands. `document` renders Markdown and the page. `ci` has examples for the
-pipelines of that team.
+`runbook` writes the runbook, with the sections of `cluster` and `plan_sections` and the shell
+variables of `shell_settings`; `plan_sections` also writes the objectives. `document` renders both
+as Markdown and HTML. `ci` writes examples for that team's pipelines.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from ...deployment import Strict
 from ...servers import RenderContext
 from . import ci
 from .document import markdown, page
-from .objectives import objectives
+from .plan_sections import objectives
 from .runbook import runbook
 
 FOLDER = "handoff"

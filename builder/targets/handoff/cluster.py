@@ -1,6 +1,6 @@
-"""What the runbook says of the servers of a cluster, read from what is rendered for it.
+"""Describes the running servers in the runbook: ports, clients, secrets, GPUs and timeouts.
 
-That are the objects of Kubernetes and the steps of a job of Slurm.
+The facts of a cluster are read from the rendered Kubernetes objects and Slurm steps.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ... import site
-from ...servers import RenderContext
+from ...servers import PORT_STEP, RenderContext, RenderedServer
 from .. import kubernetes, slurm
 from ..kubernetes.objects import IMAGE_FETCH_S
 from ..kubernetes.options import TARGET, KubernetesOptions
 from ..kubernetes.workload import COMPONENT_LABEL
+from .document import Block, Section, code, fill, note, paragraph, section, table
 
 Object = Mapping[str, Any]
 # By the component of a service and its port: the port's protocol, and who has it.
@@ -81,7 +82,7 @@ def gpus(context: RenderContext) -> str:
     return f"{next(iter(found.values()), deployment.hardware.num_gpus)}x {kind}"
 
 
-def secrets(rows: list[Object]) -> dict[str, str]:
+def _secret_uses(rows: list[Object]) -> dict[str, str]:
     """What each Secret that pods name is for."""
     found: dict[str, str] = {}
     for pod in _pods(rows):
@@ -130,3 +131,177 @@ def _pods(rows: list[Object]) -> Iterator[Object]:
             else [row["spec"]["template"]]
         )
         yield from (template["spec"] for template in templates)
+
+
+# The clients of a port, by its name.
+CLIENTS = {
+    "http": "clients or their gateway; health checks",
+    "grpc": "clients or their gateway",
+    "metrics": "Prometheus only",
+}
+PROTOCOLS = {"http": "HTTP", "grpc": "gRPC", "metrics": "HTTP, for metrics"}
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def ports(context: RenderContext) -> Section:
+    blocks: list[Block] = list(_of_sides(context) if context.prefill else [_of_servers(context)])
+    blocks += [paragraph(words) for words in _notes(context)]
+    if context.prefill or any(
+        server.entry["host"] not in LOOPBACK for server in context.servers.values()
+    ):
+        text = (
+            "A server listens beyond its own machine. Neither knows users or rates: put a gateway "
+            "that does before it, and let nothing else reach its ports."
+        )
+        blocks.append(note("Reachable by others", text))
+    return section("network", {}, *blocks)
+
+
+def _of_servers(context: RenderContext) -> Block:
+    rows: list[tuple[str, ...]] = []
+    for server in context.servers.values():
+        rows += (_row(server, name) for name in server.ports)
+    columns = ("port", "protocol", "server", "listens on", "clients", "protected by")
+    return table("Ports", columns, rows)
+
+
+def _of_sides(context: RenderContext) -> Iterator[Block]:
+    """The ports of each component of a disaggregated service."""
+    given = {
+        ("Ports under Slurm", "steps"): step_listeners(context),
+        ("Ports under Kubernetes", "Services"): service_listeners(context),
+    }
+    for (title, named), listeners in given.items():
+        rows = [
+            (
+                code(port),
+                PROTOCOLS.get(name, name),
+                component,
+                ", ".join(owners),
+                _askers(component, name),
+            )
+            for (component, port), (name, owners) in listeners.items()
+        ]
+        if rows:
+            yield table(title, ("port", "protocol", "component", named, "clients"), tuple(rows))
+
+
+def _askers(component: str, name: str) -> str:
+    if component not in ("prefill", "decode") or name == "metrics":
+        return CLIENTS.get(name, "clients")
+    return "the router; Prometheus where it shows metrics here"
+
+
+def _row(server: RenderedServer, name: str) -> tuple[str, ...]:
+    return (
+        code(server.ports[name]),
+        PROTOCOLS[name],
+        server.record.title,
+        code(server.entry["host"]),
+        CLIENTS[name],
+        _protection(server, name),
+    )
+
+
+def _protection(server: RenderedServer, name: str) -> str:
+    tls = server.tls
+    if name == "grpc" and tls:
+        return "mutual TLS" if tls.client_ca else "TLS"
+    closed = bool(server.entry.get("restricted_apis")) and name in ("http", "grpc")
+    return "nothing; management is closed by a key" if closed else "nothing"
+
+
+def _notes(context: RenderContext) -> Iterator[str]:
+    deployment = context.deployment
+    if deployment.instances > 1:
+        yield (
+            f"{deployment.instances} instances share the node: each listens {PORT_STEP} ports "
+            "above the one before it."
+        )
+    if context.nodes > 1:
+        yield (
+            f"One server spans {context.nodes} nodes. Between them all ports must be open: MPI and "
+            "NCCL choose their own."
+        )
+    if context.prefill:
+        yield "Between the sides the KV cache travels over ports that the transfer library chooses."
+    elif deployment.role != "agg":
+        yield (
+            f"This is the {deployment.role} side of disaggregated serving: between both sides the "
+            "KV cache travels over ports that the transfer library chooses."
+        )
+    yield from _behind(context)
+    quiet = context.engine_record.telemetry_variables
+    if "1" in (context.environment.get(name) for name in quiet):
+        yield "Nothing outside is asked: the engine's usage statistics are off."
+    else:
+        yield "The engine sends usage statistics to its maker: the deployment switched them on."
+
+
+def _behind(context: RenderContext) -> Iterator[str]:
+    """Where the servers listen that something else runs."""
+    targets = context.deployment.targets
+    if context.prefill:
+        if "kubernetes" in targets:
+            yield (
+                "Under Kubernetes pods have the ports of their Services; who may reach them is in "
+                "kubernetes/shared/network-policy.yaml."
+            )
+        return
+    if slurm := targets.get(site.TARGET):
+        router = ", ".join(f"{name} {port}" for name, port in slurm["router"].items())
+        yield (
+            f"Under Slurm the service is asked on {slurm['host']} of its node, which every node "
+            f"can reach; a router before several servers has {router}."
+        )
+    if "kubernetes" in targets:
+        yield (
+            "Under Kubernetes these are the ports of the pod and of its Service; who may reach "
+            "them is in kubernetes/shared/network-policy.yaml."
+        )
+    if "compose" in targets:
+        yield "With Docker Compose the ports of the container are published as compose.yaml says."
+
+
+def secrets(context: RenderContext) -> Section:
+    rows = tuple(_secrets(context))
+    columns = ("secret", "what for", "where it lies")
+    return section("secrets", {}, table("Secrets", columns, rows))
+
+
+def _secrets(context: RenderContext) -> Iterator[tuple[str, ...]]:
+    for server in context.servers.values():
+        environment: Mapping[str, str] = server.environment
+        if file := environment.get("SERVE_KEY_FILE"):
+            yield _secret("management key", f"closed APIs of {server.record.title}", file)
+        elif server.entry.get("restricted_apis"):
+            words = "none: the server makes a random one at each start, which closes these APIs"
+            use = f"closed APIs of {server.record.title}"
+            yield ("management key", use, words)
+        if tls := server.tls:
+            yield _secret("TLS certificate", f"gRPC of {server.record.title}", tls.certificate)
+            yield _secret("TLS key", f"gRPC of {server.record.title}", tls.key)
+            if tls.client_ca:
+                yield _secret("CA of the clients", "who may ask over gRPC", tls.client_ca)
+    yield (
+        "hub token",
+        "weights that their publisher gates",
+        fill(
+            "none, where `CHECKPOINT` names a folder; else `HF_TOKEN` in the environment of the "
+            "first start",
+            {},
+        ),
+    )
+    for server in context.servers.values():
+        if image := context.image(server.record.name):
+            host = image.name.partition("/")[0]
+            words = f"where {host} asks for one: in the store of the container runtime"
+            yield ("registry login", f"image of {server.record.title}", words)
+
+    for name, use in _secret_uses(objects(context)).items():
+        place = "a Secret of its namespace, made by you before the start"
+        yield "Secret " + code(name), fill(use, {}), place
+
+
+def _secret(name: str, use: str, file: str) -> tuple[str, ...]:
+    return name, use, "file " + code(file)

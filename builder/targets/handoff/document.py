@@ -1,7 +1,8 @@
-"""A document for people: sections of Markdown, and the HTML page that is made of the same text.
+"""Builds documents for people: Markdown, and an HTML page of the same text.
 
-The dialect is that of GitHub and GitLab. Every string that is not `Text` is escaped where it enters
-a document, and cannot become structure. The page loads nothing and runs nothing.
+The dialect is that of GitHub and GitLab. Every string that is not `Text` is escaped when it enters
+a document, so values cannot become structure. The page loads nothing and runs nothing. The
+runbook's text, procedures and commands are rows of `builder/data/runbook.yaml`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 
 from ...diagnostics import printable
+from ...documents import DATA
+from ...facts import data_file, plain_data
 from ...render import html
 
 # What has a meaning anywhere in a line, and what has one at its beginning.
@@ -69,7 +74,7 @@ class Document:
 
 def markdown(document: Document) -> str:
     about = f"{document.kind}. {' · '.join(document.subject)}"
-    contents = (line for section in document.sections for line in _entries(section))
+    contents = chain.from_iterable(map(_entries, document.sections))
     lines = [f"# {_line(document.title)}", paragraph(about), "\n".join(contents)]
     for section in document.sections:
         lines += _section(section, 2)
@@ -160,8 +165,8 @@ def remedies(rows: Iterable[tuple[str, str, str]]) -> str:
 
 def _entries(section: Section) -> Iterator[str]:
     yield f"- [{_line(section.title)}](#{section.id})"
-    for part in section.parts if section.listed else ():
-        yield f"  - [{_line(part.title)}](#{part.id})"
+    if section.listed:
+        yield from (f"  - [{_line(part.title)}](#{part.id})" for part in section.parts)
 
 
 def _section(section: Section, level: int) -> Iterator[str]:
@@ -217,3 +222,93 @@ def _cell_open(renderer: Any, tokens: Sequence[Any], index: int, *rest: Any) -> 
 def _fence(_renderer: object, tokens: Sequence[Any], index: int, *_: object) -> str:
     script = escapeHtml(tokens[index].content.rstrip())
     return f'<pre tabindex="0" aria-label="Commands"><code>{script}</code></pre>\n'
+
+
+FILE = DATA / "runbook.yaml"
+
+# Braces and dollars belong to the shell.
+_BLANK = re.compile(r"@\{(\w+)\}")
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+
+
+Values = Mapping[str, object]
+
+
+def fill(words: str, values: Values) -> Text:
+    """Words of ours as text. Values are text in it, whatever characters they have."""
+    pieces = " ".join(words.split()).split("`")
+    found = Text()
+    for index, piece in enumerate(pieces):
+        found += code(_filled(piece, values)) if index % 2 else _linked(piece, values)
+    return found
+
+
+def _linked(piece: str, values: Values) -> Text:
+    """Each third piece of a split is a link's target, behind the link's words."""
+    words = _LINK.split(piece)
+    found = plain(_filled(words[0], values))
+    for title, target, rest in zip(words[1::3], words[2::3], words[3::3], strict=True):
+        found += link(_filled(title, values), target) + _filled(rest, values)
+    return found
+
+
+def _filled(piece: str, values: Values) -> str:
+    return _BLANK.sub(lambda found: str(values[found[1]]), piece)
+
+
+def script(commands: str, values: Values) -> str:
+    """Commands of ours; each value is one word of the shell."""
+    return _BLANK.sub(lambda found: shlex.quote(str(values[found[1]])), commands)
+
+
+def section(name: str, values: Values, *blocks: Block) -> Section:
+    row = _data()["sections"][name]
+    intro = (paragraph(fill(row["text"], values)),) if "text" in row else ()
+    return Section(name, row["title"], (*intro, *blocks), row.get("listed", False))
+
+
+def procedures(
+    of: str, values: Values, known: Set[str], made: Mapping[str, tuple[str, ...]]
+) -> tuple[Section, ...]:
+    """The procedures of a section that apply; `made` are commands that no row can hold."""
+    found = []
+    for row in _data()["procedures"]:
+        if row["section"] == of and known >= set(row.get("when", ())):
+            intro = (paragraph(fill(row["text"], values)),) if "text" in row else ()
+            commands: list[str] = []
+            for step in row["steps"]:
+                is_made = isinstance(step, str) and step in made
+                commands += made[step] if is_made else _commands(step, values, known)
+            found.append(Section(f"{of}-{row['id']}", row["title"], (*intro, *commands)))
+    return tuple(found)
+
+
+def errors() -> str:
+    """What clients get instead of an answer, and what they are to do."""
+    columns = ("what comes back", "means", "send it again?")
+    rows = [[fill(row[key], {}) for key in ("sign", "means", "again")] for row in _data()["errors"]]
+    return table("Errors", columns, rows)
+
+
+def _commands(step: str | Mapping[str, Any], values: Values, known: Set[str]) -> tuple[str, ...]:
+    """A step: a command, or several in one block with a title."""
+    names = [step] if isinstance(step, str) else step["of"]
+    rows = [
+        row for name in names if known >= set((row := _data()["commands"][name]).get("when", ()))
+    ]
+    if not rows:
+        return ()
+    title = rows[0]["title"] if isinstance(step, str) else step["title"]
+    commands = "".join(script(row["run"], values) for row in rows)
+    return (command(title, commands, _outcome(rows[-1], values)),)
+
+
+def _outcome(row: Mapping[str, Any], values: Values) -> Text:
+    prints = "It prints " + code(row["prints"]) + ". " if "prints" in row else Text()
+    return prints + fill(row.get("outcome", ""), values)
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    document: Mapping[str, Any] = data_file.load(FILE, plain_data.RUNBOOK_FILE)
+    return document

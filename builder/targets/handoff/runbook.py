@@ -14,7 +14,7 @@ from ..kubernetes.workload import object_name
 from ..monitoring.monitored import TARGET as MONITORING
 from ..monitoring.monitored import MonitoringOptions
 from ..monitoring.rules import Rules
-from . import cluster, network, plan_sections, shell_settings
+from . import cluster, plan_sections, shell_settings
 from .document import (
     Block,
     Document,
@@ -23,12 +23,15 @@ from .document import (
     bullets,
     code,
     command,
+    errors,
     facts,
+    fill,
     note,
     paragraph,
+    procedures,
     remedies,
+    section,
 )
-from .runbook_text import errors, fill, procedures, section
 
 # Where a deployment can run, in the order of its sections.
 RUNS_ON = ("node", "slurm", "kubernetes", "compose")
@@ -46,8 +49,8 @@ def runbook(context: RenderContext) -> Document:
 
     sections = [
         _overview(context, values),
-        network.ports(context),
-        network.secrets(context),
+        cluster.ports(context),
+        cluster.secrets(context),
         plan_sections.capacity(context),
         plan_sections.figures(context),
         chapter("setup"),
@@ -95,14 +98,11 @@ def _known(context: RenderContext) -> frozenset[str]:
             server.settings.get("decoupled", True) for server in context.servers.values()
         ),
     }
-    protocols = (
-        f"{word}_{port}"
-        for name, server in context.servers.items()
-        for word in (name, server.record.api)
-        for port in server.ports
-    )
-    found = (word for word, holds in words.items() if holds)
-    return frozenset({*deployment.targets, *protocols, *found})
+    found = {*deployment.targets, *(word for word, holds in words.items() if holds)}
+    for name, server in context.servers.items():
+        for port in server.ports:
+            found |= {f"{name}_{port}", f"{server.record.api}_{port}"}
+    return frozenset(found)
 
 
 def _first(names: Iterable[str | None]) -> str | None:
@@ -228,9 +228,9 @@ VALUE = "shown in the alert"
 
 def alerts(context: RenderContext, before: Sequence[Section]) -> Section:
     """A part for each alert, under the name that its rule links to."""
-    parts = {
-        alert.anchor: _part(alert, rules) for rules in _rules(context) for alert in rules.alerts
-    }
+    parts: dict[str, Section] = {}
+    for rules in _rules(context):
+        parts |= {alert.anchor: _part(alert, rules) for alert in rules.alerts}
     return section("alerts", {}, *before, *parts.values())
 
 

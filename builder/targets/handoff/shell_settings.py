@@ -28,8 +28,10 @@ def settings(context: RenderContext, server: RenderedServer) -> str:
 
 def canary_step(context: RenderContext) -> int:
     """How far from its ports a second server listens on the same machine."""
-    ports = (port for server in context.servers.values() for port in server.ports.values())
-    return CANARY_STEP if max(ports, default=0) + CANARY_STEP <= MAX_PORT else -CANARY_STEP
+    highest = 0
+    for server in context.servers.values():
+        highest = max((highest, *server.ports.values()))
+    return CANARY_STEP if highest + CANARY_STEP <= MAX_PORT else -CANARY_STEP
 
 
 def _settings(context: RenderContext, server: RenderedServer) -> Iterator[str]:
@@ -52,7 +54,7 @@ def _settings(context: RenderContext, server: RenderedServer) -> Iterator[str]:
         yield f"{name}() {{"
         yield f"  {command}"
         yield "}"
-    words = [word for option, name in access.items() for word in (option, f'"${name}"')]
+    words = [f'{option} "${name}"' for option, name in access.items()]
     yield f"access=({' '.join(words)})"
     yield 'use "$BUNDLE" 0'
 

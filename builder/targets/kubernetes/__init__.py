@@ -2,14 +2,15 @@
 
 No chart tool is needed: the folders are kustomize's, which kubectl knows. `options` is what a
 deployment file says, `workload` what the objects are called and made of, `pod` the pod of a server,
-`objects` what is around it, and the same for KServe, `router` what is before prefill and decode
-servers, `gateway` the door for clients.
+`objects` everything else, also for KServe, `gateway` what receives requests: the router of prefill
+and decode servers, and the gateway for clients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from ...bundle import File
@@ -19,9 +20,9 @@ from ...servers import RenderContext
 from ..container import Container, container
 from ..disaggregated import PREFILL_FOLDER
 from . import gateway, objects
+from .gateway import Router
 from .options import KubernetesOptions as Options
 from .options import diagnostics, prefill_diagnostics, warnings
-from .router import Router
 from .workload import DECODE, PREFILL, SERVER, Workload
 
 __all__ = ["Options", "all_objects", "diagnostics", "prefill_diagnostics", "render", "warnings"]
@@ -36,8 +37,11 @@ Documents = Mapping[str, Sequence[Mapping[str, Any]]]
 
 def all_objects(context: RenderContext, options: Options) -> list[Mapping[str, Any]]:
     """The objects of all folders as plain data, for targets that refer to them."""
-    folders = _folders(*_components(context, options))
-    return [plain(row) for files in folders.values() for rows in files.values() for row in rows]
+    found: list[Mapping[str, Any]] = []
+    for files in _folders(*_components(context, options)).values():
+        for rows in files.values():
+            found += map(plain, rows)
+    return found
 
 
 def render(context: RenderContext, options: Options) -> dict[str, File]:
@@ -92,7 +96,7 @@ def _folders(workloads: Sequence[Workload], router: Router | None) -> dict[str, 
     front = workloads[-1]
     options = front.options
     runners = [objects.runner(one) for one in workloads]
-    services = [row for one in workloads for row in objects.services(one)]
+    services = list(chain.from_iterable(map(objects.services, workloads)))
     if router:
         runners, services = [router.deployment(), *runners], [*router.services(), *services]
     folders: dict[str, Documents] = {
@@ -110,7 +114,9 @@ def _folders(workloads: Sequence[Workload], router: Router | None) -> dict[str, 
 
 def _shared(workloads: Sequence[Workload], router: Router | None) -> Documents:
     """What is there whatever runs the servers."""
-    maps = [objects.config_map(one, *row) for one in workloads for row in one.maps.items()]
+    maps: list[Mapping[str, Any]] = []
+    for one in workloads:
+        maps += (objects.config_map(one, *row) for row in one.maps.items())
     policies = [objects.network_policy(one) for one in workloads]
     budgets = [objects.disruption_budget(one) for one in workloads]
     if router:

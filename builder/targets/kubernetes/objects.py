@@ -9,7 +9,7 @@ from typing import Any
 from ...bundle import File
 from ...render import CommentedValue
 from ..disaggregated import ROUTER
-from .options import AutoscalingOptions
+from .options import AutoscalingOptions, Volume
 from .pod import first_pods, pod, worker_pod
 from .workload import CHANNEL, CLIENT_LABEL, Workload, map_data
 
@@ -187,7 +187,9 @@ ALL_ARE_ASKED = (
 def disruption_budget(workload: Workload) -> dict[str, Any]:
     scale = workload.options.autoscaling
     least = scale.min_replicas if scale else workload.replicas
-    missed = ALL_ARE_ASKED if workload.is_side else "" if least > 1 else ONLY_ONE
+    missed = "" if least > 1 else ONLY_ONE
+    if workload.is_side:
+        missed = ALL_ARE_ASKED
     return budget(workload, workload.own_name, workload.component, missed)
 
 
@@ -210,7 +212,9 @@ def model_volumes(workloads: Sequence[Workload]) -> Iterator[dict[str, Any]]:
     gib = math.ceil(workload.container.context.plan.facts.checkpoint.nbytes / 2**30)
     size = {"storage": f"{gib}Gi"}
     common = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
-    volumes = {role: row for one in workloads for role, row in one.model_volumes.items()}
+    volumes: dict[str, Volume] = {}
+    for one in workloads:
+        volumes |= one.model_volumes
     for role, volume in volumes.items():
         if volume.host_path is None:
             continue

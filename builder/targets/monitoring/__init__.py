@@ -14,9 +14,8 @@ from ...servers import RenderContext
 from .dashboards import dashboards
 from .monitored import TARGET, diagnostics, warnings
 from .monitored import MonitoringOptions as Options
-from .rules import Rules, alert_document, recording_document
+from .rules import Rules, alert_document, alert_tests, recording_document, recording_tests
 from .scrape import alertmanager, blackbox, prometheus
-from .unit_tests import alert_tests, recording_tests
 
 __all__ = ["Options", "Rules", "diagnostics", "render", "warnings"]
 

@@ -209,11 +209,12 @@ class MonitoredServer:
 
 def _instances(context: RenderContext, server: str, hosts: list[str]) -> list[Instance]:
     rendered = context.servers[server]
-    return [
-        Instance(host, {name: port + PORT_STEP * index for name, port in rendered.ports.items()})
-        for host in hosts or [rendered.local_host]
-        for index in range(context.deployment.instances)
-    ]
+    found: list[Instance] = []
+    for host in hosts or [rendered.local_host]:
+        for index in range(context.deployment.instances):
+            ports = {name: port + PORT_STEP * index for name, port in rendered.ports.items()}
+            found.append(Instance(host, ports))
+    return found
 
 
 def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
@@ -237,8 +238,8 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
 def warnings(context: RenderContext, options: MonitoringOptions) -> Iterator[Diagnostic]:
     """What of a service is not watched."""
     unseen = {"prefill_hosts": "the prefill servers", "router": "the router"}
-    for option, name in unseen.items() if context.prefill else ():
-        if not getattr(options, option):
+    for option, name in unseen.items():
+        if context.prefill and not getattr(options, option):
             what = f"is not given: {name} of this service will not be watched"
             fix = "give the hosts" if option == "prefill_hosts" else "give its host:port"
             yield Diagnostic(f"targets.{TARGET}.{option}", what, fix, severity="warning")

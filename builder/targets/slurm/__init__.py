@@ -51,8 +51,10 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
         for side in found.sides
         if service.rank_launcher(options.site, side.context) is None
     ]
-    several = any(side.nodes > 1 for side in by_itself)
-    for name in ("alone.sh", *(["node.sh"] if several else [])) if by_itself else ():
+    scripts = ["alone.sh"] if by_itself else []
+    if any(side.nodes > 1 for side in by_itself):
+        scripts.append("node.sh")
+    for name in scripts:
         script = resource_root("templates") / FOLDER / name
         files[name] = File(script.read_bytes(), executable=True)
     return {f"{FOLDER}/{name}": file for name, file in files.items()}

@@ -75,7 +75,10 @@ def _part(
     groups: Sequence[ServerGroup], size: int, part: int
 ) -> tuple[JobPart, tuple[tuple[Placement, ...], ...]]:
     """Servers one after the other, each on the next GPUs of a node that hold all of it."""
-    sizes = [group.gpus for group in groups for _ in range(group.servers)]
+    owners: list[ServerGroup] = []
+    for group in groups:
+        owners += [group] * group.servers
+    sizes = [group.gpus for group in owners]
     begins = _first_gpus(sizes, size)
     ends = list(accumulate((group.servers for group in groups), initial=0))
     seats: list[Placement] = []
@@ -85,15 +88,14 @@ def _part(
         slot = sum(seat.first_node == node for seat in seats[-size:])
         seats.append(Placement(part, node, -(-gpus // size), own, slot))
     places = tuple(tuple(seats[first:last]) for first, last in pairwise(ends))
-    flat = [(group, place) for group, row in zip(groups, places, strict=True) for place in row]
-    nodes = max(place.first_node + place.nodes for _, place in flat)
+    nodes = max(place.first_node + place.nodes for place in seats)
     on_node = [0] * nodes
     tasks = [0] * nodes
-    for group, place in flat:
+    for group, place in zip(owners, seats, strict=True):
         for node in range(place.first_node, place.first_node + place.nodes):
             on_node[node] += group.gpus // place.nodes
             tasks[node] += -(-group.ranks // place.nodes)
-    return JobPart(nodes, max(on_node), max(tasks), flat[0][1].nodes), places
+    return JobPart(nodes, max(on_node), max(tasks), seats[0].nodes), places
 
 
 def _first_gpus(sizes: Sequence[int], node: int) -> list[int]:

@@ -82,11 +82,12 @@ class SlurmService:
     def servers(self) -> list[ServerInstance]:
         """The servers of all sides; those on one node have ports of their own."""
         ports: Mapping[str, int] = self.sides[0].entry["ports"]
-        return [
-            ServerInstance(side, f"{side.name}{number}", place, instance_ports(ports, place.slot))
-            for side, places in zip(self.sides, self.layout.places, strict=True)
-            for number, place in enumerate(places)
-        ]
+        found: list[ServerInstance] = []
+        for side, places in zip(self.sides, self.layout.places, strict=True):
+            for number, place in enumerate(places):
+                own = instance_ports(ports, place.slot)
+                found.append(ServerInstance(side, f"{side.name}{number}", place, own))
+        return found
 
     @property
     def has_router(self) -> bool:
@@ -320,7 +321,7 @@ def _preflight(service: SlurmService) -> dict[str, Any]:
         "mounts": [mount.partition(":")[0] for mount in site.container.mounts],
         "checkpoints": {name: site.checkpoints.get(value, value) for name, value in folders},
         "programs": [service.record.program, *ranks],
-        "ports": sorted({port for step in steps(service) for port in step["ports"].values()}),
+        "ports": sorted(set().union(*(step["ports"].values() for step in steps(service)))),
     }
 
 
