@@ -12,9 +12,8 @@ from weakref import WeakKeyDictionary
 
 from ..diagnostics import Diagnostic, Location, closest, located
 from ..documents import START, Yaml, value_at
-from ..facts import hardware
 from ..facts.release import ServerRole
-from . import asked_gpus, program_names, rules, script, script_workers
+from . import program_names, rules, script, script_workers
 from .inner_places import inside
 from .mentioned_gpus import of_label
 from .mere_mentions import runs_code
@@ -298,9 +297,6 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
         role = ROLES.get(str(data.get(SIDE) or data.get("type")))
         nodes = (count, Place(count, document.locate(where), where)) if count else None
         around = replace(around, nodes=nodes, gpus=None, role=role)
-    if asked := asked_gpus.of_service(document, data, path):
-        kind = asked.kind if asked.kind in hardware.known() else around.gpu
-        around = replace(around, gpu=kind, gpus=asked.gpus)
     limits = value_at(data, "resources.limits")
     for key in (GPU, "gpu"):
         if isinstance(limits, Mapping) and (count := number(limits.get(key))):

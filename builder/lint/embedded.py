@@ -11,32 +11,26 @@ from ..diagnostics import Diagnostic, is_misspelling, located
 from ..documents import Yaml, value_at
 from ..facts.release import Release
 from ..rules import flags as server_flags
-from . import kinds, nim, rules, truss
+from . import kinds, rules
 from .content import Content
 from .embedded_formats import names
 from .section import Section, below
 
 EMBEDDED = "file with engine options"
 COMPOSE = "Compose file"
-TRUSS = "Truss configuration"
-KINDS = (EMBEDDED, COMPOSE, TRUSS)
+KINDS = (EMBEDDED, COMPOSE)
 
 
 def read(documents: Sequence[Yaml], release: Release) -> Content | None:
     """The options in documents of a format that is not the engine's; `None` if there are none."""
     content = Content(_kind(documents), document=documents[0])
     for document in documents:
-        if truss.is_truss(document.data):
-            truss.read(document, content, release)
-        else:
-            _walk(document.data, "", document, content, release)
+        _walk(document.data, "", document, content, release)
     targets = _targets(documents[0]) if content.kind == COMPOSE else {}
     content.sections = [
         replace(row, file=targets[row.within]) if row.within in targets else row
         for row in content.sections
     ]
-    if nim.may_hold(documents):
-        nim.in_documents(documents, content, release)
     return content if content.sections or content.diagnostics or content.is_read else None
 
 
@@ -58,8 +52,6 @@ def empty(documents: Sequence[Yaml]) -> Content:
 
 def _kind(documents: Sequence[Yaml]) -> str:
     data = documents[0].data
-    if truss.is_truss(data):
-        return TRUSS
     services = data.get("services") if isinstance(data, Mapping) else None
     return COMPOSE if isinstance(services, Mapping) else EMBEDDED
 

@@ -23,17 +23,12 @@ WORKERS = {
 @dataclass(frozen=True, slots=True)
 class EmbeddedFormats:
     """Names by which other formats are recognised: keys that are `holders` of options, `signature`
-    options that no other engine has, and those of `others`.
-
-    `nim` are variables of NIM with the option that each sets, `nim_others` those that set none.
-    """
+    options that no other engine has, and those of `others`."""
 
     source: Text
     holders: tuple[Text, ...]
     signature: tuple[Text, ...]
     others: tuple[Text, ...]
-    nim: Mapping[Text, Text]
-    nim_others: tuple[Text, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +51,6 @@ class WorkerFlags:
 @cache
 def names(kind: str) -> frozenset[str]:
     return frozenset(getattr(_document(), kind))
-
-
-@cache
-def nim_options() -> Mapping[str, str]:
-    """The option that each variable of NIM sets."""
-    return dict(_document().nim)
 
 
 @cache

@@ -22,13 +22,12 @@ from . import rules
 from .dockerfile import is_dockerfile
 from .script import is_recipe
 from .section import StatedWorkload, int_at
-from .systemd_unit import SUFFIX
 
 if TYPE_CHECKING:
     from ..facts.checkpoint import Checkpoint
 
 SUFFIXES = frozenset(
-    (".yaml", ".yml", ".json", ".pbtxt", ".sh", ".bash", ".sbatch", ".slurm", ".tpl", ".j2", SUFFIX)
+    (".yaml", ".yml", ".json", ".pbtxt", ".sh", ".bash", ".sbatch", ".slurm", ".tpl", ".j2")
 )
 
 _OF_ENGINE = re.compile(r"tensorrt[-_]llm|trtllm", re.IGNORECASE)

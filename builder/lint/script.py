@@ -251,7 +251,7 @@ def recipe_as_shell(text: str) -> str:
 
 def mentions_any(text: str) -> bool:
     """Whether a text can start a server or write a file of its own."""
-    if any(name in text for name in (COMMAND, MODULE, "<<", "NIM_", "dynamo.trtllm", *PROGRAMS)):
+    if any(name in text for name in (COMMAND, MODULE, "<<", "dynamo.trtllm", *PROGRAMS)):
         return True
     return re.search(r"\.ya?ml\b|dump\(", text) is not None  # echo, printf, yq or Python
 

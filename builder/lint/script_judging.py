@@ -17,7 +17,6 @@ from . import (
     kinds,
     launchers,
     launching,
-    nim,
     rules,
     script,
     serving,
@@ -142,11 +141,6 @@ def verdict(
         (each.name, _written(each, rule_context, any(_names(row, each.name) for row in commands)))
         for each in files
     ]
-    if "NIM_" in text:
-        containers = Content(SCRIPT)
-        filled_rows = (replace(x, words=tuple(values.words(x.words))) for x in found.statements)
-        nim.in_script(filled_rows, containers, rule_context.release)
-        rows.append(("", containers))
     sections = [section for _, content in rows for section in content.sections]
     if not (sections or found.commands or servers):
         return Verdict(None, [])
@@ -156,7 +150,7 @@ def verdict(
         len(sections),
         max(len(found.commands), len(servers)),
         variables=tuple(variables(sections)),
-        unread=(*later, *unread.of_script(found.statements, found.here, _read_whole(files))),
+        unread=(*later, *unread.of_script(found.statements, found.here)),
     )
     for command, place in zip(commands, found.starts, strict=False):
         command.start = place
@@ -292,11 +286,6 @@ def _names(command: Command, name: str) -> bool:
     """Whether a command reads its options from the file of this name."""
     word = command.option_file
     return bool(word and name and Path(name).name == Path(word.text).name)
-
-
-def _read_whole(files: Sequence[written.WrittenFile]) -> set[str]:
-    """The names of files that a script writes of which no edit was left out."""
-    return {each.name for each in files if not each.is_cut}
 
 
 def _written(

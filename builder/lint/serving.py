@@ -31,7 +31,6 @@ _MODELS = (
     "environment.model_path",
     "metadata.model_dir_name",
     "metadata.model_name",
-    "trt_llm.build.checkpoint_repository.repo",
     "model_path",
     "modelPath",
 )

@@ -36,7 +36,6 @@ from . import (
     script_workers,
     serving,
     surroundings,
-    systemd_unit,
     variants,
     worker_rules,
     workers,
@@ -49,7 +48,6 @@ from .server_commands import ContainerCommand, container_commands
 from .variables import TEMPLATE, MaskedText, as_shell
 from .workers import Worker
 
-_ASKING = (embedded.EMBEDDED, embedded.COMPOSE)  # a Truss is held against its GPUs as it is read
 MODEL_CONFIG = "Triton config.pbtxt"
 DOCKERFILE = "Dockerfile"
 PYTHON = "Python program"
@@ -106,8 +104,6 @@ def read(path: Path) -> Text:
         text = dockerfile.as_shell(text)
     if form == SCRIPT and script.is_recipe(path.name):
         text = script.recipe_as_shell(text)
-    if systemd_unit.is_unit(path.name, text):
-        text = systemd_unit.as_shell(text)
     if form in (SCRIPT, DOCKERFILE):
         text = as_shell(text)
     silent = form == SCRIPT and not _is_telling(text)
@@ -180,7 +176,7 @@ def _form(path: Path, text: str) -> str:
     if path.suffix == ".py":
         return PYTHON
     is_script = script.is_recipe(path.name) or path.suffix in _SCRIPT_SUFFIXES
-    if is_script or text.startswith("#!") or systemd_unit.is_unit(path.name, text):
+    if is_script or text.startswith("#!"):
         return SCRIPT
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
         return MODEL_CONFIG
@@ -359,7 +355,7 @@ def _around(
 
 def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
     """GPUs that a chart's values or the like ask for, against the ranks of the options there."""
-    for section in content.sections if content.kind in _ASKING else ():
+    for section in content.sections if content.kind in embedded.KINDS else ():
         here = containers.object_at(section.document, section.path)
         around = here.around if here else None
         sizes = [name for name in section.options if str(name).endswith("_parallel_size")]

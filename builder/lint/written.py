@@ -1,4 +1,4 @@
-"""The files that a script writes from its own text: here documents, echo, printf, yq, Python."""
+"""The files that a script writes from its own text: here documents, echo, printf, Python."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..diagnostics import NOWHERE, Location
 from ..documents import Variable, Yaml, merged
 from ..general_rules import DUPLICATE_KEY
 from .script import HereDocument, Statement, Word
-from .shell_values import MAX_CHARACTERS, Values, with_branches
+from .shell_values import Values, with_branches
 from .variables import SHELL, MaskedText, value_of
-
-if TYPE_CHECKING:  # most files are no scripts, and few scripts use these
-    from . import stream_editing
 
 _PYTHON = re.compile(r"(?:^|[/\s;&|(])python[\d.]*(?:\s|$)")
 _MANIFESTS = re.compile(r"\b(?:kubectl|oc|helm|docker[ -]compose)\b")
@@ -24,15 +21,16 @@ _MANIFESTS = re.compile(r"\b(?:kubectl|oc|helm|docker[ -]compose)\b")
 _FILLED_LATER = re.compile(r"\b(?:envsubst|sed|perl|eval|jinja2?|j2)\b")
 # A here document of a Dockerfile, whose file stands behind its word.
 _COPIED = re.compile(r"^\s*(?:COPY|ADD)\s(?:.*\s)?<<-?[\"']?\w+[\"']?\s+([^\s<]+)\s*$")
+OPTION_FILE = re.compile(r"\.(?:ya?ml|json)\b")
+_EDITORS = ("sed", "perl", "awk", "gawk", "ed", "ex", "yq")
+_IN_PLACE = re.compile(r"-\w*i|--in-?place|-ni")
 _BEFORE = ("then", "else", "do", "{", "sudo", "!")
 MAX_NESTED = 8  # braces around braces
-MAX_STEPS = 200_000_000  # in the edits of all files that a script writes: under a second
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """What a script puts into a file: lines, each with its place, `data` that it sets, or an `edit`
-    of the lines before it.
+    """What a script puts into a file: lines, each with its place, or `data` that it sets.
 
     `expands` if the shell puts values into the lines, `optional` if only some runs write them,
     `is_open` if `data` is not all that is set, `is_edit` if it is put into what a file held.
@@ -45,7 +43,6 @@ class Fragment:
     expands: bool = True
     data: Yaml | None = None
     optional: bool = False
-    edit: stream_editing.Edit | None = None
     is_open: bool = False
     is_edit: bool = False
 
@@ -56,14 +53,12 @@ class WrittenFile:
     is only what is put into a file that held something before.
 
     `alternatives` hold one option each, with one of the values that branches give to its variable.
-    `is_cut` if edits that would take long, or make a very long text of it, were left out.
     """
 
     name: str
     documents: Sequence[Yaml]
     is_open: bool = False
     alternatives: Sequence[Yaml] = ()
-    is_cut: bool = False
     is_edit: bool = False
 
 
@@ -97,12 +92,16 @@ def files(
             complete.append(open_files[fragment.name])
         open_files[fragment.name].append(fragment)
     found = []
-    most = MAX_STEPS // max(1, len(complete))
-    for written in (each for rows_ in complete for each in _assembled(rows_, most)):
+    edited = {values.expanded(name) for row in rows if (name := edited_file(row))}
+    for written in (each for rows_ in complete for each in _assembled(rows_)):
         for document in written.documents:
             document.data = _filled(document.data, "", document, values)
+            if written.name in edited:
+                document.data = _unknown_values(document.data)
         first = written.documents[0].data if len(written.documents) == 1 else None
-        found.append(replace(written, alternatives=tuple(_alternatives(first, (), values))))
+        is_open = written.is_open or written.name in edited
+        alternatives = tuple(_alternatives(first, (), values))
+        found.append(replace(written, is_open=is_open, alternatives=alternatives))
     return found
 
 
@@ -114,10 +113,10 @@ def _alternatives(data: Any, keys: tuple[str, ...], values: Values) -> Iterator[
     elif isinstance(data, Variable) and keys:
         for text, place in values.alternatives(data):
             if (value := value_of(text)) is not None:
-                from . import yq_expressions
-
                 path = ".".join(keys)
-                yield Yaml(yq_expressions.nested(keys, value), {"": place, path: place})
+                for key in reversed(keys):
+                    value = {key: value}
+                yield Yaml(value, {"": place, path: place})
 
 
 def _filled(data: Any, path: str, document: Yaml, values: Values) -> Any:
@@ -139,14 +138,32 @@ def _filled(data: Any, path: str, document: Yaml, values: Values) -> Any:
     return data
 
 
+def _unknown_values(data: Any) -> Any:
+    """Data of a file that a command edits later: its keys are known, its values are not."""
+    if isinstance(data, Mapping):
+        return {key: _unknown_values(item) for key, item in data.items()}
+    if isinstance(data, list):
+        return [_unknown_values(item) for item in data]
+    return data if data is None else Variable(str(data))
+
+
+def edited_file(row: Statement) -> str:
+    """The option file that a command edits in place."""
+    words = [word.text for word in row.words if word.text != "sudo"]
+    name = words[0].rpartition("/")[2] if words else ""
+    if name not in _EDITORS or not any(_IN_PLACE.match(word) for word in words[1:]):
+        return ""
+    files = [word for word in words[2:] if OPTION_FILE.search(word) and " " not in word]
+    return files[-1] if files else ""
+
+
 def is_python(command: str) -> bool:
     """Whether a command, or the line that it stands in, runs Python."""
     return _PYTHON.search(command) is not None
 
 
-def _assembled(fragments: Sequence[Fragment], most: int) -> Iterator[WrittenFile]:
-    """One file of all its lines; where these do not fit together, a file of each fragment. Its
-    edits may take `most` steps."""
+def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
+    """One file of all its lines; where these do not fit together, a file of each fragment."""
     name = fragments[0].name
     texts = [row for row in fragments if row.lines]
     added = [row for row in fragments if row.data]
@@ -155,15 +172,15 @@ def _assembled(fragments: Sequence[Fragment], most: int) -> Iterator[WrittenFile
             if row.data:
                 yield WrittenFile(name, [row.data], row.is_open, is_edit=row.is_edit)
         return
-    whole = _read(name, [row for row in fragments if row.lines or row.edit], most)
+    whole = _read(name, texts)
     if len(texts) > 1 and any(not document.readable for document in whole.documents):
         for fragment in texts:
-            alone = _read(name, [fragment], 0)
+            alone = _read(name, [fragment])
             yield WrittenFile(name, alone.documents, True)
         return
     certain = [row for row in texts if not row.optional]
     if len(certain) < len(texts):  # what branches write twice is written once
-        again = _read(name, certain, 0).documents if certain else ()
+        again = _read(name, certain).documents if certain else ()
         kept = {row.message for each in again for row in each.diagnostics}
         for document in whole.documents:
             document.diagnostics = [
@@ -189,35 +206,13 @@ def _set_in(documents: Sequence[Yaml], given: Yaml) -> bool:
     return True
 
 
-def _read(name: str, fragments: Sequence[Fragment], most: int) -> WrittenFile:
-    rows: list[tuple[str, Location]] = []
-    is_cut = False
-    for fragment in fragments:
-        rows += fragment.lines
-        if (edit := fragment.edit) and not (fragment.optional or is_cut):
-            most -= sum(edit.steps(line) for line, _ in rows)
-            edited = _edited(rows, edit, fragment.start) if most >= 0 else None
-            is_cut, rows = edited is None, rows if edited is None else edited
+def _read(name: str, fragments: Sequence[Fragment]) -> WrittenFile:
+    rows = [row for fragment in fragments for row in fragment.lines]
     text = MaskedText("\n".join(line for line, _ in rows) + "\n", _pattern(fragments))
     documents = text.documents()
     for document in documents:
         _move(document, [place for _, place in rows])
-    may_differ = is_cut or any(row.edit and row.optional for row in fragments)
-    return WrittenFile(name, documents, text.is_open or may_differ, is_cut=is_cut)
-
-
-def _edited(
-    rows: Sequence[tuple[str, Location]], edit: stream_editing.Edit, start: Location
-) -> list[tuple[str, Location]] | None:
-    """Lines after an edit, those that differ at its place; `None` if it makes them far longer."""
-    edited = [(line, edit.line(line), place) for line, place in rows]
-    if sum(len(new) - len(line) for line, new, _ in edited) > MAX_CHARACTERS:
-        return None
-    return [
-        (each, start if new != line else place)
-        for line, new, place in edited
-        for each in new.split("\n")
-    ]
+    return WrittenFile(name, documents, text.is_open)
 
 
 def _pattern(fragments: Sequence[Fragment]) -> re.Pattern[str]:
@@ -265,8 +260,6 @@ def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
 
 
 def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator[Fragment]:
-    from . import stream_editing, yq_expressions
-
     in_braces = _group_targets(rows)
     for index, row in enumerate(rows):
         words = list(row.words)
@@ -275,14 +268,7 @@ def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator
         if not words:
             continue
         name = words[0].text.rpartition("/")[2]
-        if name == "yq":
-            for name, document in yq_expressions.read(words[1:]):
-                yield Fragment(name, document.places[""], appends=True, data=document, is_open=True)
-        elif name == "sed" and (editing := stream_editing.read(words[1:])):
-            for file in editing.files:
-                for word, edit in editing.edits:
-                    yield Fragment(file.text, word.location, (), True, not word.certain, edit=edit)
-        elif is_python(name) and (code := _code_of(words)):
+        if is_python(name) and (code := _code_of(words)):
             start = Location(code.location.line, code.location.column + 1)
             yield from _of_python(code.text, start, not code.certain)
         elif name in ("echo", "printf"):

@@ -79,18 +79,6 @@ job:
     kv_cache_config: {dtype: fp8}
 """
 
-TRUSS = """\
-model_name: x
-resources: {accelerator: B200:4}
-trt_llm:
-  inference_stack: v2
-  build: {checkpoint_repository: {source: HF, repo: a/b}}
-  runtime:
-    max_batch_size: eight
-    served_model_name: x
-    patch_kwargs: {engine_config: {kv_cache_config: {dtyp: fp8}}, reasoning_parser: x}
-"""
-
 GRAPH = """\
 apiVersion: nvidia.com/v1alpha1
 kind: DynamoGraphDeployment
@@ -167,13 +155,6 @@ FORMATS: dict[str, tuple[str, list[tuple[int, str]]]] = {
     "file with engine options": (
         LAUNCHER,
         [(3, "job.tp_size"), (6, "job.llm_api_args.max_bach_size")],
-    ),
-    "Truss configuration": (
-        TRUSS,
-        [
-            (7, "trt_llm.runtime.max_batch_size"),
-            (9, "trt_llm.runtime.patch_kwargs.engine_config.kv_cache_config.dtyp"),
-        ],
     ),
     "Kubernetes manifest": (GRAPH, [(14, "kv_cache_config.dtyp")]),
     "values of a chart: file with engine options": (VALUES, [(4, "max_num_token")]),

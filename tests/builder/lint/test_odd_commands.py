@@ -173,11 +173,6 @@ FAULTY = {
         SERVICE.replace("example/engine", "nvcr.io/nvidia/tritonserver:25.05-trtllm-python-py3"),
         ("vulnerable-version", "warning"),
     ),
-    "a GPU of a Truss": (
-        "yaml",
-        "resources: {accelerator: X10}\ntrt_llm: {build: {base_model: llama}}\n",
-        ("unknown-gpu", "warning"),
-    ),
     "a switch of YAML 1.1": (
         "yaml",
         f"{VALUES}  on: true\n",

@@ -150,7 +150,7 @@ UNREAD = {
 @pytest.mark.parametrize("text", UNREAD)
 def test_what_alters_an_option_file_unread_is_said(text: str) -> None:
     found = script.read(text + "\n")
-    said = list(unread.of_script(found.statements, found.here, ()))
+    said = list(unread.of_script(found.statements, found.here))
     assert said == ([UNREAD[text]] if UNREAD[text] else [])
 
 
@@ -167,7 +167,6 @@ HUGE = "9" * 5000
 HUGE_NUMBERS = {
     "run.sh": f"N={HUGE}\ntrtllm-serve m/m --tp_size $N --ep_size {HUGE} --pp_size $((N+1))\n"
     "cat > x.yaml <<E\nmax_batch_size: $N\nE\nyq -i '.a = 9' x.yaml\n",
-    "nim.yaml": f"services: {{a: {{environment: [NIM_TENSOR_PARALLEL_SIZE={HUGE}]}}}}\n",
     "config.yaml": f"resources: {{accelerator: 'H100:{HUGE}'}}\ntrt_llm: {{build: {{}}}}\n",
     "a.py": f"from tensorrt_llm import LLM\nLLM(max_batch_size={HUGE})\n",
 }

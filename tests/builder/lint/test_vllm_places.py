@@ -118,17 +118,6 @@ vllm serve some/model -tp 8 -pp 4 --distributed-executor-backend ray
     requestGPU: 1 <<< gpus-below-ranks: ask for 2 GPUs
     vllmConfig: {maxModelLen: 4096, tensorParallelSize: 2}
 """,
-    "a unit of systemd": """[Unit]
-Description=vLLM
-[Service]
-Environment="HF_HOME=/var/lib/models"
-ExecStart=-/opt/vllm/bin/vllm serve some/model --port 80%i \\
-  --gpu-memory-utilizaton 0.9 <<< unknown-flag: --gpu-memory-utilization
-Restart=always
-""",
-    "a unit with the other engine": """[Service]
-ExecStart=/usr/bin/trtllm-serve some/model --max_batch_siz 4 <<< unknown-flag: --max_batch_size
-""",
     "a program": """from vllm import LLM, SamplingParams
 options = dict(
     max_num_seq=64, <<< unknown-key: max_num_seqs
@@ -181,15 +170,6 @@ spec:
           engine_kwargs:
             tensor_paralel_size: 2 <<< unknown-key: did you mean tensor_parallel_size?
 """,
-    "GPUs of a task": """resources:
-  accelerators: {A100-80GB: 4} <<< gpus-below-ranks: ask for 8 GPUs
-run: |
-  vllm serve some/model --tensor-parallel-size 8
-""",
-    "the GPU of a task": """resources:
-  accelerators: H100 <<< gpus-below-ranks: ask for 2 GPUs
-run: vllm serve some/model --tensor-parallel-size 2
-""",
     "a request of a program": """from vllm import LLM, SamplingParams
 llm = LLM("some/model")
 llm.generate("x", SamplingParams(
@@ -204,7 +184,7 @@ LLM("some/model", compilation_config=CompilationConfig(
 ))
 """,
 }
-SUFFIXES = {"#!": ".sh", "[": ".service", "from": ".py", "import": ".py"}
+SUFFIXES = {"#!": ".sh", "from": ".py", "import": ".py"}
 _FAULT = re.compile(r" <<< (?P<rule>[\w-]+): (?P<remedy>.*)$", re.MULTILINE)
 
 
@@ -252,7 +232,6 @@ RIGHT = {
     "two_sh": "vllm serve some/model &\nvllm serve some/model --port 8001 &\nwait\n",
     "chart_yaml": "raySpec: {}\nrequestGPU: 1\nvllmConfig: {maxModelLen: 4096, "
     "tensorParallelSize: 2}\n",
-    "other_service": "[Service]\nExecStart=/usr/sbin/sshd -D --port 80000\n",
     "told_py": '"""vllm serve m --prot 1"""\nprint(\'vllm serve is gone --no more\')\n'
     "c = ['vllm', 'serve', M, 'and', *rest]\n",
     "ray_py": "from ray.serve.llm import LLMConfig\nLLMConfig(engine_kwargs={'seed': N})\n"
@@ -286,17 +265,13 @@ def test_what_ray_hands_to_a_release_that_nobody_names_may_be_right(
 
 
 SERVE = "#!/bin/sh\n# vllm==0.20.0\nvllm serve meta-llama/Llama-3.3-70B-Instruct --config"
-UNIT = "[Service]\n# vllm==0.20.0\nExecStart=vllm serve meta-llama/Llama-3.3-70B-Instruct --config"
 
 
-@pytest.mark.parametrize("starter", [{"serve_sh": SERVE}, {"one_service": UNIT}])
-def test_a_configuration_file_is_of_the_command_that_reads_it(
-    starter: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_configuration_file_is_of_the_command_that_reads_it(tmp_path: Path) -> None:
     """It alone would be a file of no engine, and know neither release nor model."""
     options = "port: 9000\nseed: 1\ndtype: bfloat\ntensor_parallel_size: 3\n"
-    started = {name: f"{text} /etc/vllm/small.yaml\n" for name, text in starter.items()}
-    found = findings(tmp_path, small_yaml=options, **started)
+    started = f"{SERVE} /etc/vllm/small.yaml\n"
+    found = findings(tmp_path, small_yaml=options, serve_sh=started)
     assert [row[:3] for row in found] == [
         ("small.yaml", 3, "unknown-value"),
         ("small.yaml", 4, "heads-per-rank"),
