@@ -27,7 +27,7 @@ from .terminal import (
 
 if TYPE_CHECKING:
     from ..lint import Checked, Report
-    from ..lint.coverage import Judged
+    from ..lint.model import Judged
 
 MANY_FILES = 20
 MANY_SKIPPED = 100

@@ -79,18 +79,17 @@ def _formats() -> Mapping[str, Any]:
     """The schemas of the file formats of others that are no tables of options."""
     from ..facts import plain_data
     from ..facts.counterparts import Counterparts
-    from .embedded_formats import EmbeddedFormats, WorkerFlags
-    from .vllm.formats import Formats
+    from . import engine
 
     return {
         "formats/counterparts.yaml": Counterparts,
-        "formats/*_worker.yaml": WorkerFlags,
-        "formats/embedded.yaml": EmbeddedFormats,
+        "formats/*_worker.yaml": engine.WorkerFlags,
+        "formats/embedded.yaml": engine.EmbeddedFormats,
         "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
         "formats/value_words.yaml": plain_data.VALUE_WORDS,
         "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
         "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,
-        "formats/vllm.yaml": Formats,
+        "formats/vllm.yaml": engine.Formats,
     }
 
 
@@ -113,7 +112,7 @@ def _is_copy(folder: Path) -> bool:
     return folder.name == "data" and all((folder / kind).is_dir() for kind in kinds)
 
 
-def validate(path: Path) -> list[Diagnostic]:
+def data_file_faults(path: Path) -> list[Diagnostic]:
     """Every error of a data file, each with file, line, key and remedy."""
     if path.suffix == ".csv":
         return _row_faults(path)

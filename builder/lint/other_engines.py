@@ -22,13 +22,13 @@ from ..facts import engines, release
 from ..facts.engines import Engine
 from ..facts.release import Release, published
 from ..rules.context import RuleContext
-from . import serving
-from .coverage import NOTHING, Judged, Verdict
-from .files import SourceFile
-from .judging import by_neighbours, by_others, by_statement, of_old
-from .report import Checked, Report, findings_by_release
-from .stated import Named, Stated
-from .validate import PROSE, Text
+from .model import NOTHING, Judged, Named, Verdict
+from .read.file import PROSE, Text
+from .read.files import SourceFile
+from .releases import PinnedTables, Pins
+from .report import Checked, Report
+from .rules.model import for_model
+from .tables import by_neighbours, by_others, by_statement, findings_by_release, of_old
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class EngineVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Starter:
+class OtherStarter:
     """The command of an engine that reads an option file: the release that counts for it in its own
     file, the words that name that, and its model."""
 
     engine: str
-    named: Named | None
+    named: PinnedTables | None
     words: tuple[str, ...]
-    model: serving.Named | None
+    model: Named | None
 
 
 @cache
@@ -126,7 +126,7 @@ def verdicts(
     default: Release,
     told: Collection[str],
     surroundings: Surroundings,
-    starter: Starter | None,
+    starter: OtherStarter | None,
 ) -> Iterator[EngineVerdict]:
     """What each engine that has something in a file says of it. `asked` are releases by engine,
     `default` is the one that the file would be judged by; files of options are of an engine that
@@ -150,7 +150,7 @@ def _verdict(
     asked: tuple[str, ...],
     is_told: bool,
     surroundings: Surroundings,
-    starter: Starter | None,
+    starter: OtherStarter | None,
 ) -> EngineVerdict:
     context, name = target.context, str(target.path)
     newest = release.load(release.newest_stable(engine), engine=engine)
@@ -162,7 +162,7 @@ def _verdict(
         for each in asked or own
     ]
     stated = (
-        None if tables else Stated(reader.stating(source.text), source.documents, reader.naming())
+        None if tables else Pins(reader.stating(source.text), source.documents, reader.naming())
     )
     named = stated.named if stated else ()
     words = stated.words if stated and named else ()
@@ -170,7 +170,7 @@ def _verdict(
         tables, words = list(starter.named.releases), starter.words
 
     def judge(table: Release) -> Verdict:
-        context = serving.serving(surroundings(table), starter.model if starter else None)
+        context = for_model(surroundings(table), starter.model if starter else None)
         verdict: Verdict = reader.validate(source, context, is_told)
         return verdict
 

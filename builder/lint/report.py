@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,11 +16,10 @@ from .. import __version__
 from ..diagnostics import NOWHERE, Diagnostic, located
 from ..errors import BadInput, ToolkitError
 from ..facts import advisories
-from ..facts.release import Release
 from ..files import whole_file
 from ..general_rules import VULNERABLE_VERSION, Rule
-from .coverage import ITSELF, NOTHING, Judged
-from .rules import DRIFT, INTERNAL_ERROR
+from .model import ITSELF, NOTHING, Judged
+from .rules import INTERNAL_ERROR
 from .rules.table import every
 
 
@@ -325,53 +324,3 @@ def _fingerprints(findings: Iterable[Diagnostic], root: Path) -> list[str]:
         seen[key] += 1
         prints.append(hashlib.sha256(f"{key}{seen[key]}".encode()).hexdigest())
     return prints
-
-
-FindingsByRelease = Mapping[Release, Sequence[Diagnostic]]
-"""What each release has against one file."""
-
-
-def drift(by_release: FindingsByRelease) -> Iterator[Diagnostic]:
-    """One error per path that the releases find differently, the first of them for comparison."""
-    first, *others = by_release
-    for other in others:
-        yield from _new(by_release, first, other)
-        yield from _new(by_release, other, first)
-
-
-def _new(
-    by_release: FindingsByRelease, accepting: Release, refusing: Release
-) -> Iterator[Diagnostic]:
-    """What only the second release has something against."""
-    seen = {(row.within, row.path) for row in by_release[accepting]}
-    for diagnostic in by_release[refusing]:
-        where = diagnostic.within, diagnostic.path
-        if where not in seen and diagnostic.rule != advisories.RULE:
-            seen.add(where)
-            what = f"right for {accepting.name}, not for {refusing.name}: {diagnostic.message}"
-            remedy = _new_name(diagnostic.path, accepting, refusing) or diagnostic.fix
-            yield replace(diagnostic, message=what, fix=remedy, rule=DRIFT, severity="warning")
-
-
-def _new_name(path: str, accepting: Release, refusing: Release) -> str:
-    """The name by which the second release knows a choice of the first."""
-    here: Mapping[str, str] = refusing.aliases
-    for word, name in accepting.aliases.items():
-        if (path == name or path.endswith(f".{name}")) and here.get(word, name) != name:
-            return f"{refusing.name} knows it as {here[word]}"
-    return ""
-
-
-def findings_by_release(by_release: FindingsByRelease, name: str) -> Iterator[Diagnostic]:
-    """Errors of one file; those that not all of several releases have are named
-    with their release, and explained.
-    """
-    holders: dict[Diagnostic, list[str]] = {}
-    for each, found in by_release.items():
-        for diagnostic in dict.fromkeys(found):
-            holders.setdefault(diagnostic, []).append(each.name)
-    for diagnostic, names in holders.items():
-        for release_name in [""] if len(names) == len(by_release) else names:
-            yield diagnostic.in_file(name, release_name)
-    if len(by_release) > 1:
-        yield from (row.in_file(name) for row in drift(by_release))

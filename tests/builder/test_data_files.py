@@ -57,7 +57,7 @@ def test_every_data_file_has_a_schema() -> None:
 
 @pytest.mark.parametrize("path", [*FILES, *ROWS], ids=name_of)
 def test_a_shipped_file_is_valid(path: Path) -> None:
-    assert data_files.validate(path) == []
+    assert data_files.data_file_faults(path) == []
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_each_mutation_is_reported_with_file_line_and_key(path: Path, tmp_path: 
         changed, expected = mutated(data, mutation)
         is_json = path.suffix == ".json"
         target.write_text(json.dumps(changed, indent=1) if is_json else dumped(changed))
-        found = data_files.validate(target)
+        found = data_files.data_file_faults(target)
         where = [each.where for each in found if each.path == expected]
         assert where, (mutation, expected, [str(each) for each in found][:5])
         assert re.fullmatch(rf"{re.escape(str(target))}:[1-9]\d*: {re.escape(expected)}", where[0])
@@ -322,7 +322,7 @@ def test_a_slip_is_named_with_its_remedy(
     assert old in text
     target = copy_of(name, tmp_path)
     target.write_text(text.replace(old, new, 1))
-    assert any(fault in str(each) for each in data_files.validate(target))
+    assert any(fault in str(each) for each in data_files.data_file_faults(target))
 
 
 def test_check_reports_the_faults_of_a_data_file(builder: Run, tmp_path: Path) -> None:

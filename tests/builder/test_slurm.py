@@ -21,7 +21,7 @@ from builder.bundle import Bundle, read
 from builder.errors import BadInput
 from builder.lint import CheckOptions as CheckRequest
 from builder.lint import check
-from builder.lint.job_script import directives
+from builder.lint.read.slurm import directives
 from builder.targets.slurm import layout
 from builder.targets.slurm.layout import segment
 from builder.verification import verify

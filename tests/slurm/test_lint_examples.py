@@ -14,7 +14,7 @@ import pytest
 
 from builder import pipeline
 from builder.lint import CheckOptions, check
-from builder.lint.job_script import table
+from builder.lint.read.slurm import table
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster
 

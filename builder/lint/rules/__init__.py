@@ -46,7 +46,6 @@ HERE_DOCUMENT_END = Rule(
     "here-document-end",
     "The line that should end a here document does not, so that it swallows commands.",
 )
-
 # Names
 MISSPELT_NAME = Rule("misspelt-name", "A key, section or program is misspelt, and is not read.")
 UNKNOWN_REFERENCE = Rule(
@@ -55,7 +54,6 @@ UNKNOWN_REFERENCE = Rule(
 NO_TEXT = Rule(
     "no-text", "A word of a container's command or environment is not text, as its format asks."
 )
-
 # Options
 AUTODEPLOY_BACKEND = Rule(
     "autodeploy-backend",
@@ -75,7 +73,6 @@ GUIDE_IGNORED = Rule(
     "warning",
 )
 DRIFT = Rule("drift", "What is right for one engine release is wrong for another.", "warning")
-
 # Commands
 UNKNOWN_FLAG = Rule("unknown-flag", "The program has no flag of this name.")
 FLAG_VALUE = Rule("flag-value", "The flag does not take this value.")
@@ -92,7 +89,6 @@ LOST_FLAG = Rule(
     "lost-flag", "A flag stands outside of the command that it is meant for, and is lost."
 )
 MISSING_MODEL = Rule("missing-model", "A server is started without a model.")
-
 # Model
 UNKNOWN_MODEL = Rule(
     "unknown-model",
@@ -103,7 +99,6 @@ MODEL_ON_GPU = Rule("model-on-gpu", "The GPU has no arithmetic for the checkpoin
 MODEL_PRECISION = Rule(
     "model-precision", "The file names another precision than the checkpoint has.", "warning"
 )
-
 # Ports
 PORT_UNREACHED = Rule(
     "port-unreached", "A port is opened, published or asked at which no server listens.", "warning"
@@ -112,7 +107,6 @@ PORT_TAKEN = Rule("port-taken", "Two servers want the same port of one machine."
 UNKNOWN_PROBE = Rule(
     "unknown-probe", "A probe asks for a path that the server does not have.", "warning"
 )
-
 # Gpus
 UNKNOWN_GPU = Rule("unknown-gpu", "No known GPU has this name.")
 GPUS_BELOW_RANKS = Rule(
@@ -129,7 +123,6 @@ NODE_GPUS = Rule("node-gpus", "A node has fewer GPUs than the file says.", "warn
 DOMAIN_NODES = Rule(
     "domain-nodes", "A compute domain has fewer nodes than its servers need.", "warning"
 )
-
 # Variables
 MISSPELT_VARIABLE = Rule(
     "misspelt-variable",
@@ -142,7 +135,6 @@ UNKNOWN_VARIABLE = Rule(
 VARIABLE_VALUE = Rule(
     "variable-value", "A variable of the engine has a value that it does not know.", "warning"
 )
-
 # Sides
 DISAGG_MODE = Rule("disagg-mode", "A prefill or decode worker has the settings of the other side.")
 DISAGG_MODEL = Rule(
@@ -157,7 +149,6 @@ ROUTER_BLOCKS = Rule(
     "The router looks for KV cache blocks of another size than the engine has.",
     "warning",
 )
-
 # Triton
 DUPLICATE_NAME = Rule("duplicate-name", "Two tensors of one model have the same name.")
 TRITON_CONFIG_OVERRIDE = Rule(
@@ -172,7 +163,6 @@ TRITON_INSTANCE_GROUP = Rule(
     "The LLM API runs one instance of its model, which places itself on the GPUs.",
 )
 TRITON_MODEL_NAME = Rule("triton-model-name", "The name of a model must be that of its folder.")
-
 RULES: Final[Mapping[str, Rule]] = {
     rule.id: rule for rule in rules_in((*vars(general_rules).values(), *globals().values()))
 }

@@ -1,4 +1,4 @@
-"""All rules with those that data hold, for reports and the table in docs/linting.md."""
+"""All rules with those in data, for reports and the table in docs/linting.md."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ...facts import engines
 from ...general_rules import Rule
 from ...rules import constraints
 from ...rules.constraints import Constraint
-from .. import job_script
 from . import RULES
+from .jobs import job_rules
 
 
 @cache
 def every() -> Mapping[str, Rule]:
     """Everything that check can report, by id."""
-    found = {**RULES, **job_script.job_rules()}
+    found = {**RULES, **job_rules()}
     rows: dict[str, list[Constraint]] = {}
     for name in engines.names():
         for row in constraints.load(engines.load(name)).every:
@@ -33,5 +33,5 @@ def markdown() -> Iterator[str]:
     """The table of the rules that are not about single options, line by line."""
     yield "| rule | usually | what is wrong |"
     yield "|---|---|---|"
-    for id, rule in sorted({**RULES, **job_script.job_rules()}.items()):
+    for id, rule in sorted({**RULES, **job_rules()}.items()):
         yield f"| `{id}` | {rule.severity} | {rule.title} |"

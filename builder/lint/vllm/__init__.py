@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .formats import ENGINE, ENGINE_FILE, formats
+from ..engine import ENGINE, ENGINE_FILE, formats
 
 
 def may_hold(name: str, text: str, data: Any) -> bool:

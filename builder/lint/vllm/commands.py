@@ -1,4 +1,4 @@
-"""The server commands of vLLM in scripts, Dockerfiles, containers and lists of words."""
+"""Reads the server commands of vLLM in scripts, Dockerfiles, containers and lists of words."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ from typing import Any
 
 from ...diagnostics import Location
 from ...documents import START, Yaml
-from .. import job_script, python_writing, script, script_workers
-from ..containers import object_at
-from ..inner_places import inside
-from ..mere_mentions import runs_code
-from ..script import HereDocument, Statement, Word
-from ..server_commands import command_keys, containers, words_of
-from ..shell_values import Values, parts
-from ..workers import Place
-from .formats import formats, image_pattern
+from ..engine import formats, image_pattern
+from ..model import Gpus
+from ..read.commands import of_job
+from ..read.containers import command_keys, containers, object_at, words_of
+from ..read.python_files import command_lines
+from ..read.shell import (
+    HereDocument,
+    Statement,
+    Word,
+    is_script,
+    read_script,
+    runs_code,
+    starting,
+    statements,
+)
+from ..read.shell_values import Values, parts
+from ..read.slurm import is_job
+from ..read.yaml_text import inside
 
 _MAX_DEPTH = 3  # of command lines inside command lines
 _BASE = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(?P<image>\S+)", re.M | re.IGNORECASE)
@@ -38,7 +47,7 @@ _FENCE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandLine:
     """The words behind the server's program.
 
     `path` is its place in a document, and `is_open` says that a program or an image may take flags
@@ -49,7 +58,7 @@ class Command:
     path: str = ""
     is_open: bool = False
     is_part: bool = False  # flags alone, of a command that something else puts together
-    gpus: Place | None = None  # that its container or its line leaves it
+    gpus: Gpus | None = None  # that its container or its line leaves it
     before: tuple[Word, ...] = ()  # what starts its container
     container: str = ""  # the path of the one whose only server it is
     statement: Statement | None = None  # of a script, the words as they are written
@@ -67,17 +76,17 @@ def mentions(text: str) -> bool:
     )
 
 
-def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]:
+def in_text(text: str, start: Location = START, depth: int = 0) -> list[CommandLine]:
     """The server commands of a script, of those that it writes or hands to another shell."""
     text = _PLACEHOLDER.sub(lambda found: "$" + "_" * (len(found[0]) - 1), text)
-    here = list(script.read(text, start).here) if "<<" in text else []
-    rows = script.statements(text, start)
-    found: list[Command] = []
+    here = list(read_script(text, start).here) if "<<" in text else []
+    rows = statements(text, start)
+    found: list[CommandLine] = []
     named: dict[str, bool] = {}  # the variables of commands, and whether one is open
     split: set[str] = set()  # those of them whose values the shell takes apart
     visible = _visible(rows)
     values = Values(rows)
-    for statement in script.starting(rows):
+    for statement in starting(rows):
         words = values.words(statement.words)
         if words[0].text == "eval":
             words = [
@@ -96,11 +105,11 @@ def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]
                     if not word.quoted:
                         split.add(name)
             more = tuple(word for word in words if word.optional)
-            inner += [Command(more, is_open=is_open, is_part=True)] if more else []
+            inner += [CommandLine(more, is_open=is_open, is_part=True)] if more else []
         found += inner
     found += _in_variables(rows, named, split)
-    if len(found) == 1 and depth == 0 and job_script.is_job(text):  # several share its GPUs
-        found = [replace(row, gpus=row.gpus or script_workers.of_job(text)[0]) for row in found]
+    if len(found) == 1 and depth == 0 and is_job(text):  # several share its GPUs
+        found = [replace(row, gpus=row.gpus or of_job(text)[0]) for row in found]
     for document in here:
         if depth < _MAX_DEPTH and _runs(document):
             at = Location(document.start.line + start.line - 1, document.start.column)
@@ -111,23 +120,23 @@ def in_text(text: str, start: Location = START, depth: int = 0) -> list[Command]
 def _runs(document: HereDocument) -> bool:
     """Whether a here document is a script, by the file that it goes to or the command."""
     if document.name:
-        return script.is_script(document)
+        return is_script(document)
     return (
         re.search(r"\b(?:ba|z|da|k)?sh\b|\bssh\b|\bsrun\b|\bsbatch\b", document.command) is not None
     )
 
 
-def _of_statement(words: Sequence[Word], depth: int) -> Iterator[Command]:
+def _of_statement(words: Sequence[Word], depth: int) -> Iterator[CommandLine]:
     known = formats()
     for index, word in enumerate(words):
         name = word.text.rpartition("/")[2]
         rest = words[index + 1 :]
         if name == known.program and rest and rest[0].text == known.subcommand:
-            yield Command(tuple(rest[1:]), gpus=_gpus_before(words[:index]))
+            yield CommandLine(tuple(rest[1:]), gpus=_gpus_before(words[:index]))
             return
         if word.text in (*known.modules, *known.workers):
             is_open, gpus = word.text in known.workers, _gpus_before(words[:index])
-            yield Command(tuple(rest), is_open=is_open, gpus=gpus)
+            yield CommandLine(tuple(rest), is_open=is_open, gpus=gpus)
             return
         if (image := image_pattern().search(word.text)) and index:
             if _is_handled(words[:index]):
@@ -142,7 +151,7 @@ def _of_statement(words: Sequence[Word], depth: int) -> Iterator[Command]:
                 )
             elif rest and _are_flags(rest) and not own:
                 is_open = image["own"] is None
-                yield Command(tuple(rest), is_open=is_open, gpus=gpus, before=before)
+                yield CommandLine(tuple(rest), is_open=is_open, gpus=gpus, before=before)
             return
         if depth < _MAX_DEPTH and re.search(r"\s", word.text) and mentions(word.text):
             place = Location(word.location.line, word.location.column + 1)
@@ -155,9 +164,9 @@ def _is_handled(words: Sequence[Word]) -> bool:
     return not _HANDLES.isdisjoint(texts) and _RUNS.isdisjoint(texts)
 
 
-def _visible(rows: Sequence[Statement]) -> Place | None:
+def _visible(rows: Sequence[Statement]) -> Gpus | None:
     """The GPUs that a script leaves all that it starts, where its lines agree on how many."""
-    found: list[Place] = []
+    found: list[Gpus] = []
     for row in rows:
         words = row.words[row.words[0].text == "export" :]
         if not all(_ASSIGNMENT.fullmatch(word.text) for word in words):
@@ -167,22 +176,22 @@ def _visible(rows: Sequence[Statement]) -> Place | None:
                 given = _VISIBLE.fullmatch(word.text)
                 if given is None:
                     return None
-                found.append(Place(len(given[2].split(",")), word.location, given[1]))
+                found.append(Gpus(len(given[2].split(",")), word.location, given[1]))
     return found[0] if len({place.count for place in found}) == 1 else None
 
 
-def _gpus_before(words: Sequence[Word]) -> Place | None:
+def _gpus_before(words: Sequence[Word]) -> Gpus | None:
     """The GPUs that the words before a server leave it: a variable, or docker's."""
     for index, word in enumerate(words):
         found = _VISIBLE.fullmatch(word.text)
         if found:
-            return Place(len(found[2].split(",")), word.location, found[1])
+            return Gpus(len(found[2].split(",")), word.location, found[1])
         text = word.text.partition("=")[2]
         if word.text == "--gpus" and index + 1 < len(words):
             text = words[index + 1].text
         if word.text.startswith("--gpus") and (given := _DEVICES.fullmatch(text.strip("\"'"))):
             count = len(given[1].split(",")) if given[1] else int(given[2])
-            return Place(count, word.location, "--gpus")
+            return Gpus(count, word.location, "--gpus")
     return None
 
 
@@ -209,7 +218,7 @@ def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
 
 def _in_variables(
     rows: Sequence[Statement], named: Mapping[str, bool], split: Collection[str]
-) -> Iterator[Command]:
+) -> Iterator[CommandLine]:
     """Flags that a script keeps in a variable or an array which a command names. Of the `split`
     ones the spaces part words."""
     for row in rows:
@@ -220,27 +229,27 @@ def _in_variables(
             if last[1] in split:
                 words = tuple(part for word in words for part in parts(word))
             if words and words[0].text.startswith("-"):
-                yield Command(words, is_open=named[last[1]], is_part=True)
+                yield CommandLine(words, is_open=named[last[1]], is_part=True)
             continue
         for word in words:
             given = _ASSIGNMENT.fullmatch(word.text)
             if given and given[1] in named and re.search(r"(?:^|\s)--?[a-z]", given[3]):
                 inner = [
                     Word(each.text, word.location, each.certain)
-                    for statement in script.statements(given[3])
+                    for statement in statements(given[3])
                     for each in statement.words
                 ]
-                yield Command(tuple(inner), is_open=named[given[1]], is_part=True)
+                yield CommandLine(tuple(inner), is_open=named[given[1]], is_part=True)
 
 
-def in_program(text: str) -> Iterator[Command]:
+def in_program(text: str) -> Iterator[CommandLine]:
     """The server commands that a Python program starts; it may add to each."""
-    for words in python_writing.command_lines(text):
+    for words in command_lines(text):
         known = [word for word in words if word.text.strip()]
         yield from (replace(row, is_part=True) for row in _of_statement(known, _MAX_DEPTH))
 
 
-def in_dockerfile(text: str) -> list[Command]:
+def in_dockerfile(text: str) -> list[CommandLine]:
     """The server commands of a Dockerfile that is written as a shell reads it; one that stands on
     an image of the server has its flags alone."""
     found = in_text(text)
@@ -248,11 +257,11 @@ def in_dockerfile(text: str) -> list[Command]:
     image = image_pattern().search(based["image"]) if based else None
     if found or image is None:
         return found
-    rows = [row.words for row in script.statements(text) if _are_flags(row.words[:1])]
-    return [Command(words, is_open=image["own"] is None) for words in rows]
+    rows = [row.words for row in statements(text) if _are_flags(row.words[:1])]
+    return [CommandLine(words, is_open=image["own"] is None) for words in rows]
 
 
-def in_containers(document: Yaml) -> Iterator[Command]:
+def in_containers(document: Yaml) -> Iterator[CommandLine]:
     """The server commands of containers, services and launchers of a document."""
     for path, container in containers(document.data, ""):
         rows = [
@@ -275,7 +284,7 @@ def in_containers(document: Yaml) -> Iterator[Command]:
         if image and own and found and _starts(image):
             found = [replace(row, again=rows[0][1]) for row in found]
         elif image and own and not found and _are_flags(words):
-            found = [Command(words, is_open=image["own"] is None)]
+            found = [CommandLine(words, is_open=image["own"] is None)]
         here = object_at(document, path)
         for row in found:
             gpus, where = row.gpus or (here.around.total if here else None), row.path or path
@@ -304,7 +313,7 @@ def image_of(container: Mapping[str, Any]) -> str:
 
 def _in_block(
     text: str, path: str, document: Yaml, whole: str, start: Location = START
-) -> Iterator[Command]:
+) -> Iterator[CommandLine]:
     """The commands of a text inside a document, at their places there: it begins at `start` of the
     `whole` text at the path."""
     for command in in_text(text, start):
@@ -318,7 +327,7 @@ def _in_block(
         yield replace(command, words=words, path=path, gpus=gpus)
 
 
-def in_prose(text: str, path: str, document: Yaml) -> Iterator[Command]:
+def in_prose(text: str, path: str, document: Yaml) -> Iterator[CommandLine]:
     """The commands in the fenced blocks of a text for readers."""
     for fence in _FENCE.finditer(text):
         start = Location(text.count("\n", 0, fence.start(2)) + 1, 1)

@@ -1,4 +1,4 @@
-"""The options of vLLM in a file: of commands, of its own configuration files, of launchers."""
+"""Reads the options of vLLM in a file: of commands, configuration files and launchers."""
 
 from __future__ import annotations
 
@@ -11,33 +11,40 @@ from typing import Any
 from ...diagnostics import Location
 from ...documents import START, Variable, Yaml, value_at
 from ...facts.release import Release
-from .. import python_api, rules, script, written
-from ..dockerfile import has_base
-from ..launchers import recipe_roles
-from ..script import Word
-from ..section import Section, below, int_at
-from ..server_commands import COMMANDS
-from ..variables import SHELL, MaskedText
-from ..workers import Place
-from . import arguments, commands, flag_names, judging
-from .arguments import Arguments
-from .commands import Command
-from .formats import ENGINE, ENGINE_FILE, formats
-from .judging import Given
+from ..arguments.argparse import (
+    Arguments,
+    find_flag,
+    known_flags,
+    of_mapping,
+    read_arguments,
+    spelled,
+)
+from ..engine import ENGINE, ENGINE_FILE, formats
+from ..model import Gpus, Section, below, int_at
+from ..read.containers import COMMANDS
+from ..read.dockerfile import has_base
+from ..read.launchers import recipe_roles
+from ..read.python_api import Api, sections
+from ..read.shell import Word, read_script
+from ..read.shell_files import written_files
+from ..read.yaml_text import SHELL, MaskedText
+from ..rules import STRAY_WORD
+from ..rules.options import Given, is_meant, is_of_another
+from .commands import CommandLine, in_containers, in_dockerfile, in_program, in_prose, in_text
 
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of a key in whatever case
 
 
 def of_script(text: str, release: Release) -> Iterator[Given]:
     """The commands of a script, and the configuration files that it writes for them."""
-    found = commands.in_dockerfile(text) if has_base(text) else commands.in_text(text)
+    found = in_dockerfile(text) if has_base(text) else in_text(text)
     extended = is_extended(text)
     for command in found:
         yield _of_command(command, release, extended)
     if "<<" not in text and "echo" not in text and "printf" not in text:
         return
-    read = script.read(text)
-    for file in written.files(read.here, read.statements, text):
+    read = read_script(text)
+    for file in written_files(read.here, read.statements, text):
         for document in file.documents:
             name = file.name
             if file.name.endswith(".json") and _is_engine_file(file.name, document.data):
@@ -50,14 +57,14 @@ def of_script(text: str, release: Release) -> Iterator[Given]:
 
 def of_program(text: str, release: Release) -> Iterator[Given]:
     """The options that a Python program constructs engines with, and those of its commands."""
-    for command in commands.in_program(text):
+    for command in in_program(text):
         yield _of_command(command, release, is_extended(text))
-    api = python_api.Api(release.engine.module, formats().python_classes)
-    for section in python_api.sections(text, release, api=api) or ():
+    api = Api(release.engine.module, formats().python_classes)
+    for section in sections(text, release, api=api) or ():
         yield _of_section(section, release)
     holders = formats().wrapped_in if formats().wrapped_not not in text.lower() else {}
-    api = python_api.Api(formats().wrapper, tuple(holders))
-    for section in python_api.sections(text, release, api=api) or ():
+    api = Api(formats().wrapper, tuple(holders))
+    for section in sections(text, release, api=api) or ():
         for name in dict.fromkeys(holders.values()):
             if isinstance(section.options.get(name), Mapping):
                 yield _wrapped(section.document, section.options[name], name, release)
@@ -114,7 +121,7 @@ def of_document(
     if is_configuration(data, release, is_told):
         return [_configuration(document, data, "", release, "", False)]
     extended = is_extended(text)
-    found = [_of_command(row, release, extended) for row in commands.in_containers(document)]
+    found = [_of_command(row, release, extended) for row in in_containers(document)]
     known = {given.path for given in found}
     found += _walk(document, data, "", release, extended, known)
     found += _of_roles(document, release)
@@ -150,7 +157,7 @@ def _engine_file(document: Yaml, release: Release, within: str) -> Given:
 def hits(data: Any, release: Release) -> int:
     """How many keys of a mapping are flags of the server, by any spelling."""
     keys = [str(key) for key in data] if isinstance(data, Mapping) else []
-    return sum(flag_names.find(flag_names.spelled(f"--{key}"), release) is not None for key in keys)
+    return sum(find_flag(spelled(f"--{key}"), release) is not None for key in keys)
 
 
 def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool:
@@ -162,7 +169,7 @@ def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool
     names = [str(key).replace("-", "_").removeprefix("no_") for key in data]
     own = any(name in formats().signature for name in names)
     dashed = any("-" in str(key) for key in data)
-    if not (own or is_told) and any(judging.is_of_another(str(key), release) for key in data):
+    if not (own or is_told) and any(is_of_another(str(key), release) for key in data):
         return False
     if own:
         return hits(data, release) * 2 >= len(data)
@@ -170,8 +177,8 @@ def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool
 
 
 def _whole_hits(data: Mapping[str, Any], release: Release) -> int:
-    known = flag_names.known(release)
-    rows = ((known.get(flag_names.spelled(f"--{key}")), value) for key, value in data.items())
+    known = known_flags(release)
+    rows = ((known.get(spelled(f"--{key}")), value) for key, value in data.items())
     return sum(
         row is not None and (row.kind == "json" or not isinstance(value, Mapping))
         for row, value in rows
@@ -192,7 +199,7 @@ def _configuration(
     names = names or {str(key): str(key) for key in data}
     places = {names[str(key)]: document.locate(below(path, str(key))) for key in data}
     options = {names[str(key)]: value for key, value in data.items()}
-    found = arguments.of_mapping(options, places, release, is_parsed)
+    found = of_mapping(options, places, release, is_parsed)
     for inner, place in document.places.items():
         start, dot, rest = inner.removeprefix(f"{path}." if path else "").partition(".")
         top = start.replace("-", "_")
@@ -202,12 +209,12 @@ def _configuration(
     return Given(found, path, within)
 
 
-def _of_command(command: Command, release: Release, extended: bool) -> Given:
-    read = arguments.read(command.words, release, command.is_part)
+def _of_command(command: CommandLine, release: Release, extended: bool) -> Given:
+    read = read_arguments(command.words, release, command.is_part)
     if again := command.again:
         what = "stands behind the server's own program, which the image starts by itself"
         fix = "give the model and flags alone, or another entry point"
-        read.wrong(again.text, again.location, what, fix, rules.STRAY_WORD)
+        read.wrong(again.text, again.location, what, fix, STRAY_WORD)
     return Given(
         read,
         command.path,
@@ -261,10 +268,10 @@ def _are_ours(words: Sequence[Word], path: str, beside: Any, release: Release) -
     texts = [named.get(key, "") for key in ("image", "name")] if is_other else named.values()
     if any(ENGINE in text.lower() for text in (path, *texts) if "\n" not in text):
         return True
-    if is_other or any(judging.is_of_another(word.text, release) for word in words):
+    if is_other or any(is_of_another(word.text, release) for word in words):
         return False
     names = [word.text.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word.text)]
-    own = sum(judging.is_meant(name, release) for name in names)
+    own = sum(is_meant(name, release) for name in names)
     return own * 2 > len(names)
 
 
@@ -272,7 +279,7 @@ def _of_list(
     words: Sequence[Word], path: str, beside: Any, release: Release, extended: bool
 ) -> Given:
     """A list of flags, of which another server may take some for itself."""
-    read = arguments.read(words, release, is_part=True)
+    read = read_arguments(words, release, is_part=True)
     if formats().handed_on_beside in beside:
         extended = True
         for flag in list(read.unknown):
@@ -293,7 +300,7 @@ def _in_text(
 ) -> Iterator[Given]:
     """A text of several lines: one for readers, or a file of a config map."""
     if "```" in text:
-        for command in commands.in_prose(text, path, document):
+        for command in in_prose(text, path, document):
             yield _of_command(command, release, extended)
     elif (is_wrapped := formats().wrapped_beside in text) or re.search(r"\.ya?ml$", path):
         start = document.blocks.get(path) or START
@@ -307,7 +314,7 @@ def _in_text(
 
 def _asked_gpus(
     document: Yaml, data: Mapping[str, Any], path: str, options: Mapping[str, Any]
-) -> Place | None:
+) -> Gpus | None:
     """The GPUs that a chart asks for beside options, unless a server may have more nodes or flags
     give its sizes too."""
     lists = " ".join(str(options[key]) for key in formats().flag_lists if key in options)
@@ -315,12 +322,12 @@ def _asked_gpus(
         count = int_at(data, key)
         if count and of_nodes not in data and "parallel" not in lists and "-tp" not in lists:
             where = below(path, key)
-            return Place(count, document.locate(where), where)
+            return Gpus(count, document.locate(where), where)
     return None
 
 
 def _held(
-    document: Yaml, data: Mapping[str, Any], path: str, release: Release, gpus: Place | None
+    document: Yaml, data: Mapping[str, Any], path: str, release: Release, gpus: Gpus | None
 ) -> Iterator[Given]:
     """Options that a launcher hands to its workers, by role or for all; a chart may spell them as
     `maxModelLen`. `gpus` are those of a server."""
@@ -343,7 +350,7 @@ def _of_chart(key: str, release: Release) -> str:
     """The option that a key without underscores stands for; a key that is none in snake case."""
     if "_" in key or "-" in key or key.islower():
         return key
-    flat = {row.name.replace("_", ""): row.name for row in flag_names.known(release).values()}
+    flat = {row.name.replace("_", ""): row.name for row in known_flags(release).values()}
     return flat.get(key.lower()) or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower()
 
 

@@ -1,4 +1,4 @@
-"""A file of vLLM: whether it is one, which release it names, and what that has against it."""
+"""Checks a file of vLLM: whether it is one, which release it names, what that has against it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from ...facts import engines, release
 from ...facts.release import Release
 from ...general_rules import DUPLICATE_KEY, UNKNOWN_KEY, VALUE_TYPE
 from ...rules.context import RuleContext
-from .. import embedded, kinds, launching, python_api, rules
-from ..coverage import Judged, Verdict
-from ..script import Word, mentions_server, read
-from ..script_judging import SCRIPT
-from ..serving import Named
-from ..shell_values import Values
-from ..surroundings import rank_diagnostics
-from ..validate import DOCKERFILE, PYTHON, Text, of_empty_documents
-from ..variables import variable_paths
-from . import files, gpus, listening, requests, variables
-from .formats import ENGINE, ENGINE_FILE, formats
-from .judging import Given, diagnostics, model_of
-from .releases import naming, stating
+from ..engine import ENGINE, ENGINE_FILE, formats
+from ..file_check import of_empty_documents
+from ..model import Judged, Named, Verdict
+from ..read.charts import COMPOSE, EMBEDDED
+from ..read.file import DOCKERFILE, PYTHON, SCRIPT, Text
+from ..read.option_file import KUBERNETES
+from ..read.python_api import KIND
+from ..read.shell import Word, mentions_server, read_script
+from ..read.shell_values import Values
+from ..read.yaml_text import variable_paths
+from ..releases import naming, stating
+from ..rules import FLAG_VALUE, UNKNOWN_FLAG
+from ..rules.gpus import rank_diagnostics, ranks
+from ..rules.lines import of_lines
+from ..rules.options import Given, given_diagnostics, model_of
+from ..rules.requests import request_diagnostics
+from ..rules.variables import unread_variables
+from .files import hits, is_configuration, of_document, of_program, of_script, told
+from .listening import listening_diagnostics, same_port_of_given
 
 __all__ = [
     "is_alone",
@@ -54,7 +60,7 @@ def option_files(source: Text) -> Iterator[tuple[Word, Named | None]]:
 def is_options(source: Text, is_told: bool = False) -> bool:
     """Whether a file holds options and nothing else, those of some engine."""
     return len(source.documents) == 1 and (
-        _is_model(source) or files.is_configuration(source.documents[0].data, _newest(), is_told)
+        _is_model(source) or is_configuration(source.documents[0].data, _newest(), is_told)
     )
 
 
@@ -67,7 +73,7 @@ def is_alone(source: Text, table: Release, is_told: bool) -> bool:
         return True
     data = source.documents[0].data
     known = sum(str(key) in table.top_level for key in data)
-    own = files.hits(data, _newest())
+    own = hits(data, _newest())
     is_dashed = any("-" in str(key) for key in data)  # no other engine spells options so
     return _is_model(source) or own > known or (is_dashed and own == known)
 
@@ -94,17 +100,17 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
     given = [row for row, _ in rows]
     lifted = {rule for rule, variable in formats().lifted.items() if variable in source.text}
     lifted |= {DUPLICATE_KEY} if source.is_template else set()  # branches, of which one counts
-    every = (row for each in given for row in diagnostics(each, rule_context))
+    every = (row for each in given for row in given_diagnostics(each, rule_context))
     found = [row for row in every if row.rule not in lifted]
-    found += variables.diagnostics(source.text, table)
+    found += unread_variables(source.text, table)
     for row, holder in rows:
-        found += listening.diagnostics(row, holder, table)
+        found += listening_diagnostics(row, holder, table)
     if source.form == PYTHON:
-        found += requests.diagnostics(source.text, table)
+        found += request_diagnostics(source.text, table)
     if source.form == SCRIPT:
-        found += listening.same_port(given, source.text, table)
+        found += same_port_of_given(given, source.text, table)
         found += _of_lines(source.text, given)
-    held = [(row.role, gpus.ranks(row.arguments.options, table)) for row in given if row.role]
+    held = [(row.role, ranks(row.arguments.options, table)) for row in given if row.role]
     if held:
         found += rank_diagnostics(source.documents[0], held)
     kind = _kind(source, given)
@@ -120,22 +126,22 @@ def is_former(row: Diagnostic) -> bool:
     may be of a form that they took."""
     keys = [key.lstrip("-").replace("-", "_") for key in row.path.split(".")]
     ends = {".".join(keys[depth:]) for depth in range(len(keys))}
-    if row.rule in (rules.FLAG_VALUE, VALUE_TYPE):
+    if row.rule in (FLAG_VALUE, VALUE_TYPE):
         return not ends.isdisjoint(formats().former_values)
-    is_unknown = row.rule in (UNKNOWN_KEY, rules.UNKNOWN_FLAG)
+    is_unknown = row.rule in (UNKNOWN_KEY, UNKNOWN_FLAG)
     return is_unknown and not ends.isdisjoint(formats().former)
 
 
 def _given(source: Text, table: Release, is_told: bool) -> list[tuple[Given, Yaml | None]]:
     """The options of a file, with the document that they stand in."""
     if source.form in (SCRIPT, DOCKERFILE):
-        return [(row, None) for row in files.of_script(source.text, table)]
+        return [(row, None) for row in of_script(source.text, table)]
     if source.form == PYTHON:
-        return [(row, None) for row in files.of_program(source.text, table)]
+        return [(row, None) for row in of_program(source.text, table)]
     return [
         (row, document)
         for document in source.documents
-        for row in files.of_document(document, source.text, table, source.path.name, is_told)
+        for row in of_document(document, source.text, table, source.path.name, is_told)
     ]
 
 
@@ -153,16 +159,16 @@ def _of_lines(text: str, given: Sequence[Given]) -> Iterator[Diagnostic]:
     """What the lines of a script lose, unless it is told for the other engine's servers there."""
     if mentions_server(text):
         return
-    found = read(text)
+    found = read_script(text)
     starts = [row.command.statement for row in given if row.command]
     words = [row.command.words for row in given if row.command]
-    yield from launching.of_lines(found, words, Values(found.statements), starts.__contains__)
+    yield from of_lines(found, words, Values(found.statements), starts.__contains__)
 
 
 def told_lines(source: Text) -> Iterator[int]:
     """The lines of texts for readers."""
     for document in source.documents:
-        for path, text in files.told(document.data):
+        for path, text in told(document.data):
             start = (document.blocks.get(path) or document.locate(path)).line
             yield from range(start, start + text.count("\n") + 1)
 
@@ -177,16 +183,16 @@ def _kind(source: Text, given: list[Given]) -> str:
     if source.form in (SCRIPT, DOCKERFILE):
         return source.form
     if source.form == PYTHON:
-        return python_api.KIND
+        return KIND
     if source.path.name == ENGINE_FILE:
         return MODEL
     if len(given) == 1 and not given[0].path and not given[0].as_flags:
         return OPTIONS
     data = source.documents[0].data
     if any(isinstance(row.data, Mapping) and "apiVersion" in row.data for row in source.documents):
-        return kinds.KUBERNETES
+        return KUBERNETES
     if isinstance(data, Mapping) and isinstance(data.get("services"), Mapping):
-        return embedded.COMPOSE
+        return COMPOSE
     if any(word in source.text for word in formats().minimum):
         return RECIPE
-    return embedded.EMBEDDED
+    return EMBEDDED

@@ -8,8 +8,8 @@ import pytest
 
 from builder import lint, pipeline
 from builder.facts import engines, release
-from builder.lint.stated import Stated
-from builder.lint.vllm.releases import naming
+from builder.lint.releases import Pins as Stated
+from builder.lint.releases import naming
 
 
 def severities(folder: Path, name: str, text: str, *releases: str) -> set[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.lint.validate import MAX_CHARACTERS
+from builder.lint.read.file import MAX_CHARACTERS
 from tests.builder import measured
 from tests.builder.measured import Measured
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from benchmarks.commands import write_many
-from builder.lint.script_judging import MOST_COMMANDS
+from builder.lint.script_check import MOST_COMMANDS
 from tests.conftest import ROOT
 from tests.security.attacks import measured, survive
 

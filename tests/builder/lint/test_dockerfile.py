@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.lint import CheckOptions, Report, check, dockerfile, script
+from builder.lint import CheckOptions, Report, check
+from builder.lint.read import dockerfile, shell
 
 BASE = "FROM nvcr.io/nvidia/tensorrt-llm/release:1.1.0\n"
 
@@ -17,7 +18,7 @@ def checked(folder: Path, text: str, name: str = "Dockerfile") -> Report:
 
 
 def words(text: str) -> list[list[str]]:
-    return [[word.text for word in command] for command in script.read(text).commands]
+    return [[word.text for word in command] for command in shell.read_script(text).commands]
 
 
 @pytest.mark.parametrize(
@@ -32,13 +33,13 @@ def words(text: str) -> list[list[str]]:
     ],
 )
 def test_every_form_of_an_instruction_is_a_command(instructions: str) -> None:
-    assert words(dockerfile.as_shell(BASE + instructions)) == [
+    assert words(dockerfile.dockerfile_as_shell(BASE + instructions)) == [
         ["openai/gpt-oss-120b", "--tp_size", "4"]
     ]
 
 
 def test_two_lists_are_two_commands_if_the_first_is_no_entry_point() -> None:
-    text = dockerfile.as_shell('CMD ["trtllm-serve", "a"]\nCMD ["trtllm-serve", "b"]')
+    text = dockerfile.dockerfile_as_shell('CMD ["trtllm-serve", "a"]\nCMD ["trtllm-serve", "b"]')
     assert words(text) == [["a"], ["b"]]
 
 

@@ -9,7 +9,7 @@ import pytest
 from builder import pipeline
 from builder.diagnostics import Diagnostic
 from builder.lint import CheckOptions, check
-from builder.lint.job_script import directives, table
+from builder.lint.read.slurm import directives, table
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4\nset -e\n"
 GOOD = "--overlap --kill-on-bad-exit=1"

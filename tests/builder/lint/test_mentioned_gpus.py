@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.lint.mentioned_gpus import of_label, of_text
+from builder.lint.read.gpu_names import of_label, of_text
 
 PRODUCT, GKE, TYPE = (
     "nvidia.com/gpu.product",

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc import model_config_pb2
 
 from builder.diagnostics import Diagnostic
-from builder.lint import model_config
+from builder.lint.rules import triton
 from tests.conftest import ROOT
 
 SHIPPED = ROOT / "model_repository" / "tensorrt_llm" / "config.pbtxt"
@@ -48,7 +48,7 @@ model_warmup { name: "w" inputs { key: "i" value { data_type: TYPE_INT8 dims: []
 
 
 def faults(text: str, path: Path = NOWHERE) -> list[Diagnostic]:
-    return list(model_config.diagnostics(text, path))
+    return list(triton.config_diagnostics(text, path))
 
 
 def refused(text: str) -> bool:
@@ -110,7 +110,7 @@ def test_the_schema_is_that_of_the_protobuf_definitions() -> None:
         FieldDescriptor.TYPE_UINT32: "uint32",
         FieldDescriptor.TYPE_UINT64: "uint64",
     }
-    schema = model_config.schema()
+    schema = triton.schema()
 
     def compare(descriptor: Descriptor) -> None:
         kind = descriptor.full_name.removeprefix("inference.")
@@ -137,7 +137,7 @@ def test_the_shipped_models_tensors_are_the_known_ones() -> None:
     types = model_config_pb2.DataType
     for group in ("input", "output"):
         shipped = {row.name: types.Name(row.data_type) for row in getattr(config, group)}
-        assert model_config.llmapi()[f"{group}s"].items() <= shipped.items()
+        assert triton.llmapi()[f"{group}s"].items() <= shipped.items()
 
 
 # Case: what is changed in the shipped file, and the one fault that follows.
@@ -252,5 +252,5 @@ def test_the_name_must_be_that_of_the_folder_in_a_repository(tmp_path: Path) -> 
 
 
 def test_the_data_files_name_their_source() -> None:
-    for path in model_config.TRITON.glob("*.yaml"):
+    for path in triton.TRITON.glob("*.yaml"):
         assert yaml.safe_load(path.read_text())["source"]

@@ -10,7 +10,7 @@ import pytest
 
 from builder import lint, pipeline
 from builder.cli.main import main
-from builder.lint.validate import validate
+from builder.lint.file_check import check_file as validate
 
 WRONG = "max_batch_sise: 64\nmax_num_tokens: 8192\n"
 BROKEN_TEMPLATE = "  a: b\n - c: d\n{{- with .Values.m }}\n"
@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             raise KeyError("a bug of ours")
         return validate(source, *rest)
 
-    monkeypatch.setattr("builder.lint.validate", with_bug)
+    monkeypatch.setattr("builder.lint.driver.check_file", with_bug)
     return tmp_path
 
 
@@ -69,7 +69,7 @@ def test_a_bug_in_what_reads_commands_stops_no_check(
     def with_bug(path: Path) -> Any:
         raise IndexError(path.name)
 
-    monkeypatch.setattr(sys.modules["builder.lint.starters"], "_in_file", with_bug)
+    monkeypatch.setattr(sys.modules["builder.lint.links"], "_in_file", with_bug)
     report = checked(tmp_path)
     assert "unknown-key" in rules(report, f"{tmp_path}/a.yaml")
     assert "internal-error" in rules(report, f"{tmp_path}/serve.sh")

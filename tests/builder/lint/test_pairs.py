@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.lint import CheckOptions, check
-from builder.lint.content import side_of
+from builder.lint.model import side_of
 
 TRANSCEIVER = "cache_transceiver_config: {backend: UCX}\n"
 PREFILL = "kv_cache_config: {dtype: fp8, tokens_per_block: 64}\n" + TRANSCEIVER

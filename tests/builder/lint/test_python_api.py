@@ -9,7 +9,7 @@ import pytest
 from builder import lint, pipeline
 from builder.documents import Variable
 from builder.facts import release
-from builder.lint import python_api
+from builder.lint.read import python_api
 
 TABLE = release.load("1.2.1")
 CONFIGS = "from tensorrt_llm.llmapi import KvCacheConfig, EagleDecodingConfig\n"

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from builder.facts import engines
-from builder.lint.job_script import job_rules, table
+from builder.lint.read.slurm import table
 from builder.lint.report import FINGERPRINT
 from builder.lint.rules import RULES
+from builder.lint.rules.jobs import job_rules
 from builder.lint.rules.table import every
 from builder.rules import constraints
 from maintenance import rules_table

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from builder import lint, pipeline
-from builder.lint import script, unread
-from builder.lint.shell_values import Values
+from builder.lint.read import shell, shell_files
+from builder.lint.read.shell_values import Values
 
 # A script before a server's command, the words of that command, and those that the shell makes.
 RESOLVED: dict[str, tuple[str, str, list[str]]] = {
@@ -89,8 +89,8 @@ RESOLVED: dict[str, tuple[str, str, list[str]]] = {
 }
 
 
-def words_of(before: str, words: str) -> list[script.Word]:
-    rows = script.read(f"{before}trtllm-serve {words}\n")
+def words_of(before: str, words: str) -> list[shell.Word]:
+    rows = shell.read_script(f"{before}trtllm-serve {words}\n")
     return Values(rows.statements).words(rows.commands[0])
 
 
@@ -149,14 +149,14 @@ UNREAD = {
 
 @pytest.mark.parametrize("text", UNREAD)
 def test_what_alters_an_option_file_unread_is_said(text: str) -> None:
-    found = script.read(text + "\n")
-    said = list(unread.of_script(found.statements, found.here))
+    found = shell.read_script(text + "\n")
+    said = list(shell_files.unread_writes(found.statements, found.here))
     assert said == ([UNREAD[text]] if UNREAD[text] else [])
 
 
 def test_words_that_may_be_flags_are_said() -> None:
     words = words_of("", '--tp $TP $MORE "$@"')
-    assert list(unread.of_command(words)) == [
+    assert list(shell_files.unread_words(words)) == [
         "line 1: $MORE may put in flags",
         "line 1: $@ may put in flags",
     ]
@@ -182,6 +182,6 @@ def test_a_number_that_nobody_reads_breaks_nothing(name: str, tmp_path: Path) ->
 def test_the_end_of_a_line_behind_a_backslash_is_no_part_of_a_word() -> None:
     """As the shell drops it: beside blanks, between the letters of a word, and in double quotes."""
     text = "serve --dtype auto\\\n  --po\\\nrt 80 \"a\\\nb\" 'c\\\nd' e\\\r\n f"
-    [statement] = script.statements(text)
+    [statement] = shell.statements(text)
     words = ["serve", "--dtype", "auto", "--port", "80", "ab", "c\\\nd", "e", "f"]
     assert [word.text for word in statement.words] == words

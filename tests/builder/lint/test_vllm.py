@@ -14,7 +14,7 @@ from builder import lint as check
 from builder import pipeline
 from builder.diagnostics import Diagnostic
 from builder.facts import engines, release
-from builder.lint.vllm.formats import formats
+from builder.lint.engine import formats
 
 NEWEST = "0.32.0"
 
@@ -660,7 +660,7 @@ CARRIERS = {
 
 @pytest.mark.parametrize("image", CARRIERS)
 def test_images_of_other_products_tell_the_release_that_they_carry(image: str) -> None:
-    from builder.lint.vllm.releases import naming
+    from builder.lint.releases import naming
 
     found = [name for row in naming().images(f"image: {image}") for name in row.releases]
     assert found == [CARRIERS[image]] * bool(CARRIERS[image])

@@ -22,7 +22,7 @@ from builder.diagnostics import Diagnostic
 from builder.documents import scan_yaml
 from builder.errors import BadInput, NotReady
 from builder.files import read_text
-from builder.lint import kinds
+from builder.lint.read import option_file
 
 from .. import options
 from ..logger import LEVELS, __version__, logger
@@ -73,9 +73,9 @@ def parser() -> argparse.ArgumentParser:
 def read(path: Path) -> Mapping[str, Any]:
     """The file, as the format of the release has it. Raises `BadInput` with all its faults."""
     documents = scan_yaml(read_text(path))
-    content = kinds.read(documents, options.release())
+    content = option_file.read_options(documents, options.release())
     faults = [row for document in documents for row in document.diagnostics]
-    if content is None or content.kind != kinds.DISAGGREGATED:
+    if content is None or content.kind != option_file.DISAGGREGATED:
         problems = [Diagnostic(str(path), f.message, f.fix) for f in faults]
         raise BadInput(problems or Diagnostic(str(path), "names no context and generation servers"))
     faults += [row for row in content.diagnostics if row.severity == "error"]

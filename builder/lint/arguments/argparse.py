@@ -1,0 +1,437 @@
+"""Reads the words of a vLLM command, and the keys of its configuration file, as its parser does.
+
+Names take dashes or underscores, `--no-x` turns `--x` off, `--x.y 1` sets a key of an option that
+is JSON and `--x.y+ a,b` adds to a list in it, `-O3` is a level of optimisation, and an unambiguous
+beginning of a name stands for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from ...diagnostics import Diagnostic, Location, located
+from ...documents import Variable
+from ...facts.release import Field, Flag, Release
+from ...general_rules import DUPLICATE_KEY, Rule
+from ..engine import formats
+from ..read.shell import Word
+from ..read.yaml_text import SHELL
+from ..rules import FLAG_ABBREVIATED, FLAG_VALUE, FLAG_WITHOUT_VALUE, STRAY_WORD
+
+_FLAG = re.compile(r"--?[A-Za-z]")
+_SCALED = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_NOTHING = ("", "None")  # on the command line of an option that may be unset
+_LEVEL = "optimization_level"
+
+
+@dataclass
+class Arguments:
+    """Options by their own names, where each was given, and how it was written there."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Location] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    unknown: dict[str, tuple[str, Location]] = field(default_factory=dict)
+    model: Word | None = None
+    is_open: bool = False  # something else may add to them
+
+    def set(self, name: str, value: Any, written: str, place: Location) -> None:
+        self.options[name] = value
+        self.places[name] = place
+        self.written[name] = written
+
+    def wrong(
+        self, written: str, place: Location, what: str, fix: str, rule: Rule, warns: bool = False
+    ) -> None:
+        severity: Literal["error", "warning"] = "warning" if warns else "error"
+        self.diagnostics.append(located(place, written, what, fix, rule, severity))
+
+
+def read_arguments(words: Sequence[Word], release: Release, is_part: bool = False) -> Arguments:
+    """The options of a command; `is_part` of one whose model and other flags stand elsewhere."""
+    found = Arguments(is_open=is_part)
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if joined := _joined(word, release):
+            what, fix = "is one word with its value", f"make two words of it, or {'='.join(joined)}"
+            found.wrong(word.text, word.location, what, fix, STRAY_WORD)
+            rest[:0] = [replace(word, text=text) for text in joined]
+        elif _is_flag(word):
+            _read_flag(word, rest, release, found)
+        elif not word.certain or "$" in word.text:
+            found.is_open = True
+            found.model = found.model or word
+        elif found.model is None and not is_part:
+            found.model = word
+        elif not found.is_open and not _is_placeholder(word.text):
+            what = "is no flag, and the command takes one model only"
+            fix = "write a flag with two dashes, and what belongs together in quotes"
+            if found.model and found.model.text == formats().subcommand:
+                word, found.model = found.model, word
+                what, fix = (
+                    "is taken for the model",
+                    "drop it: the image starts the server by itself",
+                )
+            found.wrong(word.text, word.location, what, fix, STRAY_WORD)
+    return found
+
+
+def _joined(word: Word, release: Release) -> list[str]:
+    """A flag and its value that are one word, which the parser takes for neither."""
+    name, _, value = word.text.partition(" ")
+    is_flag = (
+        word.quoted and word.certain and _FLAG.match(name) and "=" not in name and value.strip()
+    )
+    return [name, value.strip()] if is_flag and find_flag(spelled(name), release) else []
+
+
+def _is_placeholder(text: str) -> bool:
+    """Whether a word only stands for others, or is a blank behind a backslash."""
+    try:
+        if isinstance(json.loads(text), dict | list):
+            return False
+    except ValueError:
+        pass
+    return not text.strip() or not re.search(r"[A-Za-z0-9]", text) or text[0] in "[<{"
+
+
+def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments) -> None:
+    name, equals, value_text = word.text.partition("=")
+    if "$" in name:
+        found.is_open = True
+        return
+    value = Word(value_text, word.location, word.certain) if equals else None
+    if equals and not value_text and rest and not word.quoted and not _is_flag(rest[0]):
+        what, fix = "has a space behind its =", f"write {name}={rest[0].text}"
+        found.wrong(name, word.location, what, fix, STRAY_WORD)
+        value = rest.pop(0)
+    if name.startswith("-O"):
+        name, value = "--optimization-level", _level(name, value, rest, word)
+    top, dot, keys = spelled(name).partition(".")
+    meant = find_flag(top, release)
+    if meant is None:
+        following = value or _following(rest)
+        found.unknown[name] = (following.text if following else "", word.location)
+        while value is None and rest and not _is_flag(rest[0]):
+            rest.pop(0)
+        return
+    argument = meant.argument
+    if meant.is_begun:
+        what = f"is read as {meant.spelling}, which begins so"
+        fix = f"write {meant.spelling}"
+        if other := find_flag(f"--enable-{top.removeprefix('--')}", release):
+            fix = f"{fix}, or {other.spelling} if that is meant"
+        found.wrong(name, word.location, what, fix, FLAG_ABBREVIATED, warns=True)
+    if dot:
+        _read_key(argument, keys, value, rest, word, found)
+        return
+    if argument.name in found.options and argument.kind != "many":
+        what = "is given twice, and only the last one counts"
+        found.wrong(name, word.location, what, "keep one", DUPLICATE_KEY, warns=True)
+    if argument.kind == "switch":
+        _read_switch(argument, not meant.is_off, value, rest, word, found)
+        return
+    values = [value] if value else _values(argument, rest)
+    if not values and argument.kind == "maybe":
+        found.set(argument.name, True, name, word.location)
+        return
+    if not values:
+        fix = f"write {argument.spelling} VALUE"
+        found.wrong(name, word.location, "needs a value", fix, FLAG_WITHOUT_VALUE)
+        return
+    given = [_value(argument, each, found) for each in values]
+    many = argument.kind == "many"
+    found.set(argument.name, given if many else given[0], name, values[0].location)
+
+
+def _is_flag(word: Word) -> bool:
+    return bool(_FLAG.match(word.text)) and " " not in word.text.partition("=")[0]
+
+
+def _following(rest: Sequence[Word]) -> Word | None:
+    return rest[0] if rest and not _is_flag(rest[0]) else None
+
+
+def _level(name: str, value: Word | None, rest: list[Word], word: Word) -> Word | None:
+    """The level behind `-O`, `-O3`, `-O=3` or `-O 3`."""
+    if value is None and name != "-O":
+        return Word(name[2:], word.location, word.certain)
+    return value or (rest.pop(0) if _following(rest) else None)
+
+
+def _values(argument: Argument, rest: list[Word]) -> list[Word]:
+    values: list[Word] = []
+    while rest and not _is_flag(rest[0]) and (argument.kind == "many" or not values):
+        values.append(rest.pop(0))
+    return values
+
+
+def _read_switch(
+    argument: Argument,
+    is_on: bool,
+    value: Word | None,
+    rest: list[Word],
+    word: Word,
+    found: Arguments,
+) -> None:
+    found.set(argument.name, is_on, word.text, word.location)
+    after = _following(rest)
+    told = after and after.certain and not _is_placeholder(after.text)
+    if value is None and after and told and (found.model or found.is_open or _is_truth(after)):
+        value = rest.pop(0)
+    if value is not None and value.certain:
+        off = f"--no-{argument.spelling.removeprefix('--')}"
+        what = f"takes no value, and {value.text} is one"
+        fix = f"write {argument.spelling} alone, or {off} to turn it off"
+        found.wrong(word.text.partition("=")[0], word.location, what, fix, FLAG_VALUE)
+
+
+def _is_truth(word: Word) -> bool:
+    return word.text.lower() in ("true", "false", "0", "1")
+
+
+def _read_key(
+    argument: Argument,
+    keys: str,
+    value: Word | None,
+    rest: list[Word],
+    word: Word,
+    found: Arguments,
+) -> None:
+    """A key of an option that is JSON."""
+    value = value or (rest.pop(0) if rest else None)
+    name = word.text.partition("=")[0]
+    if value is None:
+        found.wrong(name, word.location, "needs a value", f"write {name} VALUE", FLAG_WITHOUT_VALUE)
+        return
+    adds = keys.endswith("+")
+    data: Any = [*value.text.split(",")] if adds else _of_json(value)
+    steps = keys.removesuffix("+").split(".")
+    into = found.options.setdefault(argument.name, {})
+    if not isinstance(into, dict):
+        return
+    for step in steps[:-1]:
+        if not isinstance(into.get(step), dict):
+            into[step] = {}
+        into = into[step]
+    before = into.get(steps[-1])
+    into[steps[-1]] = [*before, *data] if adds and isinstance(before, list) else data
+    path = ".".join((argument.name, *steps))
+    found.places.setdefault(argument.name, word.location)
+    found.written.setdefault(argument.name, spelled(name).partition(".")[0])
+    found.places[path] = value.location
+
+
+def _of_json(word: Word) -> Any:
+    """A value behind a dotted flag: JSON, a number with a unit, or text."""
+    if not word.certain or SHELL.search(word.text):
+        return Variable(word.text)
+    try:
+        return json.loads(word.text)
+    except ValueError:
+        return scaled(word.text)
+
+
+def scaled(text: str) -> Any:
+    """`8k` as 8000 and `8K` as 8192; any other text as it is."""
+    match = _SCALED.fullmatch(text.strip())
+    if not match:
+        return text
+    number, unit = match.groups()
+    if unit in _UNITS:
+        return int(float(number) * _UNITS[unit])
+    return int(number) * _BINARY[unit] if number.isdigit() else text
+
+
+def _value(argument: Argument, word: Word, found: Arguments) -> Any:
+    text = word.text
+    if not word.certain:
+        return Variable(text)
+    if argument.kind == "json" or (argument.kind == "loose" and text.lstrip()[:1] in ("{", "[")):
+        return _json_value(argument.spelling, word, found)
+    items = argument.option.get("items", {})
+    is_named = "=" in text or text.lstrip().startswith("{")
+    told = any(row.path == argument.spelling for row in found.diagnostics)
+    if items.get("type") == "record" and not is_named and not told:
+        what = f"{text} is neither NAME=PATH nor JSON"
+        fix = f"write {argument.spelling} NAME=PATH"
+        found.wrong(argument.spelling, word.location, what, fix, FLAG_VALUE)
+    return _of_text(argument, text)
+
+
+def _of_text(argument: Argument, text: str) -> Any:
+    """A word as the parser turns it into a value: a number with a unit, one of several numbers, and
+    what has a form of its own, which is not judged."""
+    row = argument.option
+    if text in _NOTHING and row.get("nullable") and row.get("type") != "list":
+        return None
+    if row.get("human_readable"):
+        return -1 if text.lower() == "auto" else scaled(text)
+    row = row.get("items", row)
+    if row.get("type") == "record":
+        return Variable(text)
+    if row.get("type") == "enum":
+        return next((value for value in row["values"] if str(value) == text), text)
+    return text
+
+
+def _json_value(name: str, word: Word, found: Arguments) -> Any:
+    """JSON, in which a variable may stand for a part."""
+    text = word.text
+    if text in _NOTHING:
+        return None
+    try:
+        return json.loads(re.sub(r"(?<![\w\"])(\d+(?:\.\d+)?[kKmMgGtT])\b(?!\")", _number, text))
+    except ValueError as fault:
+        if SHELL.search(text):
+            return Variable(text)
+        reason = str(fault).partition(":")[0].lower()
+        what = f"is no JSON: {reason}"
+        fix = "write it in single quotes, with its keys and texts in double ones"
+        found.wrong(name, word.location, what, fix, FLAG_VALUE)
+        return Variable(text)
+
+
+def _number(match: re.Match[str]) -> str:
+    return str(scaled(match[1]))
+
+
+def of_mapping(
+    data: Mapping[str, Any], places: Mapping[str, Location], release: Release, is_parsed: bool
+) -> Arguments:
+    """The options of a configuration file, whose keys are flags without their dashes. Of one that
+    the command's parser does not read, every name is a whole one."""
+    found = Arguments()
+    for key, value in data.items():
+        name, place = str(key), places[str(key)]
+        meant = find_flag(spelled(f"--{name}"), release)
+        if meant is None or (meant.is_begun and not is_parsed):
+            found.unknown[name] = ("" if isinstance(value, Mapping) else str(value), place)
+            continue
+        argument, is_off = meant.argument, meant.is_off
+        if meant.is_begun:
+            what, whole = f"is read as {meant.spelling}, which begins so", meant.spelling[2:]
+            found.wrong(name, place, what, f"write {whole}", FLAG_ABBREVIATED, warns=True)
+        given = _of_file(argument, is_off, value, Word(name, place, True), found)
+        found.set(argument.name, given, name, place)
+        if (
+            argument.kind == "switch"
+            and not isinstance(value, bool | Variable)
+            and value is not None
+        ):
+            what = f"takes true or false, and {value} is neither"
+            found.wrong(name, place, what, "write true, or leave it out", FLAG_VALUE)
+            found.options[argument.name] = not is_off
+        elif argument.kind != "switch" and value is True:
+            found.wrong(name, place, "needs a value", f"write {name}: VALUE", FLAG_WITHOUT_VALUE)
+            del found.options[argument.name]
+    return found
+
+
+def _of_file(argument: Argument, is_off: bool, value: Any, key: Word, found: Arguments) -> Any:
+    """A value of a configuration file as the parser sees it: text, unless it is a group."""
+    if isinstance(value, Variable):
+        return value
+    if argument.kind == "switch":
+        return value is not is_off
+    if argument.kind in ("json", "loose") and isinstance(value, str):
+        return _json_value(key.text, Word(value, key.location, True), found)
+    if argument.kind == "many" and not isinstance(value, Mapping):
+        values = value if isinstance(value, list) else [value]
+        return [_of_text(argument, str(each)) for each in values]
+    if value is None or isinstance(value, Mapping | list):
+        return value
+    return _of_text(argument, str(value))
+
+
+Kind = Literal["switch", "one", "maybe", "many", "json", "loose"]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A flag as the parser takes it: a switch, or with one value, maybe one, several, JSON, or what
+    may be JSON; `option` is its row in the release's table, or what its type says of it."""
+
+    name: str
+    spelling: str
+    kind: Kind
+    option: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """The flag that a name stands for: its whole `spelling`, whether it is turned off, and whether
+    only the beginning of it is given."""
+
+    argument: Argument
+    spelling: str
+    is_off: bool = False
+    is_begun: bool = False
+
+
+@lru_cache(maxsize=16)
+def known_flags(release: Release) -> Mapping[str, Argument]:
+    """Every flag of the server by every spelling, those that turn one off included."""
+    found = {}
+    for flag in release.serve_flags:
+        own = {"type": flag.type} if flag.type in ("int", "float") else {}
+        field = release.top_level.get(flag.name) or release.server_options.get(flag.name) or own
+        argument = Argument(flag.name, _long(flag), _kind(flag, field), field)
+        for spelling in () if flag.positional else flag.spellings:
+            found[spelling] = argument
+    return found
+
+
+def _long(flag: Flag) -> str:
+    return next((each for each in flag.spellings if each.startswith("--")), flag.spellings[0])
+
+
+def _kind(flag: Flag, field: Field) -> Kind:
+    if flag.type == "flag":
+        return "switch"
+    if flag.name in formats().json_flags:
+        return "json"
+    if flag.multiple or any(row["type"] == "list" for row in _alternatives(field)):
+        return "many"
+    if {"bool", "str"} <= {row["type"] for row in _alternatives(field)}:
+        return "maybe"
+    if flag.type != "json":
+        return "one"
+    return "json" if field.get("type") in ("record", "mapping", "union") else "loose"
+
+
+def _alternatives(field: Field) -> list[Field]:
+    return list(field["of"]) if field.get("type") == "either" else []
+
+
+def spelled(text: str) -> str:
+    """A flag with dashes up to its first dot, as the parser compares it."""
+    if not text.startswith("--"):
+        return text
+    name, dot, rest = text[2:].partition(".")
+    return f"--{name.replace('_', '-')}{dot}{rest}"
+
+
+def find_flag(name: str, release: Release) -> Meant | None:
+    """The flag that is meant: the one of this name, or the only one that begins so."""
+    flags = known_flags(release)
+    begun = [name] if name in flags else []
+    if not begun and name.startswith("--") and len(name) > 3:
+        begun = [other for other in flags if other.startswith(name)]
+    if len(begun) != 1:
+        return None
+    spelling, argument = begun[0], flags[begun[0]]
+    return Meant(argument, spelling, _turns_off(spelling, argument), spelling != name)
+
+
+def _turns_off(spelling: str, argument: Argument) -> bool:
+    return spelling == f"--no-{argument.spelling.removeprefix('--')}"

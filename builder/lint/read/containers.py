@@ -1,0 +1,431 @@
+"""Reads containers of manifests, Dynamo graphs and Compose files, and the servers they start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ...diagnostics import Diagnostic, Location
+from ...documents import START, Yaml, value_at
+from ...facts.release import ServerRole
+from ..model import ROLES, TOOLS, WORKER, Gpus, Server, below, holder
+from .commands import spreads, started
+from .gpu_names import of_label
+from .shell import Script, Word, is_server, mentions_server, read_script, runs_code, statements
+from .shell_values import Values
+from .yaml_text import inside, template_as_shell
+
+GPU = "nvidia.com/gpu"
+SIDE = "subComponentType"
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+DEFAULT_PORT, DEFAULT_HOST = "8000", "localhost"  # of the engine's own server
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the objects around a container say of it: its GPUs and nodes, its role, and its pod with
+    the labels and volumes of that."""
+
+    gpu: str | None = None
+    gpus: Gpus | None = None
+    nodes: tuple[int, Gpus] | None = None
+    others: Gpus | None = None  # those of each node but the first, where that is said
+    role: ServerRole | None = None
+    volumes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by the name of each
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    pod: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Gpus | None:
+        """The GPUs of all nodes of a server, at whichever of its numbers is the odd one."""
+        if self.gpus is None or self.nodes is None:
+            return self.gpus
+        first, (nodes, place) = self.gpus, self.nodes
+        other = self.others or first
+        if other.count != first.count:
+            whole = first.count + other.count * (nodes - 1)
+            return replace(other, count=whole, on_all_nodes=True)
+        return Gpus(first.count * nodes, place.location, place.path, True, first)
+
+
+class Object(NamedTuple):
+    """A mapping of a document, its path, what it and those above it say of a container, and the
+    servers that it starts, whatever the release."""
+
+    data: Mapping[str, Any]
+    path: str
+    around: Around
+    servers: Sequence[Server]
+
+
+class _Read(NamedTuple):
+    """The objects of a document when it held these data, and the first object at each path."""
+
+    data: Any
+    objects: Sequence[Object]
+    by_path: Mapping[str, Object]
+
+
+_READ: WeakKeyDictionary[Yaml, _Read] = WeakKeyDictionary()
+
+
+def objects(document: Yaml) -> Sequence[Object]:
+    """Every mapping of a document."""
+    return _read(document).objects
+
+
+def object_at(document: Yaml, path: str) -> Object | None:
+    return _read(document).by_path.get(path)
+
+
+def _read(document: Yaml) -> _Read:
+    """A document's objects, found once for all that ask."""
+    known = _READ.get(document)
+    if known is None or known.data is not document.data:
+        rows = _objects(document, document.data, "", Around())
+        found = [Object(*row, list(_started(document, *row))) for row in rows]
+        by_path: dict[str, Object] = {}
+        for each in found:
+            by_path.setdefault(each.path, each)
+        known = _READ[document] = _Read(document.data, found, by_path)
+    return known
+
+
+def in_documents(documents: Sequence[Yaml]) -> list[Server]:
+    """The servers that the containers of a manifest start."""
+    return [
+        worker
+        for document in documents
+        if document.data  # of a hundred thousand, most may be empty
+        for each in objects(document)
+        for worker in each.servers
+    ]
+
+
+def port_of(server: Server) -> str:
+    """Where the engine's own server listens; empty of any other."""
+    if server.program or server.is_disaggregated:
+        return ""
+    given = server.flag(("--port",))
+    return given[0].strip("\"'") if given else DEFAULT_PORT
+
+
+def _objects(
+    document: Yaml, data: Any, path: str, around: Around
+) -> Iterator[tuple[Mapping[str, Any], str, Around]]:
+    if isinstance(data, Mapping):
+        around = _around(document, data, path, around)
+        yield data, path, around
+    rows = enumerate(data) if isinstance(data, list) else ()
+    for key, value in data.items() if isinstance(data, Mapping) else rows:
+        if isinstance(value, Mapping | list):
+            yield from _objects(document, value, below(path, str(key)), around)
+
+
+def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) -> Around:
+    """What an object adds to what is around its containers."""
+    kinds = {kind for key, label in _labels(data) if (kind := of_label(key, label))}
+    if len(kinds) == 1:
+        around = replace(around, gpu=kinds.pop())
+    if count := number(value_at(data, "leaderWorkerTemplate.size")):
+        where = below(path, "leaderWorkerTemplate.size")
+        here = Gpus(count, document.locate(where), where)
+        around = replace(around, nodes=(count, here), others=_of_followers(document, data, path))
+    if "componentType" in data or "podTemplate" in data:  # a service of a Dynamo graph
+        count = number(value_at(data, "multinode.nodeCount"))
+        where = below(path, "multinode.nodeCount")
+        role = ROLES.get(str(data.get(SIDE) or data.get("type")))
+        nodes = (count, Gpus(count, document.locate(where), where)) if count else None
+        around = replace(around, nodes=nodes, gpus=None, role=role)
+    limits = value_at(data, "resources.limits")
+    for key in (GPU, "gpu"):
+        if isinstance(limits, Mapping) and (count := number(limits.get(key))):
+            where = below(path, f"resources.limits.{key}")
+            around = replace(around, gpus=Gpus(count, document.locate(where), where))
+    devices = value_at(data, "deploy.resources.reservations.devices")
+    for index, device in enumerate(listed(devices)):
+        ids = device.get("device_ids") if isinstance(device, Mapping) else None
+        count = len(ids) if isinstance(ids, list) else number(value_at(device, "count"))
+        if count:
+            key = "device_ids" if ids else "count"
+            where = below(path, f"deploy.resources.reservations.devices.{index}.{key}")
+            around = replace(around, gpus=Gpus(count, document.locate(where), where))
+    if isinstance(labels := value_at(data, "metadata.labels"), Mapping) and "spec" in data:
+        around = replace(around, labels=labels)
+    if isinstance(data.get("containers"), list):
+        around = replace(around, pod=data)
+    for claim in listed(data.get("volumeClaimTemplates")):
+        if name := value_at(claim, "metadata.name"):
+            around = replace(around, volumes={**around.volumes, str(name): claim})
+    if volumes := named_rows(data.get("volumes")):
+        around = replace(around, volumes={**around.volumes, **volumes})
+    for name, text, within in environment(data):
+        if name in VISIBLE and re.fullmatch(r"\d+(,\d+)*", text):
+            where = below(path, within)
+            count = len(text.split(","))
+            if around.gpus is None or count < around.gpus.count:  # of what it was given
+                around = replace(around, gpus=Gpus(count, document.locate(where), where))
+    return around
+
+
+def _of_followers(document: Yaml, data: Mapping[str, Any], path: str) -> Gpus | None:
+    """The GPUs of a pod that follows the leader of its group."""
+    rows = "leaderWorkerTemplate.workerTemplate.spec.containers"
+    for index, row in enumerate(listed(value_at(data, rows))):
+        limits = value_at(row, "resources.limits")
+        if isinstance(limits, Mapping) and (count := number(limits.get(GPU))):
+            where = below(path, f"{rows}.{index}.resources.limits.{GPU}")
+            return Gpus(count, document.locate(where), where)
+    return None
+
+
+def _labels(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The labels that a pod wants its nodes to have."""
+    selector = data.get("nodeSelector")
+    for key, label in selector.items() if isinstance(selector, Mapping) else ():
+        yield str(key), str(label)
+    required = f"affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
+    terms = value_at(data, required)
+    for term in listed(terms):
+        rows = value_at(term, "matchExpressions")
+        for row in listed(rows):
+            values = value_at(row, "values")
+            is_wanted = value_at(row, "operator") == "In" and isinstance(values, list)
+            for label in values if is_wanted and isinstance(values, list) else ():
+                yield str(value_at(row, "key")), str(label)
+
+
+def _mounted(data: Mapping[str, Any], around: Around) -> dict[str, str]:
+    """The config maps of a container by the folder that each is mounted at."""
+    maps = {name: value_at(row, "configMap.name") for name, row in around.volumes.items()}
+    return {
+        str(row.get("mountPath")).rstrip("/"): str(maps[name])
+        for name, row in named_rows(data.get("volumeMounts")).items()
+        if maps.get(name)
+    }
+
+
+def _started(
+    document: Yaml, data: Mapping[str, Any], path: str, around: Around
+) -> Iterator[Server]:
+    """The server that a container starts, or those that a script in its command does."""
+    keys = command_keys(data)
+    if not keys or runs_code(command_texts(data)):
+        return
+    given = {name: text for name, text, _ in environment(data)}
+    values = Values((), given)
+    single: list[tuple[str, Location]] = []
+    found: list[Sequence[tuple[str, Location]]] = []
+    spread = False
+    for key in keys:
+        for where, word in words_of(document, data, path, key, _is_line):
+            if not _is_line(word.text):
+                single.append((values.expanded(word.text), word.location))
+                continue
+            spread = spread or spreads(word.text)
+            for words in started(word.text, START, given):
+                found.append([(each, inside(document, where, word.text, at)) for each, at in words])
+    if any(is_server(word) or holder(word) for word, _ in single):
+        found.append(single)
+    for each in found:
+        maps = _mounted(data, around)
+        worker = Server(each, around.total, around.gpu, around.role, path, maps)
+        elsewhere = (spread or worker.starts_elsewhere) and not around.nodes
+        yield replace(worker, gpus=None) if elsewhere or len(found) > 1 else worker
+
+
+def _is_line(text: str) -> bool:
+    """Whether a word of a list is a command line of its own, with a server in it."""
+    named = any(name in text for name in (WORKER, *TOOLS))
+    return mentions_server(text) or (named and re.search(r"\s", text) is not None)
+
+
+def number(value: Any) -> int | None:
+    text = str(value)
+    return int(text) if text.isdigit() and len(text) < 7 and not isinstance(value, bool) else None
+
+
+def beside(pod: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The containers that run in a pod beside one of it."""
+    for key in ("containers", "initContainers"):
+        for row in listed(pod.get(key)):
+            stays = key == "containers" or value_at(row, "restartPolicy") == "Always"
+            if stays and isinstance(row, Mapping) and row is not data:
+                yield row
+
+
+def may_open(pod: Mapping[str, Any], data: Mapping[str, Any], port: str) -> bool:
+    """Whether a container of a pod beside one of it may listen at a port, by number or name: one
+    that says nothing of ports may at any."""
+    for row in beside(pod, data):
+        ports = listed(row.get("ports"))
+        if not ports or port in _ends(ports):
+            return True
+    return False
+
+
+def opens(data: Mapping[str, Any], port: str) -> bool:
+    """Whether a container opens a port, by number or name."""
+    return port in _ends(listed(data.get("ports")))
+
+
+def _ends(ports: Sequence[Any]) -> set[str]:
+    return {str(value_at(row, key)) for row in ports for key in ("containerPort", "name")}
+
+
+def number_of(data: Mapping[str, Any], port: str) -> str:
+    """The number of a port that a container may have named."""
+    row = named_rows(data.get("ports")).get(port)
+    return str(row.get("containerPort")) if row else port
+
+
+def named_rows(rows: Any) -> dict[str, Mapping[str, Any]]:
+    """The mappings of a list by what each has as its name."""
+    return {str(row.get("name")): row for row in listed(rows) if isinstance(row, Mapping)}
+
+
+def listed(rows: Any) -> Sequence[Any]:
+    return rows if isinstance(rows, list) else ()
+
+
+# Keys of a container, a service or a launcher that hold its command, in the order of their words.
+COMMANDS = (
+    "entrypoint",
+    "command",
+    "args",
+    "cmd",
+    "start_command",
+    "launch_command",
+    "run",
+    "script",
+    "commands",
+)
+
+
+def command_keys(container: Mapping[str, Any]) -> list[str]:
+    """The keys of a container that hold its command, in the order of their words."""
+    return [key for key in COMMANDS if key in container]
+
+
+def _is_long(text: str) -> bool:
+    """Whether a command has more than the words of one program."""
+    return len(statements(text)) > 1 or "\n" in text.strip()
+
+
+def _is_read(text: str) -> bool:
+    """Whether a text of several commands may start a server or write its options."""
+    return mentions_server(text) or "<<" in text
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCommand:
+    """What one container runs: a script, and its `path` in the manifest.
+
+    Places in the script count from the beginning of its `text` in the `document`, or are the
+    manifest's own where that is `None`.
+    """
+
+    path: str
+    script: Script
+    text: str = ""
+    document: Yaml | None = None
+
+    def move(
+        self, diagnostic: Diagnostic, told: Collection[tuple[Location, str]] = ()
+    ) -> Diagnostic:
+        """An error of the script at its place in the manifest; those `told` there are at theirs."""
+        place = diagnostic.location
+        if (place, diagnostic.path) in told:
+            return diagnostic
+        if self.document:
+            place = inside(self.document, self.path, self.text, place)
+        within = ": ".join(filter(None, (self.path, diagnostic.within)))
+        return replace(diagnostic, location=place, within=within)
+
+
+def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
+    """What the containers of a document run, as far as it starts a server or writes files."""
+    for path, container in containers(document.data, ""):
+        given = {name: text for name, text, _ in environment(container)}
+        words = [
+            row
+            for key in command_keys(container)
+            for row in words_of(document, container, path, key, _is_read)
+        ]
+        if runs_code([word.text for _, word in words]):
+            continue
+        for index, (where, word) in enumerate(words):
+            if is_server(word.text):
+                rest = [later for _, later in words[index + 1 :]]
+                yield ContainerCommand(
+                    _last_key(path, container), Script([rest], environment=given)
+                )
+                break
+            if _is_read(word.text):
+                found = replace(read_script(word.text), environment=given)
+                yield ContainerCommand(where, found, word.text, document)
+
+
+def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The variables of a container with their texts and paths, as Kubernetes, Compose as a list and
+    Compose as a mapping write them."""
+    for key in ("env", "environment"):
+        given = container.get(key)
+        if isinstance(given, Mapping):
+            yield from ((str(name), str(text), f"{key}.{name}") for name, text in given.items())
+        for index, row in enumerate(listed(given)):
+            if isinstance(row, Mapping) and "value" in row:
+                yield str(row.get("name")), str(row["value"]), f"{key}.{index}.value"
+            elif isinstance(row, str) and "=" in row:
+                name, _, text = row.partition("=")
+                yield name, text, f"{key}.{index}"
+
+
+def command_texts(container: Mapping[str, Any]) -> list[str]:
+    """All words that a container runs."""
+    rows = [container.get(key) for key in COMMANDS]
+    return [str(word) for row in rows for word in (listed(row) or [row]) if word]
+
+
+def _last_key(path: str, container: Mapping[str, Any]) -> str:
+    return below(path, command_keys(container)[-1])
+
+
+def containers(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every mapping that holds a command, with its path."""
+    if isinstance(data, Mapping):
+        if any(isinstance(data.get(key), list | str) for key in COMMANDS):
+            yield path, data
+        for key, value in data.items():
+            yield from containers(value, below(path, str(key)))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from containers(value, below(path, str(index)))
+
+
+def words_of(
+    document: Yaml,
+    container: Mapping[str, Any],
+    path: str,
+    key: str,
+    mentions: Callable[[str], bool] = mentions_server,
+) -> Iterator[tuple[str, Word]]:
+    """The words of a list or a line, each with its path; a text of several commands that `mentions`
+    a server is one word. Values are put in later for `$(NAME)`."""
+    values = container.get(key)
+    if isinstance(values, str):
+        where, values = below(path, key), template_as_shell(values)
+        if mentions(values) and _is_long(values):
+            yield where, Word(values, document.locate(where), True)
+            return
+        for statement in statements(values):
+            for word in statement.words:
+                place = inside(document, where, values, word.location)
+                yield where, replace(word, location=place)
+    for index, value in enumerate(listed(values)):
+        where, text = below(path, f"{key}.{index}"), template_as_shell(str(value))
+        yield where, Word(text, document.locate(where), "$" not in text, quoted=True)

@@ -1,0 +1,259 @@
+"""Reads Python programs of an engine's API: the options they construct it with. Nothing is run.
+
+Arguments are read if they are literal, are set to one value only, or are calls of option classes;
+anything else is a value that is unknown here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...diagnostics import Location
+from ...documents import START, Variable, Yaml
+from ...facts import engines
+from ...facts.release import Release
+from ..model import Section, below
+
+KIND = "LLM API program"
+_USE = re.compile(r"\b\w*(?:LLM|LlmArgs|EngineArgs|LLMConfig|EngineProcessorConfig)\s*\(")
+_WRAPPER = re.compile(r"\bray\.(?:serve|data)\.llm\b")  # which names no engine
+MAX_DEPTH = 20
+MOST_VALUES = 10_000  # of a program: lists of lists of one name double at every level
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The Python of an engine: its package, the classes there that take the engine's options, and
+    the modules below it whose classes of the same names take others."""
+
+    package: str
+    engines: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+
+TENSORRT_LLM = Api(
+    "tensorrt_llm",
+    ("LLM", "AsyncLLM", "LlmArgs", "TorchLlmArgs"),
+    tuple(f"tensorrt_llm.{name}" for name in ("_tensorrt_engine", "_torch", "runtime", "bindings")),
+)
+
+
+def may_be_program(text: str) -> bool:
+    """Whether a text can be a program of an engine's LLM API."""
+    if _USE.search(text) is None:
+        return False
+    return engines.are_mentioned(text) or _WRAPPER.search(text) is not None
+
+
+def sections(
+    text: str, release: Release, start: Location = START, api: Api = TENSORRT_LLM
+) -> list[Section] | None:
+    """The options of each engine that a program constructs; `None` if it is no Python.
+
+    Places count from `start`, where the program begins.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of escapes in the program's texts
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return list(_Program(tree, release, start, api).sections())
+
+
+class _Program:
+    """A program by its imports and the values of its names."""
+
+    def __init__(self, tree: ast.Module, release: Release, start: Location, api: Api) -> None:
+        self._tree, self._release, self._start, self._api = tree, release, start, api
+        self._modules: set[str] = set()
+        self._names: dict[str, str] = {}
+        self._values: dict[str, list[ast.expr | None]] = {}
+        self._left = MOST_VALUES
+        self._read_calls: set[ast.Call] = set()
+        for node in ast.walk(tree):
+            self._read(node)
+
+    def sections(self) -> Iterator[Section]:
+        calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
+        engines = [node for node in calls if self._class(node.func) in self._api.engines]
+        for node in engines:
+            yield self._section(node)
+        for node in calls if engines else ():
+            if node not in self._read_calls and (path := self._home(self._class(node.func))):
+                yield self._of_group(node, path)
+
+    def _home(self, name: str) -> str:
+        """The option that is given an object of a class, if that is one at the top level."""
+        unions = self._release.table["unions"]
+        for path, field in self._release.top_level.items() if name else ():
+            if field["type"] == "record" and field["of"] == name:
+                return path
+            if field["type"] == "union" and name in unions[field["of"]]["types"].values():
+                return path
+        return ""
+
+    def _of_group(self, call: ast.Call, path: str) -> Section:
+        """A group of options that only some runs give to an engine, by itself."""
+        document = Yaml({}, {"": self._place(call), path: self._place(call)})
+        options = {path: self._constructed(call, path, document, 0)}
+        return Section(options, document, is_open=True)
+
+    def _read(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for row in node.names:
+                if self._is_of(row.name):
+                    self._modules.add(row.asname or self._api.package)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if self._is_of(module):
+                self._names.update({row.asname or row.name: row.name for row in node.names})
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._set(target, node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value:
+            self._set(node.target, node.value)
+        elif isinstance(node, ast.AugAssign | ast.For | ast.NamedExpr | ast.comprehension):
+            self._set(node.target, None)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            arguments = node.args
+            for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+                self._values.setdefault(each.arg, []).append(None)
+
+    def _is_of(self, module: str) -> bool:
+        """Whether the classes of a module are the engine's."""
+        own = module.partition(".")[0] == self._api.package
+        return own and not module.startswith(self._api.others)
+
+    def _set(self, target: ast.expr, value: ast.expr | None) -> None:
+        """A name gets a value; one that is changed where it lies has none that is known."""
+        if isinstance(target, ast.Tuple | ast.List):
+            for each in target.elts:
+                self._set(each, None)
+        elif isinstance(target, ast.Name):
+            self._values.setdefault(target.id, []).append(value)
+        elif isinstance(target, ast.Subscript | ast.Attribute) and isinstance(
+            target.value, ast.Name
+        ):
+            self._values.setdefault(target.value.id, []).append(None)
+
+    def _class(self, function: ast.expr) -> str:
+        """The name in the engine's package of what is called, or nothing."""
+        if isinstance(function, ast.Name):
+            return self._names.get(function.id, "")
+        path = ast.unparse(function) if isinstance(function, ast.Attribute) else ""
+        first, _, rest = path.partition(".")
+        if not rest or not self._is_of(f"{self._api.package}.{rest}"):
+            return ""
+        inside = first in self._modules or first in self._names
+        return rest.rpartition(".")[2] if inside else ""
+
+    def _section(self, call: ast.Call) -> Section:
+        document = Yaml({}, {"": self._place(call)})
+        options: dict[str, Any] = {}
+        if call.args and not isinstance(call.args[0], ast.Starred):
+            options["model"] = self._value(call.args[0], "model", document, 0)
+            document.places["model"] = self._place(call.args[0])
+        is_open = self._arguments(call, "", options, document, 0)
+        return Section(options, document, is_open=is_open)
+
+    def _arguments(
+        self, call: ast.Call, path: str, options: dict[str, Any], document: Yaml, depth: int
+    ) -> bool:
+        """The named arguments of a call; whether there may be more of them."""
+        is_open = False
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                given = self._known(keyword.value)
+                if isinstance(given, ast.Dict) or self._is_dict_call(given):
+                    found = self._value(given, path, document, depth)
+                    options.update(found if isinstance(found, Mapping) else {})
+                else:
+                    is_open = True
+            else:
+                inner = below(path, keyword.arg)
+                document.places[inner] = self._place(keyword)
+                options[keyword.arg] = self._value(keyword.value, inner, document, depth)
+        return is_open
+
+    def _value(self, node: ast.expr, path: str, document: Yaml, depth: int) -> Any:
+        given, node = node, self._known(node)
+        if isinstance(node, ast.Constant | ast.Call) and node is not given:
+            document.places[path] = self._place(node)
+        self._left -= 1
+        if depth > MAX_DEPTH or self._left < 0:
+            return Variable(ast.unparse(node))
+        if isinstance(node, ast.Dict):
+            return self._mapping(node, path, document, depth)
+        if isinstance(node, ast.List | ast.Tuple):
+            rows = [self._value(row, path, document, depth + 1) for row in node.elts]
+            return Variable(ast.unparse(node)) if any(_is_later(row) for row in rows) else rows
+        if isinstance(node, ast.Call):
+            return self._constructed(node, path, document, depth)
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError):
+            return Variable(ast.unparse(node))
+
+    def _mapping(self, node: ast.Dict, path: str, document: Yaml, depth: int) -> Any:
+        data = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            if not isinstance(key, ast.Constant):
+                return Variable(ast.unparse(node))
+            inner = below(path, str(key.value))
+            document.places[inner] = self._place(key)
+            data[str(key.value)] = self._value(item, inner, document, depth + 1)
+        return data
+
+    def _constructed(self, node: ast.Call, path: str, document: Yaml, depth: int) -> Any:
+        """What the call of a class of options stands for; any other is put in later."""
+        self._read_calls.add(node)
+        name = self._class(node.func)
+        # A class that became one of several keeps its name as that of the usual one.
+        table = self._release.table
+        is_options = name in table["types"] or "default" in table["unions"].get(f"{name}Type", {})
+        if node.args or not (is_options or self._is_dict_call(node)):
+            return Variable(ast.unparse(node))
+        options = self._tag(name)
+        if self._arguments(node, path, options, document, depth + 1):
+            return Variable(ast.unparse(node))
+        return options
+
+    def _tag(self, name: str) -> dict[str, Any]:
+        """The option by which a file says which of several classes is meant."""
+        for union in self._release.table["unions"].values():
+            for value, member in union["types"].items():
+                if member == name:
+                    return {union["discriminator"]: value}
+        return {}
+
+    def _is_dict_call(self, node: ast.expr) -> bool:
+        return (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "dict"
+            and not node.args
+        )
+
+    def _known(self, node: ast.expr) -> ast.expr:
+        """What a name is set to, if that happens once; a conditional value is none."""
+        for _ in range(MAX_DEPTH):
+            rows = self._values.get(node.id, []) if isinstance(node, ast.Name) else []
+            if len(rows) != 1 or rows[0] is None:
+                break
+            node = rows[0]
+        return node
+
+    def _place(self, node: ast.expr | ast.keyword) -> Location:
+        first = node.lineno == 1
+        column = node.col_offset + (self._start.column if first else 1)
+        return Location(self._start.line + node.lineno - 1, column)
+
+
+def _is_later(value: Any) -> bool:
+    return isinstance(value, Variable)

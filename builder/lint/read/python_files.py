@@ -1,0 +1,464 @@
+"""Reads what a Python program writes as options, and the servers that it starts. Nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import PurePath
+from typing import Any
+
+from ...diagnostics import Location
+from ...documents import START, Variable, Yaml
+from ...facts import engines
+from .shell import Script, Word, is_server, statements
+from .yaml_text import SHELL, MaskedText
+
+Meaning = Callable[[ast.expr, ast.Call], ast.expr]
+"""What an argument of a call stands for."""
+_WRITES = ("write", "write_text", "writelines", "print", "safe_load")
+_SHAPED_BY = ("dedent", "strip", "lstrip", "rstrip", "format", "cleandoc", "encode")
+_WRITING = re.compile(r"\.write(?:_text|lines)?\(|\bfile=")
+_GROUP = re.compile(r"\w_config:\s|\bmax_\w+:\s")
+_OPTION = re.compile(r"^\w+:(?:[ \t]|$)", re.MULTILINE)
+# Where a line of the text begins in the source: a line's end inside of triple quotes, or `\n`.
+_ENDS = re.compile(r"\\\\|\\n|\\\n|\n|\\.")
+_TRIPLE = re.compile(r"[A-Za-z]{0,2}(\"\"\"|''')")
+
+
+def may_write_text(text: str) -> bool:
+    """Whether a program may write options as text."""
+    return _WRITING.search(text) is not None and _GROUP.search(text) is not None
+
+
+def text_documents(
+    tree: ast.Module, code: str, meant: Meaning, start: Location
+) -> Iterator[tuple[ast.expr | None, Yaml]]:
+    """The YAML that a program writes as text, each with what it is written to."""
+    lines = code.split("\n")
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args or _called(node.func) not in _WRITES:
+            continue
+        text_node, is_format = _bare(meant(node.args[0], node), node, meant)
+        text = _dedented(_text(text_node, is_format))
+        if len(_OPTION.findall(text)) < 2:
+            continue
+        places = _places(text_node, lines, start)
+        for document in MaskedText(text, SHELL).documents():
+            if document.data is not None:
+                _move(document, places)
+                yield _holder(node), document
+
+
+def _bare(node: ast.expr, call: ast.Call, meant: Meaning) -> tuple[ast.expr, bool]:
+    """The text below `dedent(...)` and `.strip()`, and whether `.format` fills it in."""
+    is_format = False
+    for _ in range(4):
+        if not isinstance(node, ast.Call) or _called(node.func) not in _SHAPED_BY:
+            break
+        is_format |= _called(node.func) == "format"
+        holder = node.func.value if isinstance(node.func, ast.Attribute) else None
+        is_method = holder is not None and _called(holder) not in ("textwrap", "inspect")
+        inner = holder if is_method else node.args[0] if node.args else None
+        if inner is None:
+            break
+        node = meant(inner, call)
+    return node, is_format
+
+
+def _text(node: ast.expr, is_format: bool) -> str:
+    """A text with a variable of the shell for each value that is put in; empty if it is none."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if not is_format:
+            return node.value
+        filled = re.sub(r"(?<!\{)\{(\w*)[^{}\n]*\}(?!\})", r"${v\1}", node.value)
+        return filled.replace("{{", "{").replace("}}", "}")
+    if not isinstance(node, ast.JoinedStr):
+        return ""
+    parts = []
+    for value in node.values:
+        if isinstance(value, ast.Constant):
+            parts.append(str(value.value))
+        elif isinstance(value, ast.FormattedValue):
+            parts.append(f"${{{re.sub(r'[^A-Za-z0-9_]', '_', ast.unparse(value.value))}}}")
+    return "".join(parts)
+
+
+def _dedented(text: str) -> str:
+    """The text, its lines moved left together; none is dropped."""
+    rows = text.split("\n")
+    margin = min((len(row) - len(row.lstrip()) for row in rows if row.strip()), default=0)
+    return "\n".join(row[margin:] for row in rows)
+
+
+def _places(node: ast.expr, lines: list[str], start: Location) -> list[Location]:
+    """The place in the program at which each line of a text begins."""
+    source = lines[node.lineno - 1 : node.end_lineno]
+    code = "\n".join(source)[len(source[0].encode()[: node.col_offset].decode()) :]
+    is_triple = _TRIPLE.match(code) is not None
+    places, line = [node.lineno], node.lineno
+    for found in _ENDS.finditer(code):
+        if "\n" in found[0]:
+            line += 1
+        if found[0] == "\\\n" and is_triple:
+            places[-1] = line
+        if found[0] == "\\n" or (found[0] == "\n" and is_triple):
+            places.append(line)
+            continue
+        if found[0] == "\n" and not is_triple:  # the next of several texts side by side
+            places[-1] = line
+    return [Location(start.line + row - 1, 1) for row in places]
+
+
+def _move(document: Yaml, places: list[Location]) -> None:
+    def moved(place: Location) -> Location:
+        at = places[min(max(place.line, 1), len(places)) - 1]
+        return Location(at.line, place.column)
+
+    document.places = {path: moved(place) for path, place in document.places.items()}
+
+
+def _called(function: ast.expr) -> str:
+    return str(getattr(function, "attr", getattr(function, "id", "")))
+
+
+def _holder(call: ast.Call) -> ast.expr | None:
+    """What a text is written to: the object of the method, or the file of `print`."""
+    given = [row.value for row in call.keywords if row.arg == "file"]
+    return given[0] if given else getattr(call.func, "value", None)
+
+
+_RUNNERS = (
+    "run",
+    "Popen",
+    "call",
+    "check_call",
+    "check_output",
+    "system",
+    "create_subprocess_shell",
+)
+_DUMPS = ("dump", "safe_dump", "dumps")
+_LOADS = ("load", "safe_load", "full_load", "loads")
+_MOST_UNPACKED = 20
+# A library, and what it writes by: one pattern of both would read a long text once for each name.
+_WRITERS = (
+    (re.compile(r"\bya?ml\b"), re.compile(r"\bdump")),
+    (re.compile(r"\bjson\b"), re.compile(r"\bdumps?\b")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The value that a name has from a place on, or that what its `keys` lead to has."""
+
+    end: tuple[int, int]
+    keys: tuple[ast.Constant, ...]
+    value: ast.expr
+
+
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """A mapping that a program writes as YAML or JSON, and the file's name where that is known.
+
+    `is_open` if the program may put more into it; `is_text` if it may be a text of another kind,
+    `is_edit` if it is put into what the program has read from a file.
+    """
+
+    name: str
+    data: Yaml
+    is_open: bool
+    is_text: bool = False
+    is_edit: bool = False
+
+
+def may_write(text: str) -> bool:
+    """Whether a program may write options or start a server."""
+    if "trtllm-serve" in text or may_write_text(text):
+        return True
+    return any(
+        (found := library.search(text)) is not None and dump.search(text, found.end()) is not None
+        for library, dump in _WRITERS
+    )
+
+
+def dumped_documents(text: str, start: Location = START, expands: bool = False) -> Iterator[Dumped]:
+    """The mappings that a program writes, as far as they are literal, each with its places."""
+    code = SHELL.sub(_as_name, text) if expands else text
+    tree, shift = _parsed(code)
+    if tree is None:
+        return
+    names = _names(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args or _name_of(node.func) not in _DUMPS:
+            continue
+        name = _source(node.args[0])
+        is_open = re.search(rf"\b{re.escape(name)}\.(?:update|setdefault)\(", code) is not None
+        is_edit = any(_is_read(row.value) for row in names.get(name, []))
+        given = _meant(node.args[0], node, names)
+        if isinstance(given, ast.Dict):
+            document = Yaml()
+            given = _unpacked(given, node, names)
+            document.data = _value(given, "", document, start, shift)
+            is_open |= any(None in row.keys for row in ast.walk(given) if isinstance(row, ast.Dict))
+            target = _meant(node.args[1], node, names) if len(node.args) > 1 else None
+            yield Dumped(_opened(target), document, is_open or is_edit, is_edit=is_edit)
+
+    def meant(node: ast.expr, call: ast.Call) -> ast.expr:
+        return _meant(node, call, names)
+
+    for holder, written in text_documents(tree, textwrap.dedent(code), meant, start):
+        opened = names.get(holder.id, []) if isinstance(holder, ast.Name) else []
+        name = _opened(opened[-1].value if opened else holder)
+        if PurePath(name).suffix in ("", ".yaml", ".yml", ".json"):
+            yield Dumped(name, written, False, is_text=not name)
+
+
+def started(text: str) -> Script:
+    """The servers that a program starts, by a list of words or by a line for the shell."""
+    tree, shift = _parsed(text)
+    found: list[list[Word]] = []
+    starts: list[Location] = []
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.List | ast.Tuple):
+            words = [_word(item, shift) for item in node.elts]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = _of_line(node, shift)
+        else:
+            continue
+        at = next((n for n, word in enumerate(words) if is_server(word.text)), None)
+        if at is not None and len(words) > 1:
+            found.append(words[at + 1 :])
+            starts.append(words[at].location)
+    return Script(found, starts=starts)
+
+
+def may_start(text: str) -> bool:
+    """Whether a program may start the server of another engine."""
+    return _starting().search(text) is not None
+
+
+@cache
+def _starting() -> re.Pattern[str]:
+    names = "|".join(re.escape(engines.load(name).module) for name in engines.names())
+    return re.compile(rf"\b(?:{names})(?:[\"', \t\n]+serve\b|\.entrypoints\b)")
+
+
+def command_lines(text: str) -> Iterator[list[Word]]:
+    """The lists of words in a program, and the lines for a shell that it runs or keeps: those that
+    it prints or raises are told to readers."""
+    tree, shift = _parsed(text)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.List | ast.Tuple):
+            yield [replace(_word(item, shift), quoted=True) for item in node.elts]
+        for given in _run_or_kept(node):
+            if isinstance(given, ast.Constant | ast.JoinedStr):
+                line = _shell_line(given)
+                place = Location(given.lineno, given.col_offset + shift + 1)
+                rows = statements(line, place) if may_start(line) else ()
+                yield from (list(row.words) for row in rows)
+
+
+def _run_or_kept(node: ast.AST) -> Sequence[ast.expr | None]:
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.Return):
+        return [node.value]
+    return node.args if isinstance(node, ast.Call) and _name_of(node.func) in _RUNNERS else ()
+
+
+def _shell_line(node: ast.Constant | ast.JoinedStr) -> str:
+    """A text, in which a variable of the shell stands for what is put in later."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    texts = (part.value if isinstance(part, ast.Constant) else "${_}" for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _parsed(code: str) -> tuple[ast.Module | None, int]:
+    """The program, and the columns that all of it is indented by; `None` if it is no Python."""
+    dedented = textwrap.dedent(code)
+    first, second = (text.lstrip("\n").partition("\n")[0] for text in (code, dedented))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of escapes in the program's texts
+            return ast.parse(dedented), len(first) - len(second)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None, 0
+
+
+def _names(tree: ast.Module) -> dict[str, list[_Given]]:
+    """What each name is given, in the order of the program."""
+    found: dict[str, list[_Given]] = defaultdict(list)
+    for node in ast.walk(tree):
+        rows: list[tuple[ast.expr | None, ast.expr | None]] = []
+        if isinstance(node, ast.Assign):
+            rows = [(target, node.value) for target in node.targets]
+        elif isinstance(node, ast.AnnAssign):
+            rows = [(node.target, node.value)]
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            rows = [(item.optional_vars, item.context_expr) for item in node.items]
+        for target, value in rows:
+            holder, keys = _set_in(target)
+            if isinstance(holder, ast.Name) and value:
+                found[holder.id].append(_Given(_end(value), keys, value))
+    return {name: sorted(rows, key=lambda row: row.end) for name, rows in found.items()}
+
+
+def _set_in(target: ast.expr | None) -> tuple[ast.expr | None, tuple[ast.Constant, ...]]:
+    """What an assignment changes, and the keys that lead to the place in it."""
+    keys: list[ast.Constant] = []
+    while isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+        keys.insert(0, target.slice)
+        target = target.value
+    return target, tuple(keys)
+
+
+def _is_read(value: ast.expr) -> bool:
+    """Whether a value is what a file held before."""
+    return isinstance(value, ast.Call) and _name_of(value.func) in _LOADS
+
+
+class _Keys(dict[Any, "ast.expr | _Keys"]):
+    """The values of a mapping by their keys while more of them are set, each with its own place."""
+
+    def __init__(self, node: ast.Dict) -> None:
+        super().__init__()
+        self._node, self._nodes = node, dict[Any, ast.expr | None]()
+        for n, (key, value) in enumerate(zip(node.keys, node.values, strict=True)):
+            self._set(key.value if isinstance(key, ast.Constant) else (n, key), key, value)
+
+    def put(self, keys: Sequence[ast.Constant], value: ast.expr) -> None:
+        """Set a value, in mappings of its own inside: others may hold the old ones."""
+        inside = self
+        for key in keys[:-1]:
+            known = inside.get(key.value)
+            if not isinstance(known, _Keys):
+                empty = ast.copy_location(ast.Dict([], []), key)
+                known = _Keys(known if isinstance(known, ast.Dict) else empty)
+                inside._set(key.value, key, known)
+            inside = known
+        inside._set(keys[-1].value, keys[-1], value)
+
+    def _set(self, name: Any, key: ast.expr | None, value: ast.expr | _Keys) -> None:
+        self.pop(name, None)  # what is set last stands last
+        self[name], self._nodes[name] = value, key
+
+    def node(self) -> ast.Dict:
+        values = [row.node() if isinstance(row, _Keys) else row for row in self.values()]
+        return ast.copy_location(ast.Dict([self._nodes[name] for name in self], values), self._node)
+
+
+def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) -> ast.expr:
+    """What an argument of a call stands for: the value that its name was given last, with the keys
+    that were set in it since; what a function uses may be given below it."""
+    rows = names.get(node.id, []) if isinstance(node, ast.Name) else []
+    before = bisect_right(rows, (call.lineno, call.col_offset), key=lambda row: row.end)
+    for end in (before, len(rows)):
+        first = next((n for n in range(end - 1, -1, -1) if not rows[n].keys), None)
+        if first is None:
+            continue
+        value = rows[first].value
+        if _is_read(value) and end > first + 1:
+            value = ast.copy_location(ast.Dict([], []), value)
+        if not isinstance(value, ast.Dict) or end == first + 1:
+            return value
+        # A copy: the program's own mapping may be written before and after a key is set.
+        whole = _Keys(value)
+        for row in rows[first + 1 : end]:
+            whole.put(row.keys, row.value)
+        return whole.node()
+    return node
+
+
+def _unpacked(given: ast.Dict, call: ast.Call, names: Mapping[str, list[_Given]]) -> ast.Dict:
+    """A mapping with those put in that it takes over by `**name`; what stands later counts."""
+    rows: dict[str, tuple[ast.expr | None, ast.expr]] = {}
+    pending = list(zip(given.keys, given.values, strict=True))
+    for _ in range(_MOST_UNPACKED):
+        at = next((n for n, (key, _) in enumerate(pending) if key is None), None)
+        if at is None:
+            break
+        inner = _meant(pending[at][1], call, names)
+        if not isinstance(inner, ast.Dict):
+            break
+        pending[at : at + 1] = zip(inner.keys, inner.values, strict=True)
+    for key, value in pending:
+        name = str(key.value) if isinstance(key, ast.Constant) else f"**{len(rows)}"
+        rows.pop(name, None)
+        rows[name] = key, value
+    whole = ast.Dict([key for key, _ in rows.values()], [value for _, value in rows.values()])
+    return ast.copy_location(whole, given)
+
+
+def _end(node: ast.expr) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+
+
+def _opened(node: ast.expr | None) -> str:
+    """The file that an expression opens, as far as it says that itself."""
+    if not isinstance(node, ast.Call) or _name_of(node.func) not in ("open", "Path"):
+        return ""
+    holder = getattr(node.func, "value", None)
+    given = holder.args if isinstance(holder, ast.Call) else node.args
+    is_path = holder is None or isinstance(holder, ast.Call) or len(given) > 1
+    path = given[0] if given and is_path else None
+    return path.value if isinstance(path, ast.Constant) and isinstance(path.value, str) else ""
+
+
+def _source(node: ast.expr) -> str:
+    try:
+        return ast.unparse(node)
+    except (ValueError, RecursionError):  # a number of thousands of digits, a sum of thousands
+        return "..."
+
+
+def _word(node: ast.expr, shift: int) -> Word:
+    place = Location(node.lineno, node.col_offset + shift + 1)
+    certain = isinstance(node, ast.Constant)
+    source = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+    text = source or (_source(node) if certain else f"${{{_source(node)}}}")
+    return Word(text, place, certain)
+
+
+def _of_line(node: ast.Constant, shift: int) -> list[Word]:
+    text = str(node.value)
+    if not re.match(r"\s*(?:[^\s=]+=\S*\s+)*trtllm-serve\s", text):
+        return []
+    place = Location(node.lineno, node.col_offset + shift + 1)
+    rows = statements(text)
+    return [Word(word.text, place, word.certain) for word in rows[0].words] if rows else []
+
+
+def _as_name(found: re.Match[str]) -> str:
+    """A variable of the shell as a name of Python, as long as it was."""
+    return re.sub(r"\W", "_", found[0])
+
+
+def _name_of(function: ast.expr) -> str:
+    return str(getattr(function, "attr", getattr(function, "id", "")))
+
+
+def _value(node: ast.expr, path: str, document: Yaml, start: Location, shift: int) -> Any:
+    column = node.col_offset + shift + (start.column if node.lineno == 1 else 1)
+    document.places.setdefault(path, Location(start.line + node.lineno - 1, column))
+    if isinstance(node, ast.Dict):
+        data = {}
+        for key, item in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant):
+                inner = f"{path}.{key.value!s}" if path else str(key.value)
+                column = key.col_offset + shift + (start.column if key.lineno == 1 else 1)
+                document.places[inner] = Location(start.line + key.lineno - 1, column)
+                data[str(key.value)] = _value(item, inner, document, start, shift)
+        return data
+    if isinstance(node, ast.List | ast.Tuple):
+        return [
+            _value(item, f"{path}.{index}", document, start, shift)
+            for index, item in enumerate(node.elts)
+        ]
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return Variable(_source(node))

@@ -1,0 +1,425 @@
+"""Reads shell scripts: statements, here documents and the words of server commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import zip_longest
+
+from ...diagnostics import Location
+from ...documents import START
+from .yaml_text import places
+
+_PRINTERS = frozenset(("echo", "printf"))
+# What scripts call their own functions that print.
+_OWN_PRINTERS = frozenset(("log", "info", "warn", "die", "error", "say", "logger"))
+# Wherever they stand in a statement, behind `ssh HOST` or `kubectl exec` as well.
+_FINDERS = frozenset(("grep", "egrep", "fgrep", "zgrep", "rg", "pgrep", "pkill", "killall"))
+# fmt: off
+_READERS = frozenset(
+    (
+        "ps", "pidof", "awk", "sed", "cat", "less", "more", "head", "tail", "wc", "sort",
+        "cut", "tr", "jq", "yq", "man", "which", "type", "whatis", "ls", "curl", "wget",
+        "git", "read", "test", "[", "[[", ":", "true", "false"
+    )
+)
+# fmt: on
+# fmt: off
+_BEFORE = frozenset(
+    (
+        "if", "then", "else", "elif", "while", "until", "do", "!", "{", "time", "sudo",
+        "command", "exec", "env"
+    )
+)
+# fmt: on
+_FOR_READERS = re.compile(r"(?:.*\.)?(?:txt|md|out|err|csv)|.*log[\w}]*|/dev/\w+", re.I)
+# Programs that run a text of another language than a shell's, and their flags before it.
+_INTERPRETERS = re.compile(r"(?:python|pypy|ruby|perl|node|deno|php|lua|Rscript|awk)[\d.]*")
+_CODE = re.compile(r"-[a-zA-Z]*[cer]|--eval|--command")
+
+
+def runs_code(words: Sequence[str]) -> bool:
+    """Whether words give an interpreter a program of its language: `python3 -c 'print("...")'`."""
+    for index, word in enumerate(words):
+        if not _INTERPRETERS.fullmatch(word.rpartition("/")[2]):
+            continue
+        for flag in words[index + 1 :]:
+            if not flag.startswith("-"):
+                break
+            if _CODE.fullmatch(flag):
+                return True
+    return False
+
+
+def is_mention(words: Sequence[str], files: Sequence[str], piped_to: Sequence[str]) -> bool:
+    """Whether a statement of these words starts nothing. What is printed may be a script, unless
+    only readers get it: `files` are those that it is redirected to, `piped_to` the words of the
+    statement that reads it."""
+    program = _program(words)
+    if program in _READERS or program in _OWN_PRINTERS:
+        return True
+    if not _FINDERS.isdisjoint(word.rpartition("/")[2] for word in words) or runs_code(words):
+        return True
+    if program not in _PRINTERS:
+        return False
+    reader = _program(piped_to)
+    if reader == "tee":
+        files = [*files, *(word for word in piped_to[1:] if not word.startswith("-"))]
+    is_read = not piped_to or reader == "tee" or reader in _READERS or reader in _FINDERS
+    return is_read and all(_FOR_READERS.fullmatch(name) for name in files)
+
+
+def _program(words: Sequence[str]) -> str:
+    """The name of what a statement runs, behind keywords, assignments and `sudo -n`."""
+    for word in words:
+        name = word.rpartition("/")[2]
+        if name not in _BEFORE and not re.match(r"-|[A-Za-z_]\w*=", word):
+            return name
+    return ""
+
+
+COMMAND = "trtllm-serve"
+MODULE = "tensorrt_llm.commands.serve"  # the same, as `python -m` starts it
+LAUNCHER = "trtllm-llmapi-launch"
+PROGRAMS = (COMMAND, LAUNCHER, "trtllm-bench", "trtllm-build", "trtllm-eval", "trtllm-prune")
+_TOKEN = re.compile(
+    r"""(?P<redirect>(?:\d+|&)?(?:<<<|>>|>\||[<>]&|[<>])[ \t]*(?:\d+-?(?=[\s;|&)]|\Z)|-)?)
+      | (?P<operator>&&|\|\||;;|\|&|[;&|\n])
+      | (?P<space>(?:[ \t\r]|\\\r?\n)+)
+      | (?P<comment>\#[^\n]*)
+      | (?P<word>(?:\$\(\((?:[^()\n]|\((?:[^()\n]|\([^()\n]{0,200}\))*\))*\)\)
+          | \$\([^()\n]{0,200}(?:\([^()\n]{0,200}\)[^()\n]{0,200}){0,3}\)
+          | \$\{[^}\n]{0,200}\} | '[^']*' | "(?:[^"\\]|\\.)*" | \\(?:\r\n|.)
+          | [^\s'"\\;|&<>()\#] | (?<=[^\s;|&<>()])\#)+)
+      | (?P<end>.|\n)""",
+    re.VERBOSE | re.DOTALL,
+)
+_QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(\r\n|.)", re.DOTALL)
+_HERE = re.compile(r"(?<!<)<<-?\s*(['\"]?)(\w+)\1")
+_TARGET = re.compile(
+    r"(?:(?<![\d&>])(?P<redirect>>>?)\|?[ \t]*"
+    r"|\btee[ \t]+(?P<append>(?:-a|--append)[ \t]+)?)(?P<name>(?!/dev/null)[^\s<>|&;]+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a command, without its quotes; `certain` if the shell puts nothing else in.
+
+    `optional` if only some runs of the script give it.
+    """
+
+    text: str
+    location: Location
+    certain: bool
+    quoted: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HereDocument:
+    """A text in a script that goes to the file `name`, or without one to a command. The shell puts
+    values in unless it is `quoted`. `end` is the line that a reader takes for its end, which is
+    the `delimiter` if it is one."""
+
+    name: str
+    text: str
+    start: Location
+    command: str = ""
+    quoted: bool = False
+    appends: bool = False
+    strips_tabs: bool = False
+    end: str = ""
+    delimiter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A simple command, and the operator behind it; a bracket counts as one.
+
+    `elements` are those of the list that its last word sets; they are the next statements as well.
+    """
+
+    words: tuple[Word, ...]
+    end: str
+    redirects: tuple[tuple[str, Word], ...] = ()
+    elements: tuple[Word, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Script:
+    """The words after each server command, the here documents, and the commands around them.
+
+    `environment` are variables that the script is given. Of each server command, `starts` has the
+    place and `runs` the statement that it stands in, behind those that start its shell.
+    """
+
+    commands: Sequence[Sequence[Word]] = ()
+    here: Sequence[HereDocument] = ()
+    statements: Sequence[Statement] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    starts: Sequence[Location] = ()
+    runs: Sequence[tuple[Statement, ...]] = ()
+
+
+# Of a text of which several rules ask; more are those of the commands beside each other.
+_KEPT = 16
+
+
+@lru_cache(maxsize=_KEPT)
+def read_script(text: str, start: Location = START) -> Script:
+    """The server commands of a script and of those that it writes, and what it writes."""
+    here = _unescaped(tuple(_here_documents(text)), text)
+    # A here document that goes to no file may be a script for another shell.
+    rest = _without((row for row in here if row.name or _is_data(row)), text)
+    commands = list(_commands(rest, start))
+    for document in here:
+        if document.name and is_script(document):
+            commands += _commands(document.text, document.start)
+    return Script(
+        [words for _, words, _ in commands],
+        here,
+        tuple(_statements(_without(here, text), start)),
+        starts=[place for place, _, _ in commands],
+        runs=[rows for _, _, rows in commands],
+    )
+
+
+def _unescaped(documents: Sequence[HereDocument], text: str) -> Sequence[HereDocument]:
+    """The here documents of a script; one in double quotes, of `bash -c "..."`, as the shell reads
+    it that these are for."""
+    if not any("\\" in document.text for document in documents):
+        return documents
+    rest = _without(documents, text)
+    quoted: set[int] = set()
+    for found in _TOKEN.finditer(rest):
+        if found.lastgroup == "word" and found[0].startswith('"') and "\n" in found[0]:
+            first = rest.count("\n", 0, found.start()) + 1
+            quoted.update(range(first, first + found[0].count("\n") + 1))
+    return [
+        replace(row, text=re.sub(r'\\(["$`\\])', r"\1", row.text))
+        if row.start.line in quoted
+        else row
+        for row in documents
+    ]
+
+
+def _is_data(document: HereDocument) -> bool:
+    """Whether a here document is no script for another shell, by the command that reads it."""
+    return re.search(r"\b(?:python[\d.]*|kubectl|oc|helm)\b", document.command) is not None
+
+
+def is_script(document: HereDocument) -> bool:
+    """Whether a here document becomes a script, by its file or its first line."""
+    return document.name.endswith((".sh", ".bash", ".sbatch")) or document.text.startswith("#!")
+
+
+@lru_cache(maxsize=_KEPT)
+def statements(text: str, start: Location = START) -> Sequence[Statement]:
+    """The commands of a text in their order, without their redirections and without data."""
+    return tuple(_statements(_without(_here_documents(text), text), start))
+
+
+def without_data(text: str) -> str:
+    """A script with the lines of its here documents left blank."""
+    return _without(_here_documents(text), text)
+
+
+def starting(rows: Sequence[Statement]) -> Iterator[Statement]:
+    """Statements without those that only speak of what others start."""
+    for row, following in zip_longest(rows, rows[1:]):
+        piped_to = following.words if following and row.end in ("|", "|&") else ()
+        words, files, reader = (
+            [word.text for word in group]
+            for group in (row.words, [file for _, file in row.redirects], piped_to)
+        )
+        if not is_mention(words, files, reader):
+            yield row
+
+
+def _statements(text: str, start: Location) -> Iterator[Statement]:
+    rows = list(_simple_commands(text, start))
+    for index, row in enumerate(rows):
+        if row.end != "(" or not row.words or not re.fullmatch(r"\w+\+?=", row.words[-1].text):
+            if row.words:
+                yield row
+            continue
+        elements: list[Word] = []
+        for inside in rows[index + 1 :]:
+            elements += inside.words
+            if inside.end == ")":
+                break
+        yield replace(row, elements=tuple(elements))
+
+
+def _simple_commands(text: str, start: Location) -> Iterator[Statement]:
+    words: list[Word] = []
+    redirects: list[tuple[str, Word]] = []
+    operator = ""  # of a redirection whose file follows
+    place = places(text, start)
+    for match in _TOKEN.finditer(text):
+        kind, raw = match.lastgroup, match.group()
+        if kind == "redirect":
+            operator = raw.strip() if raw.rstrip()[-1] not in "-0123456789" else ""
+        elif kind == "word":
+            word = _word(raw, place(match.start()))
+            if operator:
+                redirects.append((operator, word))
+            else:
+                words.append(word)
+            operator = ""
+        elif kind in ("operator", "end"):
+            if words or raw == ")":
+                yield Statement(tuple(words), raw, tuple(redirects))
+            words, redirects, operator = [], [], ""
+    if words:
+        yield Statement(tuple(words), "\n", tuple(redirects))
+
+
+def _without(documents: Iterable[HereDocument], text: str) -> str:
+    """A script with the lines of its here documents left blank."""
+    lines = text.splitlines(keepends=True)
+    for document in documents:
+        first = document.start.line - 1
+        # Gone, or the rest of a `bash -c "..."` would count as its data when that is read.
+        line = lines[first - 1]
+        found = _here(line)
+        if found:
+            rest = _HERE.sub(lambda again: " " * len(again.group()), line[found.start() :])
+            lines[first - 1] = line[: found.start()] + rest
+        count = len(document.text.splitlines()) + 1
+        lines[first : first + count] = ["\n"] * len(lines[first : first + count])
+    return "".join(lines)
+
+
+def is_server(word: str) -> bool:
+    """Whether a word is the name of the server's program."""
+    return word.rpartition("/")[2] in (COMMAND, MODULE)
+
+
+def is_recipe(name: str) -> bool:
+    """Whether a file has commands of a shell below the names of what they make."""
+    return name.lower() in ("makefile", "gnumakefile", "justfile") or name.endswith(".mk")
+
+
+# How make and just are told not to show a command, to go on behind one that fails, or to run it
+# always; a line behind a backslash goes on with the last command.
+_MARKS = re.compile(r"(?<!\\\n)(?<!\\\r\n)^([ \t]+)(?!--)([@+-]+)", re.MULTILINE)
+
+
+def recipe_as_shell(text: str) -> str:
+    """A recipe without the marks before its commands, each as long as it was."""
+    return _MARKS.sub(lambda found: found[1] + " " * len(found[2]), text)
+
+
+def mentions_any(text: str) -> bool:
+    """Whether a text can start a server or write a file of its own."""
+    if any(name in text for name in (COMMAND, MODULE, "<<", "dynamo.trtllm", *PROGRAMS)):
+        return True
+    return re.search(r"\.ya?ml\b|dump\(", text) is not None  # echo, printf, yq or Python
+
+
+def mentions_server(word: str) -> bool:
+    """Whether a word is a command line of its own, with a server in it."""
+    return (COMMAND in word or MODULE in word) and re.search(r"\s", word) is not None
+
+
+def _here_documents(text: str) -> Iterator[HereDocument]:
+    lines = text.splitlines(keepends=True)
+    bare = [line.strip() for line in lines]
+    index = 0
+    while index < len(lines):
+        line = lines[index]
+        index += 1
+        found = None if line.lstrip().startswith("#") else _here(line)
+        if not found:
+            continue
+        begin = index
+        index = _end(lines, bare, begin, found.group(2))
+        target = _TARGET.search(line)
+        name = target["name"].strip("\"'") if target else ""
+        appends = bool(target and (target["append"] or target["redirect"] == ">>"))
+        yield HereDocument(
+            name,
+            "".join(lines[begin:index]),
+            Location(begin + 1, 1),
+            line,
+            bool(found.group(1)),
+            appends,
+            found.group().startswith("<<-"),
+            lines[index].rstrip("\n") if index < len(lines) else "",
+            found.group(2),
+        )
+        index += 1
+
+
+def _here(line: str) -> re.Match[str] | None:
+    """Where a line asks for a here document, not where it shifts a number in `((`."""
+    for found in _HERE.finditer(line):
+        if line.count("((", 0, found.start()) <= line.count("))", 0, found.start()):
+            return found
+    return None
+
+
+def _end(lines: Sequence[str], bare: list[str], begin: int, delimiter: str) -> int:
+    """The line that ends a here document, or what was meant as one: the same word in other letters
+    or with something beside it, else a word in capitals alone on its line."""
+    try:
+        return bare.index(delimiter, begin)
+    except ValueError:
+        if not delimiter.isupper():
+            return len(lines)
+    meant = re.compile(rf"\W*{delimiter}\W*", re.IGNORECASE)
+    for pattern in (meant, _CAPITALS):
+        for number in range(begin, len(bare)):
+            if pattern.fullmatch(bare[number]):
+                return number
+    return len(lines)
+
+
+_CAPITALS = re.compile(r"[A-Z][A-Z_]+")
+
+
+def _commands(
+    text: str, start: Location, around: tuple[Statement, ...] = ()
+) -> Iterator[tuple[Location, list[Word], tuple[Statement, ...]]]:
+    """The place of each server command, the words that follow up to its end, and its statement
+    behind those `around` it."""
+    for row in starting(list(_statements(text, start))):
+        words, rows = row.words, (*around, row)
+        for index, word in enumerate(words):
+            if is_server(word.text):
+                yield word.location, [*words[index + 1 :]], rows
+                break
+            if len(around) < 2 and mentions_server(word.text):  # bash -c "..."
+                inner = Location(word.location.line, word.location.column + 1)
+                yield from _commands(word.text, inner, rows)
+
+
+def before(rows: Sequence[Statement]) -> list[Word]:
+    """The words before a server in the statements that it stands in."""
+    found: list[Word] = []
+    for row in rows:
+        for word in row.words:
+            if is_server(word.text) or mentions_server(word.text):
+                break
+            found.append(word)
+    return found
+
+
+def _word(raw: str, place: Location) -> Word:
+    certain = not re.search(r"[$`]", re.sub(r"'[^']*'|\\\$", "", raw))
+    return Word(_QUOTED.sub(_unquoted, raw), place, certain, raw[:1] in ("'", '"'))
+
+
+# What a backslash stands before in double quotes, and is dropped; the end of a line goes with it.
+_ESCAPED = re.compile(r'\\(?:(["$`\\])|\r?\n)')
+
+
+def _unquoted(match: re.Match[str]) -> str:
+    single, double, escaped = match.groups()
+    if double is not None:
+        return _ESCAPED.sub(r"\1", double)
+    return single if single is not None else escaped.rstrip("\r\n")

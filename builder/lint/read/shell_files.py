@@ -1,0 +1,438 @@
+"""Reads the files that a script writes: here documents, echo, printf, Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from ...diagnostics import NOWHERE, Location
+from ...documents import Variable, Yaml, merged
+from ...general_rules import DUPLICATE_KEY
+from .shell import HereDocument, Statement, Word
+from .shell_values import Values, with_branches
+from .yaml_text import SHELL, MaskedText, value_of
+
+# Their output is read as far as it is literal.
+_READ = ("echo", "printf", "cat", "tee", "}")
+_OUTPUTS = (">", ">>", ">|", "1>", "1>>", "&>", "&>>")
+_OPENS = re.compile(r"""open\(\s*["']?([^"',)]*)["']?\s*,\s*["'][wax]|\.write_text\(""")
+_ALL = re.compile(r"\$[@*]|\$\{\w+\[")
+_LATER = re.compile(r"\$(?:@|\*|\{?\w|\()|`")
+
+
+def unread_writes(rows: Sequence[Statement], here: Iterable[HereDocument]) -> Iterator[str]:
+    """Commands that change an option file in a way that is not followed, with their lines."""
+    for row in rows:
+        line = row.words[0].location.line
+        if name := edited_file(row) or _redirected(row):
+            command = row.words[0].text.rpartition("/")[2]
+            yield f"line {line}: {command} writes {name}"
+        elif is_python(row.words[0].text):
+            yield from _opened_by_python(" ".join(word.text for word in row.words[1:]), line)
+    for document in here:
+        if not document.name and is_python(document.command):
+            yield from _opened_by_python(document.text, document.start.line)
+
+
+def unread_words(words: Iterable[Word]) -> Iterator[str]:
+    """Words of a server's command that are not known, and may be flags."""
+    before = "--model"  # which stands first
+    for word in words:
+        is_value = before.startswith("--") and "=" not in before
+        is_value = is_value and not _ALL.match(word.text)
+        if not word.certain and _LATER.match(word.text) and not is_value:
+            what = word.text if word.text.strip("$_") else "a template"
+            yield f"line {word.location.line}: {what} may put in flags"
+        before = word.text
+
+
+def _redirected(row: Statement) -> str:
+    """The option file that receives the output of a command that is not read."""
+    command = row.words[0].text.rpartition("/")[2]
+    if command in _READ and (command != "cat" or len(row.words) == 1):
+        return ""
+    for sign, word in row.redirects:
+        if sign in _OUTPUTS and OPTION_FILE.search(word.text):
+            return word.text
+    return ""
+
+
+def _opened_by_python(code: str, line: int) -> Iterator[str]:
+    for found in _OPENS.finditer(code):
+        at = line + code.count("\n", 0, found.start())
+        yield f"line {at}: python writes {found[1] or 'a file'}"
+
+
+_PYTHON = re.compile(r"(?:^|[/\s;&|(])python[\d.]*(?:\s|$)")
+_MANIFESTS = re.compile(r"\b(?:kubectl|oc|helm|docker[ -]compose)\b")
+# Something that fills in a here document later, whatever its quotes say.
+_FILLED_LATER = re.compile(r"\b(?:envsubst|sed|perl|eval|jinja2?|j2)\b")
+# A here document of a Dockerfile, whose file stands behind its word.
+_COPIED = re.compile(r"^\s*(?:COPY|ADD)\s(?:.*\s)?<<-?[\"']?\w+[\"']?\s+([^\s<]+)\s*$")
+OPTION_FILE = re.compile(r"\.(?:ya?ml|json)\b")
+_EDITORS = ("sed", "perl", "awk", "gawk", "ed", "ex", "yq")
+_IN_PLACE = re.compile(r"-\w*i|--in-?place|-ni")
+_BEFORE = ("then", "else", "do", "{", "sudo", "!")
+MAX_NESTED = 8  # braces around braces
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """What a script puts into a file: lines, each with its place, or `data` that it sets.
+
+    `expands` if the shell puts values into the lines, `optional` if only some runs write them,
+    `is_open` if `data` is not all that is set, `is_edit` if it is put into what a file held.
+    """
+
+    name: str
+    start: Location
+    lines: tuple[tuple[str, Location], ...] = ()
+    appends: bool = False
+    expands: bool = True
+    data: Yaml | None = None
+    optional: bool = False
+    is_open: bool = False
+    is_edit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a script writes; `is_open` if a variable may put more into it, `is_edit` if this
+    is only what is put into a file that held something before.
+
+    `alternatives` hold one option each, with one of the values that branches give to its variable.
+    """
+
+    name: str
+    documents: Sequence[Yaml]
+    is_open: bool = False
+    alternatives: Sequence[Yaml] = ()
+    is_edit: bool = False
+
+
+def written_files(
+    here: Iterable[HereDocument],
+    rows: Sequence[Statement],
+    text: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> list[WrittenFile]:
+    """The files of a script, in the order in which it begins them.
+
+    Without the `text` of the script their places are off by a quote.
+    """
+    values = Values(rows, environment)
+    fragments = [row for each in here for row in _of_here_document(each, text)]
+    fragments += _of_statements(rows, text.splitlines())
+    branches = {row.words[0].location.line for row, optional in with_branches(rows) if optional}
+    fragments = [
+        replace(
+            row,
+            name=values.expanded(row.name),
+            optional=not branches.isdisjoint((row.start.line - 1, row.start.line)),
+        )
+        for row in fragments
+    ]
+    open_files: dict[str, list[Fragment]] = {}
+    complete: list[list[Fragment]] = []
+    for fragment in sorted(fragments, key=lambda row: row.start):
+        if fragment.name not in open_files or not (fragment.appends or fragment.data):
+            open_files[fragment.name] = []
+            complete.append(open_files[fragment.name])
+        open_files[fragment.name].append(fragment)
+    found = []
+    edited = {values.expanded(name) for row in rows if (name := edited_file(row))}
+    for written in (each for rows_ in complete for each in _assembled(rows_)):
+        for document in written.documents:
+            document.data = _filled(document.data, "", document, values)
+            if written.name in edited:
+                document.data = _unknown_values(document.data)
+        first = written.documents[0].data if len(written.documents) == 1 else None
+        is_open = written.is_open or written.name in edited
+        alternatives = tuple(_alternatives(first, (), values))
+        found.append(replace(written, is_open=is_open, alternatives=alternatives))
+    return found
+
+
+def _alternatives(data: Any, keys: tuple[str, ...], values: Values) -> Iterator[Yaml]:
+    """Each value that branches give to an option, alone with the groups that it stands in."""
+    if isinstance(data, Mapping):
+        for key, item in data.items():
+            yield from _alternatives(item, (*keys, str(key)), values)
+    elif isinstance(data, Variable) and keys:
+        for text, place in values.alternatives(data):
+            if (value := value_of(text)) is not None:
+                path = ".".join(keys)
+                for key in reversed(keys):
+                    value = {key: value}
+                yield Yaml(value, {"": place, path: place})
+
+
+def _filled(data: Any, path: str, document: Yaml, values: Values) -> Any:
+    """Data with the variables put in whose values the script sets, at the place of those."""
+    if isinstance(data, Variable):
+        text = values.expanded(data)
+        if text == data or SHELL.search(text) or (value := value_of(text)) is None:
+            return data
+        if (place := values.place(data)) != NOWHERE:
+            document.places[path] = place
+        return value
+    if isinstance(data, Mapping):
+        return {
+            key: _filled(item, f"{path}.{key}" if path else str(key), document, values)
+            for key, item in data.items()
+        }
+    if isinstance(data, list):
+        return [_filled(item, f"{path}.{n}", document, values) for n, item in enumerate(data)]
+    return data
+
+
+def _unknown_values(data: Any) -> Any:
+    """Data of a file that a command edits later: its keys are known, its values are not."""
+    if isinstance(data, Mapping):
+        return {key: _unknown_values(item) for key, item in data.items()}
+    if isinstance(data, list):
+        return [_unknown_values(item) for item in data]
+    return data if data is None else Variable(str(data))
+
+
+def edited_file(row: Statement) -> str:
+    """The option file that a command edits in place."""
+    words = [word.text for word in row.words if word.text != "sudo"]
+    name = words[0].rpartition("/")[2] if words else ""
+    if name not in _EDITORS or not any(_IN_PLACE.match(word) for word in words[1:]):
+        return ""
+    files = [word for word in words[2:] if OPTION_FILE.search(word) and " " not in word]
+    return files[-1] if files else ""
+
+
+def is_python(command: str) -> bool:
+    """Whether a command, or the line that it stands in, runs Python."""
+    return _PYTHON.search(command) is not None
+
+
+def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
+    """One file of all its lines; where these do not fit together, a file of each fragment."""
+    name = fragments[0].name
+    texts = [row for row in fragments if row.lines]
+    added = [row for row in fragments if row.data]
+    if not texts:
+        for row in added:
+            if row.data:
+                yield WrittenFile(name, [row.data], row.is_open, is_edit=row.is_edit)
+        return
+    whole = _read(name, texts)
+    if len(texts) > 1 and any(not document.readable for document in whole.documents):
+        for fragment in texts:
+            alone = _read(name, [fragment])
+            yield WrittenFile(name, alone.documents, True)
+        return
+    certain = [row for row in texts if not row.optional]
+    if len(certain) < len(texts):  # what branches write twice is written once
+        again = _read(name, certain).documents if certain else ()
+        kept = {row.message for each in again for row in each.diagnostics}
+        for document in whole.documents:
+            document.diagnostics = [
+                row
+                for row in document.diagnostics
+                if row.rule != DUPLICATE_KEY or row.message in kept
+            ]
+    documents = whole.documents
+    for row in added:
+        if row.data and row.optional:
+            whole = replace(whole, is_open=True)
+        if row.data and (row.optional or not _set_in(documents, row.data)):
+            yield WrittenFile(name, [row.data], True, is_edit=row.is_edit)
+    yield whole
+
+
+def _set_in(documents: Sequence[Yaml], given: Yaml) -> bool:
+    """Put data into the one document of a file, where it is one that has been read."""
+    if len(documents) != 1 or not isinstance(documents[0].data, Mapping):
+        return False
+    documents[0].data = merged(documents[0].data, given.data)
+    documents[0].places.update({path: place for path, place in given.places.items() if path})
+    return True
+
+
+def _read(name: str, fragments: Sequence[Fragment]) -> WrittenFile:
+    rows = [row for fragment in fragments for row in fragment.lines]
+    text = MaskedText("\n".join(line for line, _ in rows) + "\n", _pattern(fragments))
+    documents = text.documents()
+    for document in documents:
+        _move(document, [place for _, place in rows])
+    return WrittenFile(name, documents, text.is_open)
+
+
+def _pattern(fragments: Sequence[Fragment]) -> re.Pattern[str]:
+    return SHELL if any(row.expands for row in fragments) else _NOTHING
+
+
+_NOTHING = re.compile(r"(?!)")
+
+
+def _move(document: Yaml, places: Sequence[Location]) -> None:
+    """Places in the file become those in the script."""
+
+    def moved(place: Location) -> Location:
+        if place == NOWHERE or not places:
+            return place
+        start = places[min(place.line, len(places)) - 1]
+        return Location(start.line, start.column + place.column - 1)
+
+    document.places = {path: moved(place) for path, place in document.places.items()}
+    document.blocks = {path: moved(place) for path, place in document.blocks.items()}
+    document.diagnostics = [
+        replace(row, location=moved(row.location)) for row in document.diagnostics
+    ]
+
+
+def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
+    copied = _COPIED.search(document.command)
+    if copied and not document.name:
+        document = replace(document, name=copied[1])
+    if not document.name and is_python(document.command):
+        yield from _of_python(document.text, document.start, not document.quoted)
+        return
+    if not document.name and not _MANIFESTS.search(document.command):
+        return
+    expands = not document.quoted or bool(_FILLED_LATER.search(text))
+    rows = enumerate(document.text.splitlines(), document.start.line)
+    lines = [(line, Location(number, 1)) for number, line in rows]
+    if document.strips_tabs:
+        lines = [
+            (bare := line.lstrip("\t"), Location(place.line, 1 + len(line) - len(bare)))
+            for line, place in lines
+        ]
+    name = document.name or "-"
+    yield Fragment(name, document.start, tuple(lines), document.appends, expands)
+
+
+def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator[Fragment]:
+    in_braces = _group_targets(rows)
+    for index, row in enumerate(rows):
+        words = list(row.words)
+        while words and words[0].text in _BEFORE:
+            words.pop(0)
+        if not words:
+            continue
+        name = words[0].text.rpartition("/")[2]
+        if is_python(name) and (code := _code_of(words)):
+            start = Location(code.location.line, code.location.column + 1)
+            yield from _of_python(code.text, start, not code.certain)
+        elif name in ("echo", "printf"):
+            target = _target(rows, index) or in_braces.get(index)
+            if target:
+                yield from _of_output(name, words[1:], *target, source)
+
+
+def _target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
+    """The file that the output of a command goes to, and whether it is appended."""
+    row = rows[index]
+    for operator, word in row.redirects:
+        if operator in (">", ">>", ">|", "1>", "1>>", "&>", "&>>"):
+            return (word.text, operator.endswith(">>")) if word.text != "/dev/null" else None
+    if row.end == "|" and index + 1 < len(rows):
+        words = [word.text for word in rows[index + 1].words if word.text != "sudo"]
+        if words[:1] == ["tee"] and len(words) > 1 and not words[-1].startswith("-"):
+            return words[-1], "-a" in words or "--append" in words
+    return None
+
+
+def _group_targets(rows: Sequence[Statement]) -> dict[int, tuple[str, bool]]:
+    """The files of commands in braces, whose file stands behind them."""
+    targets: dict[int, tuple[str, bool]] = {}
+    begun: list[int] = []
+    for index, row in enumerate(rows):
+        first = row.words[0].text
+        if first == "{" and len(begun) < MAX_NESTED:
+            begun.append(index)
+        elif first == "}" and begun:
+            start = begun.pop()
+            if row.redirects:
+                operator, word = row.redirects[0]
+                for inside in range(start, index):
+                    appends = inside > start + 1 or operator.endswith(">>")
+                    targets.setdefault(inside, (word.text, appends))
+    return targets
+
+
+def _of_output(
+    command: str, words: Sequence[Word], name: str, appends: bool, source: Sequence[str]
+) -> Iterator[Fragment]:
+    flags = [word for word in words if re.fullmatch(r"-[neE]+", word.text)]
+    rest = list(words[len(flags) :]) if command == "echo" else list(words)
+    if not rest:
+        return
+    expands = not all(word.certain for word in words)
+    start = rest[0].location
+    line = source[start.line - 1] if start.line <= len(source) else ""
+    quoted = line[start.column - 1 : start.column] in ("'", '"')
+    first = Location(start.line, start.column + quoted)
+    if command == "printf":
+        rows = tuple(_printed(rest, first))
+    elif any("e" in flag.text for flag in flags):
+        text = " ".join(word.text for word in rest)
+        rows = tuple((row, first) for row in _unescaped(text).splitlines())
+    else:
+        text = " ".join(word.text for word in rest)
+        numbers = count(start.line)
+        rows = tuple(
+            (row, first if index == 0 else Location(next(numbers) + 1, 1))
+            for index, row in enumerate(text.splitlines())
+        )
+    # Before the lines of the same file that follow, whatever they are.
+    yield Fragment(name, start, rows, appends, expands)
+
+
+def _printed(words: Sequence[Word], first: Location) -> Iterator[tuple[str, Location]]:
+    """The lines that printf writes, each at the first value in it: its format, as often as there
+    are values for it."""
+    form, values = words[0].text, list(words[1:])
+    pieces = re.split(r"%(?:[-+ 0#]*\d*(?:\.\d+)?)[a-zA-Z]", form.replace("%%", "\0"))
+    parts: list[tuple[str, Location]] = []
+    while True:
+        used, values = values[: len(pieces) - 1], values[len(pieces) - 1 :]
+        for index, piece in enumerate(pieces):
+            parts.append((_unescaped(piece), NOWHERE))
+            if index < len(used):
+                at = used[index].location
+                parts.append((used[index].text, Location(at.line, at.column + 1)))
+        if not values or len(pieces) == 1:
+            break
+    line, place = "", NOWHERE
+    for text, at in parts:
+        *ended, rest = text.replace("\0", "%").split("\n")
+        for row in ended:
+            yield line + row, min(filter(_is_place, (place, at)), default=first)
+            line, place = "", NOWHERE
+        line, place = line + rest, place if _is_place(place) else at
+    if line:
+        yield line, place if _is_place(place) else first
+
+
+def _is_place(place: Location) -> bool:
+    return place != NOWHERE
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def _code_of(words: Sequence[Word]) -> Word | None:
+    """The program behind `python -c`."""
+    texts = [word.text for word in words]
+    index = texts.index("-c") + 1 if "-c" in texts else len(texts)
+    return words[index] if index < len(words) else None
+
+
+def _of_python(text: str, start: Location, expands: bool) -> Iterator[Fragment]:
+    """The mappings that a Python program writes; the shell may put in its variables."""
+    from . import python_files
+
+    for document in python_files.dumped_documents(text, start, expands):
+        is_open = document.is_open or not document.name
+        name = document.name or "python"
+        yield Fragment(name, start, data=document.data, is_open=is_open, is_edit=document.is_edit)

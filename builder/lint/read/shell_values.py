@@ -1,0 +1,329 @@
+"""What a shell puts in for the variables of a script, as far as the script says it itself.
+
+Known are variables that are set to one text only, the text behind `${NAME:-text}` where nothing
+else is set, sums of whole numbers, and lists with what is added to them. All else stays a variable.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...diagnostics import NOWHERE, Location
+from .shell import Statement, Word
+
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
+# Words before assignments: the shell's, and instructions of a Dockerfile.
+_DECLARES = ("export", "local", "readonly", "declare", "typeset", "ENV", "ARG")
+_READS = ("read", "mapfile", "readarray", "getopts", "unset", "for", "select")
+_BEFORE = ("then", "else", "elif", "do", "{", "!", ":", "if", "while", "until")
+_OPENS, _CLOSES = ("if", "case", "for", "while", "until", "select"), ("fi", "esac", "done")
+_USE = re.compile(
+    r"(?<!\\)\$(?:\(\((?P<sum>(?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)\)"
+    r"|\{(?P<name>\w+)(?:(?P<way>:?[-=+?])(?P<other>(?:[^{}]|\{[^{}]*\})*))?\}"
+    r"|(?P<plain>\w+)|\((?P<later>\w+)\))"
+)
+_WHOLE_LIST = re.compile(r"\$\{(\w+)\[[@*]\]\}")
+_PLAIN_USE = re.compile(r"\$(?:\{(\w+)\}|(\w+))\Z")
+_PIECE = re.compile(r"(?:\$\{[^}]*\}|\$\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)|\S)+")
+# What a sum sets, counts up or down: not `==`, `<=` or the like.
+_COUNTED = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)"
+)
+_IN_SUM = re.compile(r"(?<!\w)(?:\$(?:\{(?P<braced>\w+)\}|(?P<plain>\w+))|(?P<bare>[A-Za-z_]\w*))")
+# What starts a script with values of its own.
+_GIVEN = re.compile(r"(?:SLURM|PMIX?|OMPI)_\w+")
+_PRINTED = re.compile(r"\$\(|`")  # what a command prints
+MAX_DEPTH = 8  # variables that are made of variables
+MAX_CHARACTERS = 10_000  # a text that doubles itself at every use ends here
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A value that is given to a variable somewhere, or added to what it has."""
+
+    text: str
+    location: Location
+    literal: bool
+    adds: bool = False
+    optional: bool = False
+    elements: tuple[Word, ...] | None = None
+
+
+class Values:
+    """The variables of a script. `environment` are values that it is given."""
+
+    def __init__(
+        self, rows: Iterable[Statement], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._settings: dict[str, list[_Setting]] = {}
+        self._changing: set[str] = set()  # by what is read or counted
+        for name, text in (environment or {}).items():
+            self._settings[name] = [_Setting(text, NOWHERE, "$" not in text)]
+        for row, optional in with_branches(rows):
+            self._read(row, optional)
+
+    @property
+    def names(self) -> set[str]:
+        """The variables that something sets."""
+        return {*self._settings, *self._changing}
+
+    def expanded(self, text: str) -> str:
+        """A text with all that is known put in."""
+        return self._expanded(text, ())
+
+    def place(self, text: str) -> Location:
+        """Where the value of a text stands that is one variable, or `NOWHERE`."""
+        seen = NOWHERE
+        for _ in range(MAX_DEPTH):
+            found = _PLAIN_USE.match(text)
+            setting = self._only((found[1] or found[2]) if found else "")
+            if setting is None:
+                break
+            seen, text = setting.location, setting.text
+        return seen
+
+    def alternatives(self, text: str) -> list[tuple[str, Location]]:
+        """The texts that branches give to the variable that a text is, each at its place; empty
+        where it has one, or where any is not known."""
+        found = _PLAIN_USE.match(text)
+        name = (found[1] or found[2]) if found else ""
+        rows = self._settings.get(name, [])
+        if name in self._changing or not all(row.literal and not row.adds for row in rows):
+            return []
+        return [(row.text, row.location) for row in rows] if len(rows) > 1 else []
+
+    def words(self, words: Sequence[Word]) -> list[Word]:
+        """The words of a command, lists and texts of several words put in as the shell does."""
+        return [filled for word in words for filled in self._filled(word, ())]
+
+    def _read(self, row: Statement, optional: bool) -> None:
+        words = list(row.words)
+        while words and words[0].text in _BEFORE:
+            words.pop(0)
+        for word in row.words:
+            for use in _USE.finditer("" if word.certain else word.text):
+                if (use["way"] or "").endswith("=") and use["name"] not in self._settings:
+                    self._set(use["name"], _Setting(use["other"], word.location, False))
+                self._count(use["sum"] or "")
+        if not words:
+            return
+        if words[0].text == "let" or (row.end == ")" and _is_sum(words)):
+            self._count(" ".join(word.text for word in words))
+            return
+        if words[0].text in _READS:
+            self._changing |= {word.text for word in words[1:] if word.text.isidentifier()}
+            return
+        declared = words[0].text in _DECLARES
+        if declared and any(re.fullmatch(r"-\w*i\w*", word.text) for word in words[1:]):
+            self._changing |= {word.text.partition("=")[0] for word in words[1:]}  # all are sums
+        for word in words[1:] if declared else words:
+            if declared and word.text.startswith("-"):
+                continue
+            if not (found := _ASSIGNED.fullmatch(word.text)):
+                break
+            self._assign(found, word, row, optional)
+
+    def _count(self, text: str) -> None:
+        """The variables that a sum sets are not known."""
+        self._changing |= {name for row in _COUNTED.findall(text) for name in row if name}
+
+    def _assign(self, found: re.Match[str], word: Word, row: Statement, optional: bool) -> None:
+        name, adds, text = found[1], bool(found[2]), found[3]
+        own = re.match(rf"\$(?:\{{{name}\}}|{name}\b)", text)
+        if own and own.end() < len(text):
+            adds, text = True, text[own.end() :]
+        place = Location(word.location.line, word.location.column + len(found[0]) - len(found[3]))
+        listed = row.elements if word is row.words[-1] else None
+        self._set(name, _Setting(text, place, word.certain, adds, optional, listed))
+
+    def _set(self, name: str, setting: _Setting) -> None:
+        self._settings.setdefault(name, []).append(setting)
+
+    def _only(self, name: str) -> _Setting | None:
+        """The one value of a variable; `None` where it has several, or none is known."""
+        rows = [row for row in self._settings.get(name, ()) if not row.adds]
+        if name in self._changing or len({(row.text, row.elements) for row in rows}) != 1:
+            return None
+        return rows[0]
+
+    def _value(self, name: str, pending: tuple[str, ...]) -> str | None:
+        """The text of a variable, all of it; `None` if it is not known."""
+        setting = None if name in pending or len(pending) > MAX_DEPTH else self._only(name)
+        if setting is None or setting.elements is not None:
+            return None
+        added = [row for row in self._settings[name] if row.adds and row.elements is None]
+        if any(row.optional for row in added):
+            return None
+        text = "".join(
+            row.text if row.literal else self._expanded(row.text, (*pending, name))
+            for row in (setting, *added)
+        )
+        is_known = setting.literal or not (_USE.search(text) or _PRINTED.search(text))
+        return text if is_known and len(text) < MAX_CHARACTERS else None
+
+    def _expanded(self, text: str, pending: tuple[str, ...]) -> str:
+        return _USE.sub(lambda found: self._used(found, pending), text)
+
+    def _used(self, found: re.Match[str], pending: tuple[str, ...]) -> str:
+        if found["sum"] is not None:
+            filled = _IN_SUM.sub(lambda name: self._summand(name, pending), found["sum"])
+            result = _sum(filled)
+            return found[0] if result is None else str(result)
+        name = found["name"] or found["plain"] or found["later"]
+        value, way = self._value(name, pending), found["way"] or ""
+        if way.endswith("+"):
+            return found[0]
+        if value or (value is not None and ":" not in way):
+            return value
+        if way.endswith(("-", "=")) and (value == "" or self._is_unset(name, pending)):
+            other = self._expanded(found["other"].strip("\"'"), (*pending, name))
+            return found[0] if _USE.search(other) else other
+        return found[0]
+
+    def _summand(self, found: re.Match[str], pending: tuple[str, ...]) -> str:
+        """A variable in a sum. Without a dollar its value counts as a sum of its own."""
+        value = self._value(found["braced"] or found["plain"] or found["bare"], pending)
+        if value is None:
+            return found[0]
+        return f"({value or 0})" if found["bare"] else value
+
+    def _is_unset(self, name: str, pending: tuple[str, ...]) -> bool:
+        if _GIVEN.fullmatch(name) and name not in self._settings:
+            return False
+        return (
+            name in pending
+            or not (name in self._changing or name in self._settings)
+            or (self._only(name) is not None and not self._only_literal(name))
+        )
+
+    def _only_literal(self, name: str) -> bool:
+        setting = self._only(name)
+        return setting is not None and setting.literal
+
+    def _filled(self, word: Word, pending: tuple[str, ...]) -> Iterator[Word]:
+        if word.certain or "$" not in word.text or len(pending) > MAX_DEPTH:
+            yield word
+        elif (listed := _WHOLE_LIST.fullmatch(word.text)) and listed[1] not in pending:
+            yield from self._list(listed[1], word, pending)
+        elif not word.quoted and (used := _PLAIN_USE.fullmatch(word.text)):
+            yield from self._split(used[1] or used[2], word, pending)
+        else:
+            text = self._expanded(word.text, pending)
+            known = not re.search(r"(?<!\\)[$`]", text)
+            place = self.place(word.text) if known else NOWHERE
+            yield replace(
+                word, text=text, certain=known, location=place if place.line else word.location
+            )
+
+    def _list(self, name: str, word: Word, pending: tuple[str, ...]) -> Iterator[Word]:
+        """The elements of a list, those that only some runs have among them."""
+        rows = [row for row in self._settings.get(name, ()) if row.elements is not None]
+        if name in self._changing or sum(not row.adds for row in rows) > 1 or not rows:
+            yield word
+            return
+        for row in rows:
+            for element in row.elements or ():
+                for filled in self._filled(element, (*pending, name)):
+                    optional = filled.optional or (row.adds and row.optional)
+                    for part in (filled,) if word.quoted else parts(filled):
+                        yield replace(part, optional=optional)
+
+    def _split(self, name: str, word: Word, pending: tuple[str, ...]) -> Iterator[Word]:
+        """The words of a text; what only some runs add to it is among them."""
+        setting = None if name in pending else self._only(name)
+        if setting is None or setting.elements is not None:
+            yield word
+            return
+        rows = (setting, *(row for row in self._settings[name] if row.adds))
+        if any(_PRINTED.search("" if row.literal else row.text) for row in rows):
+            yield word
+            return
+        for row in rows:
+            for line, text in enumerate(row.text.split("\n")):
+                at = row.location if row.location.line else word.location
+                place = Location(at.line + line, at.column) if line else at
+                for piece in _PIECE.findall(text.replace("\\", " ")):
+                    literal = row.literal or not re.search(r"[$`]", piece)
+                    inner = Word(piece, place, literal, optional=row.adds and row.optional)
+                    yield from self._filled(inner, (*pending, name))
+
+
+def parts(word: Word) -> Iterator[Word]:
+    """What the shell makes of a word that no quotes keep together, at its spaces."""
+    if not re.search(r"\s", word.text):
+        yield word
+        return
+    for piece in _PIECE.findall(word.text):
+        yield replace(word, text=piece, quoted=False)
+
+
+def with_branches(rows: Iterable[Statement]) -> Iterator[tuple[Statement, bool]]:
+    """Statements, each with whether only some runs come to it."""
+    depth, before = 0, "\n"
+    for row in rows:
+        first = row.words[0].text
+        depth += first in _OPENS
+        yield row, depth > 0 or before in ("&&", "||")
+        depth -= first in _CLOSES
+        before = row.end
+
+
+def _is_sum(words: Sequence[Word]) -> bool:
+    """Whether the words before a closing bracket set variables alone, in a sum or a subshell."""
+    text = " ".join(word.text for word in words)
+    return _COUNTED.match(text) is not None and not re.search(r"=\S*\s+[A-Za-z./]", text)
+
+
+def _divided(one: int, other: int) -> int:
+    """A quotient as the shell cuts it, towards zero."""
+    quotient = abs(one) // abs(other)
+    return quotient if (one < 0) == (other < 0) else -quotient
+
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divided,
+    ast.Mod: lambda one, other: one - other * _divided(one, other),
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+}
+_LARGEST = 2**31  # of a number; the shell's own wrap around at 2**63
+_MOST_BITS = 31  # to shift a number by
+_NUMBER = re.compile(r"\b(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)\b")
+
+
+def _sum(text: str) -> int | None:
+    """A sum of whole numbers as the shell counts it, `None` if it is another."""
+    rest = _NUMBER.sub("", text)
+    if len(text) > 80 or not re.fullmatch(r"[\s+*/%()<>&|^~-]*", rest):
+        return None
+    octal = re.sub(r"\b0(?=[0-7])", "0o", text)
+    try:
+        return _counted(ast.parse(octal.strip(), mode="eval").body)
+    except (SyntaxError, ZeroDivisionError):
+        return None
+
+
+def _counted(node: ast.expr) -> int | None:
+    found: int | None = None
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        found = node.value
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        inner = _counted(node.operand)
+        found = -inner if inner is not None and isinstance(node.op, ast.USub) else inner
+    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        left, right = _counted(node.left), _counted(node.right)
+        is_shift = isinstance(node.op, ast.LShift | ast.RShift)
+        if left is None or right is None or (is_shift and not 0 <= right <= _MOST_BITS):
+            return None
+        found = _OPERATIONS[type(node.op)](left, right)
+    return found if found is not None and abs(found) < _LARGEST else None

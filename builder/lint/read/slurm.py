@@ -1,0 +1,227 @@
+"""Reads job scripts of Slurm: the options of sbatch, and the steps of the job."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from typing import Any
+
+from ...diagnostics import Location
+from ...documents import DATA
+from ...facts import data_file, plain_data
+from .shell import LAUNCHER, Statement, Word, is_server, statements
+from .shell_values import Values
+
+FORMAT = DATA / "formats" / "job_scripts.yaml"
+_DIRECTIVE = re.compile(r"#SBATCH(.*)")
+_HETJOB = ("hetjob", "packjob")
+_SHELLS = ("bash", "sh")
+# Words before a command that belong to the shell or only change how it runs.
+_BEFORE = frozenset(
+    ("if", "then", "else", "elif", "while", "until", "do", "!", "{", "time", "exec", "nohup")
+)
+# Commands that name a program without starting it.
+_NAMERS = frozenset(("pkill", "pgrep", "killall", "grep", "which", "echo", "printf"))
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option by its long name, or as it was written where Slurm has none of that name.
+
+    `letter` if it was written as one.
+    """
+
+    name: str
+    value: str | None
+    location: Location
+    known: bool = True
+    letter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An `srun`: its options, what it runs, and where it stands among the script's commands."""
+
+    given: tuple[Option, ...]
+    command: tuple[Word, ...]
+    statement: Statement
+    index: int
+    location: Location
+
+    @property
+    def options(self) -> Mapping[str, str | None]:
+        return {option.name: option.value for option in self.given}
+
+    @property
+    def in_background(self) -> bool:
+        return self.statement.end == "&"
+
+    @property
+    def ranks_command(self) -> tuple[Word, ...]:
+        """What stands behind the launcher of ranks, in a shell of its own too; else nothing."""
+        for words in (self.command, *self.inner):
+            for index, word in enumerate(words):
+                if word.text.rpartition("/")[2] == LAUNCHER:
+                    return words[index + 1 :]
+        return ()
+
+    @property
+    def inner(self) -> list[tuple[Word, ...]]:
+        """The commands of a script that stands on the command line: `bash -c '...'`."""
+        words = [word.text.rpartition("/")[2] for word in self.command]
+        if not words or words[0] not in _SHELLS:
+            return []
+        texts = [word for word in self.command[1:] if re.search(r"\s", word.text)]
+        return [row.words for word in texts for row in statements(word.text, word.location)]
+
+    @property
+    def serves(self) -> bool:
+        """Whether a server runs in this step."""
+        return any(
+            is_server(word.text) or word.text.rpartition("/")[2] in (LAUNCHER, "tritonserver")
+            for words in (self.command, *self.inner)
+            if words and words[0].text.rpartition("/")[2] not in _NAMERS
+            for word in words
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job script: the options of each of its parts, those that come too late, its commands.
+
+    `stray` are words of its directives that are not options.
+    """
+
+    text: str
+    parts: Sequence[Sequence[Option]]
+    late: Sequence[Option]
+    stray: Sequence[Word] = ()
+    commands: Sequence[Statement] = field(default_factory=list)
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        found = (_step(row, index) for index, row in enumerate(self.commands))
+        return [step for step in found if step]
+
+    @cached_property
+    def values(self) -> Values:
+        return Values(self.commands)
+
+    def option(self, name: str) -> Option | None:
+        """What sbatch is given for an option, in a job of one part."""
+        rows = [row for row in self.parts[0] if row.name == name]
+        return rows[-1] if rows and len(self.parts) == 1 else None
+
+    def number(self, name: str) -> int | None:
+        """The number that sbatch is given for an option, in a job of one part."""
+        row = self.option(name)
+        return whole(row.value) if row else None
+
+
+def whole(value: str | None) -> int | None:
+    return int(value) if value and re.fullmatch(r"[0-9]{1,9}", value) else None
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = data_file.load(FORMAT, plain_data.JOB_SCRIPTS_FILE)
+    return found
+
+
+def is_job(text: str) -> bool:
+    return re.search(r"^#SBATCH\s", text, re.M) is not None
+
+
+def read_job(text: str) -> Job:
+    """A job script as sbatch and the shell read it."""
+    parts: list[list[Option]] = [[]]
+    late: list[Option] = []
+    stray: list[Word] = []
+    over = False
+    for number, line in enumerate(text.splitlines(), 1):
+        over = over or bool(line.strip() and not line.lstrip().startswith("#"))
+        if not (match := _DIRECTIVE.fullmatch(line.rstrip())):
+            continue
+        place = Location(number, 1)
+        split = _split(match.group(1))
+        if split is None:
+            stray.append(Word(match.group(1).strip(), place, True))
+            continue
+        words = [Word(word, place, True) for word in split]
+        if words[:1] and words[0].text in _HETJOB and not over:
+            parts.append([])
+            continue
+        given, end = _options(words, "sbatch")
+        (late if over else parts[-1]).extend(given)
+        stray += [] if over else words[end:]
+    return Job(text, parts, late, stray, statements(text))
+
+
+def directives(text: str) -> list[list[str]]:
+    """The options that sbatch takes from a script as long ones, those of each part of a job."""
+    return [
+        [f"--{row.name}" if row.value is None else f"--{row.name}={row.value}" for row in part]
+        for part in read_job(text).parts
+    ]
+
+
+def _split(line: str) -> list[str] | None:
+    """The words of a line, or nothing if a quote in it has no end."""
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return None
+
+
+def _options(words: Sequence[Word], program: str) -> tuple[list[Option], int]:
+    """The options that a list of words begins with, and how many words they are."""
+    known, index = table()[program], 0
+    found: list[Option] = []
+    while index < len(words) and words[index].text.startswith("-") and words[index].text != "-":
+        word = words[index]
+        index += 1
+        if word.text == "--":
+            break
+        if word.text.startswith("--"):
+            name, equals, value = word.text[2:].partition("=")
+            full = _long(name, program)
+        else:
+            name, value = word.text[1], word.text[2:]
+            full = known["short"].get(name)
+            equals = "" if full in known["flags"] else value[:1]
+        takes_one = full in known["values"] or full in known["newer"]
+        if takes_one and not equals and index < len(words):
+            value, equals = words[index].text, "="
+            index += 1
+        letter = not word.text.startswith("--")
+        given = value if equals else None
+        found.append(Option(full or name, given, word.location, full is not None, letter))
+    return found, index
+
+
+def option_names(program: str) -> list[str]:
+    """The long options of sbatch or srun."""
+    known = table()[program]
+    return [row for key in ("values", "flags", "optional", "newer") for row in known[key]]
+
+
+@lru_cache(maxsize=1024)
+def _long(name: str, program: str) -> str | None:
+    """The option that a name, or the beginning of one, means."""
+    begun = [row for row in option_names(program) if name and row.startswith(name)]
+    return name if name in begun else begun[0] if len(begun) == 1 else None
+
+
+def _step(statement: Statement, index: int) -> Step | None:
+    """The step that a command starts, if it is an srun."""
+    words = list(statement.words)
+    while words and (words[0].text in _BEFORE or _ASSIGNMENT.match(words[0].text)):
+        words.pop(0)
+    if not words or words[0].text.rpartition("/")[2] != "srun":
+        return None
+    given, end = _options(words[1:], "srun")
+    return Step(tuple(given), tuple(words[1 + end :]), statement, index, words[0].location)

@@ -1,0 +1,172 @@
+"""Reads protobuf's text format without protobuf: a tree of fields, each with its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+<<<<<<< HEAD:builder/lint/protobuf_text.py
+from ..diagnostics import Diagnostic, Location, located
+from ..documents import MAX_DEPTH
+from ..errors import BadInput
+=======
+from ...diagnostics import Diagnostic, Location, located
+from ...errors import BadInput
+from ...yaml_nodes import MAX_DEPTH
+>>>>>>> 26739906 (lint: readers, arguments and rules are packages; modules are named by their noun):builder/lint/read/triton_config.py
+
+_TOKEN = re.compile(
+    r"""(?P<space>[\s]+|\#[^\n]*)
+      | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+      | (?P<number>[-+]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fF]?))
+      | (?P<name>-?[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<mark>[{}<>\[\]:,;])""",
+    re.VERBOSE,
+)
+_CLOSING = {"{": "}", "<": ">", "[": "]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A value as written; of strings, what stands between the quotes.
+
+    `kind` is string, number or name; a mark or the end of the text stands in no message.
+    """
+
+    kind: str
+    text: str
+    location: Location
+
+
+@dataclass(slots=True)
+class Message:
+    """The fields of a message in their order; a name may come several times."""
+
+    location: Location
+    fields: list[Field] = field(default_factory=list)
+
+    def named(self, name: str) -> list[Scalar | Message]:
+        return [value for row in self.fields if row.name == name for value in row.values]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field; `values` has several entries where a list was written."""
+
+    name: str
+    location: Location
+    values: tuple[Scalar | Message, ...]
+    colon: bool
+
+
+def parse(text: str) -> tuple[Message, list[Diagnostic]]:
+    """The message that a text holds, as far as it can be read, and what ended the reading."""
+    root = Message(Location(1, 1))
+    try:
+        _Reader(_tokens(text)).read(root, None, 0)
+    except BadInput as error:
+        return root, list(error.diagnostics)
+    return root, []
+
+
+def _error(place: Location, what: str, remedy: str) -> BadInput:
+    return BadInput(located(place, "", what, remedy))
+
+
+def _tokens(text: str) -> Iterator[Scalar]:
+    position, line, begin = 0, 1, 0
+    while position < len(text):
+        place = Location(line, position - begin + 1)
+        match = _TOKEN.match(text, position)
+        if not match:
+            what, remedy = f"has {text[position]!r} where none is expected", "correct this line"
+            if text[position] in "\"'":
+                what, remedy = "has a string without an end", "close its quotes on this line"
+            raise _error(place, what, remedy)
+        if match.lastgroup != "space":
+            yield Scalar(str(match.lastgroup), match.group(), place)
+        position = match.end()
+        if newlines := match.group().count("\n"):
+            line += newlines
+            begin = match.start() + match.group().rindex("\n") + 1
+    yield Scalar("end", "the end of the file", Location(line, position - begin + 1))
+
+
+class _Reader:
+    def __init__(self, tokens: Iterator[Scalar]) -> None:
+        self._tokens = tokens
+        self._next = next(tokens)
+
+    def read(self, message: Message, opened: Scalar | None, depth: int) -> None:
+        """Fields into `message`, up to the bracket that closes it or the end of the text."""
+        end = _CLOSING[opened.text] if opened else ""
+        if depth > MAX_DEPTH:
+            raise _error(self._next.location, "is nested too deeply", "flatten it")
+        while self._next.text != end or self._next.kind == "string":
+            if self._next.kind == "end":
+                if opened:
+                    what = f"has a {opened.text} that is never closed"
+                    raise _error(opened.location, what, f"add {end}")
+                return
+            if opened and self._next.text in ("}", ">", "]"):
+                line = opened.location.line
+                what = f"has {self._next.text} within the {opened.text} of line {line}"
+                raise _error(self._next.location, what, f"close that first, with {end}")
+            message.fields.append(self._field(depth))
+            if self._next.kind == "mark" and self._next.text in ",;":
+                self._advance()
+
+    def _field(self, depth: int) -> Field:
+        name = self._advance()
+        if name.kind != "name":
+            what = f"has {name.text} where the name of a field is expected"
+            raise _error(name.location, what, "correct this line")
+        colon = self._next.text == ":"
+        if colon:
+            self._advance()
+        if self._next.kind == "mark" and self._next.text == "[":
+            values = tuple(self._list(depth))
+        else:
+            values = (self._value(depth),)
+        if not colon and any(isinstance(value, Scalar) for value in values):
+            what = f"has no colon after {name.text}"
+            raise _error(name.location, what, f"write {name.text}: ...")
+        return Field(name.text, name.location, values, colon)
+
+    def _list(self, depth: int) -> Iterator[Scalar | Message]:
+        opened = self._advance()
+        while self._next.text != "]" or self._next.kind == "string":
+            yield self._value(depth)
+            if self._next.text == "," and self._next.kind == "mark":
+                comma = self._advance()
+                if self._next.text == "]":
+                    raise _error(comma.location, "has a comma before ]", "remove it")
+            elif self._next.kind == "end":
+                raise _error(opened.location, "has a [ that is never closed", "add ]")
+            elif self._next.text != "]":
+                what = f"has {self._next.text} within a list"
+                raise _error(self._next.location, what, "add a ,")
+        self._advance()
+
+    def _value(self, depth: int) -> Scalar | Message:
+        token = self._advance()
+        if token.kind == "mark" and token.text in "{<":
+            message = Message(token.location)
+            self.read(message, token, depth + 1)
+            self._advance()
+            return message
+        if token.kind == "string":
+            parts = [token.text[1:-1]]
+            while self._next.kind == "string":  # strings side by side are one
+                parts.append(self._advance().text[1:-1])
+            return Scalar("string", "".join(parts), token.location)
+        if token.kind in ("number", "name"):
+            return token
+        raise _error(token.location, f"has {token.text} where a value is expected", "add one")
+
+    def _advance(self) -> Scalar:
+        token = self._next
+        if token.kind != "end":
+            self._next = next(self._tokens)
+        return token

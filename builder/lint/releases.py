@@ -1,0 +1,447 @@
+"""Finds the engine release that each line of a file pins.
+
+An image, a required package or a field of a recipe pins it. Of several the nearest counts: a
+container's own image for its own options. A comment counts only where nothing else pins one.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from typing import Any
+
+from ..documents import Yaml
+from ..errors import BadInput
+from ..facts import engines, images, release
+from ..facts.engines import Engine
+from ..facts.images import Carried
+from ..facts.release import Release
+from ..facts.release.version import order
+from .engine import ENGINE, formats
+from .read.yaml_text import places
+
+_VERSION = r"v?(?P<version>\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*)"
+_BOUND = re.compile(r"(?P<sign>===?|~=|>=|<=|!=|<|>)[ \t]*v?(?P<version>\d[\w.]*)(?P<any>\*?)")
+_BACKEND_FIELD = re.compile(
+    rf"(?:backend|framework|engine)_version[\"']?[ \t]*[:=][ \t]*[\"']?{_VERSION}", re.IGNORECASE
+)
+_OfLine = Callable[[str], Iterable["Carried"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How files name the releases of an engine: the `name`, a pattern, that stands in fields,
+    variables and requirements, the images that carry it in a line, and words of its own in one.
+
+    Lines without `likely` name none.
+    """
+
+    engine: Engine
+    name: str
+    likely: re.Pattern[str]
+    images: _OfLine
+    own: _OfLine = lambda line: ()
+
+
+@cache
+def _default() -> Naming:
+    """How the engine is named that is served where a file names none."""
+    name = r"(?:tensorrt[-_]?llm|trt[-_]?llm)"
+    likely = re.compile(r"llm|tritonserver|_version", re.IGNORECASE)
+    return Naming(engines.default(), name, likely, _engine_releases, _remark)
+
+
+def _engine_releases(line: str) -> Iterator[Carried]:
+    from ..facts import images  # most files name none
+
+    return images.engine_releases(line)
+
+
+# A remark that tells what a file is for, and no more of the release, such as since when all is so.
+_REMARK = re.compile(
+    rf"^\s*(?:#|//|REM\b)[#\s]*(?P<before>(?:[\w/,.:+-]+\s+){{0,8}}?)"
+    rf"(?P<words>(?:tensorrt|trt)[-_ ]?llm(?:\s+(?:release|version))?[ \t:,]+{_VERSION})"
+    r"(?=$|[\s,;:.)])(?P<rest>.*)",
+    re.IGNORECASE,
+)
+# The words of such a remark beside models and numbers of GPUs: with any other it may compare.
+_OF_THIS_FILE = re.compile(
+    r"a|against|api|args|built|command|config|configs|configuration|container|context|decode"
+    r"|deployment|disaggregated|engine|extra|file|for|framework|generated|generation|gpu|gpus"
+    r"|image|llm|made|measured|model|node|nodes|nvidia|official|on|options|parameters|pinned"
+    r"|prefill|recipe|release|required|requires|run|runs|runtime|script|serve|server|servers"
+    r"|serving|settings|srt-slurm|target|targets|tested|the|these|this|uses|using|validated"
+    r"|values|variant|verified|version|with|worker|workers|works|written|\S*\d\S*",
+    re.IGNORECASE,
+)
+_OF_ANOTHER = re.compile(
+    r"\b(?:since|until|before|after|from|fix\w*|old\w*|new\w*|not?|never|without|than|remov\w*|add\w*"
+    r"|renam\w*|named?|call\w*|deprecat\w*|br[eo]ke?n?|breaks|bug\w*|earlier|later|was|were|had|did|in"
+    r"|up|instead|unlike|except|upgrade\w*|see|cf|and|or|vs|https?|is|are|has|have|does|can\w*|needs?"
+    r"|requires?|takes?|accepts?|refuses?|crash\w*|hang\w*|ignor\w*|support\w*|only|drop\w*"
+    r"|defaults?|use[dr]?s?|this|it|previous\w*|replac\w*|behavio\w*)\b|[<>=+]|\b[a-z]+_\w",
+    re.IGNORECASE,
+)
+
+
+def _remark(line: str) -> Iterator[Carried]:
+    found = _REMARK.match(line)
+    if found and _is_of_this_file(found["before"]) and _ends_so(found["rest"]):
+        release_name = found["version"].removeprefix("v")
+        yield _carried(found.start("words"), found["words"], (release_name,))
+
+
+def _is_of_this_file(text: str) -> bool:
+    words = (word.strip(",.:") for word in text.split())
+    return all(not word or _OF_THIS_FILE.fullmatch(word) for word in words)
+
+
+def _ends_so(rest: str) -> bool:
+    """Whether what stands behind a release names more of what a file is for, or nothing."""
+    is_apart = rest.lstrip()[:1] in ",;:.()"
+    return (is_apart or _is_of_this_file(rest)) and not _OF_ANOTHER.search(rest)
+
+
+@cache
+def _requirement(name: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?<![\w/.]){name}(?:\[[\w,-]+\])?[ \t]*"
+        r"(?P<bounds>(?:(?:[<>~=!]=|[<>]|===)[ \t]*v?\d[\w.*]*[ \t]*,?[ \t]*)+)",
+        re.IGNORECASE,
+    )
+
+
+@cache
+def _field(name: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?<![\w/]){name}(?:[-_](?:version|release|tag|engine_version))?[\"']?[ \t]*[:=][ \t]*"
+        rf"[\"']?(?:\$\{{\w+:-)?{_VERSION}(?![\w-]*[./]\w)",
+        re.IGNORECASE,
+    )
+
+
+_STAGE = re.compile(r"^FROM[ \t]+\S+", re.MULTILINE | re.IGNORECASE)
+_COMMENT = re.compile(r"(?:^|\s)#")
+_Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A release that a line names in its own words; `releases` is empty where the words do not tell
+    which one it is. `place` is where in the file it stands, outermost part first. What `is_fork`
+    may have other options than that release."""
+
+    line: int
+    words: str
+    releases: tuple[str, ...]
+    place: _Path
+    comment: bool = False
+    is_fork: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedTables:
+    """The tables by which lines are judged. What they refuse is a warning for a release that is
+    `too_old` for all tables, or for a fork."""
+
+    releases: tuple[Release, ...]
+    judges: tuple[Release, ...]
+    too_old: bool = False
+
+
+class Pins:
+    """The releases that a file names, by the lines for which each counts."""
+
+    def __init__(self, text: str, documents: Sequence[Yaml], naming: Naming | None = None) -> None:
+        self._text = text
+        self._documents = documents
+        self._naming = naming or _default()
+        found = [*self._split_images(), *self._read()]
+        outspoken = [row for row in found if not row.comment]
+        self.statements = tuple(outspoken or found)
+        self._tables: dict[_Path, PinnedTables | None] = {}
+
+    def governing(self, line: int) -> tuple[Pin, ...]:
+        """The statements that count for a line, 0 for the file as a whole: the nearest ones."""
+        return tuple(self._within[self._nearest(line)])
+
+    def tables(self, line: int) -> PinnedTables | None:
+        """The tables by which a line is judged; `None` if what counts for it names no release."""
+        part = self._nearest(line)
+        if part not in self._tables:  # a file may have thousands of lines and of statements
+            self._tables[part] = _tables(tuple(self._within[part]), self._naming.engine)
+        return self._tables[part]
+
+    def is_fork(self, line: int) -> bool:
+        """Whether what counts for a line is a fork of the engine."""
+        return any(row.is_fork for row in self._within[self._nearest(line)])
+
+    def _nearest(self, line: int) -> _Path:
+        """The smallest part of the file around a line in which there is a statement."""
+        here = self._place(line) if line else ()
+        return next((part for part in _parts(here) if part in self._within), ())
+
+    @cached_property
+    def _within(self) -> dict[_Path, list[Pin]]:
+        """The statements in each part of the file that has any, and in the whole."""
+        found: dict[_Path, list[Pin]] = {(): []}
+        for row in self.statements:
+            for part in _parts(row.place):
+                found.setdefault(part, []).append(row)
+        return found
+
+    @cached_property
+    def named(self) -> tuple[PinnedTables, ...]:
+        """The tables of all releases that the file names."""
+        engine = self._naming.engine
+        return tuple(found for row in self.statements if (found := _tables((row,), engine)))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that name releases, each with its line."""
+        told = dict.fromkeys(row.words for row in self.statements if row.releases)
+        lines = {row.words: row.line for row in reversed(self.statements)}
+        return tuple(f"line {lines[words]}: {words}" for words in told)
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """The words, of an image say, that do not tell which release it holds."""
+        return tuple(dict.fromkeys(row.words for row in self.statements if not row.releases))
+
+    def _read(self) -> Iterator[Pin]:
+        naming = self._naming
+        names = rf"{naming.name}|tritonserver|(?:tensorrt|trt) llm"
+        if not re.search(names, self._text, re.IGNORECASE):
+            return  # at once, for files that name none
+        for number, line in enumerate(self._text.splitlines(), 1):
+            if not naming.likely.search(line):
+                continue
+            for found in _of_line(line, naming):
+                remark = any(mark.start() < found.start for mark in _COMMENT.finditer(line))
+                yield self._statement(found, number, found.words, remark)
+
+    def _split_images(self) -> Iterator[Pin]:
+        """Images whose repository and tag are two values of one mapping."""
+        for document in self._documents:
+            for path, data in _mappings(document.data, ""):
+                name, tag = _text_of(data, _REPOSITORY_KEYS), _text_of(data, _TAG_KEYS)
+                if "/" not in name or ":" in name.rpartition("/")[2] or not tag:
+                    continue
+                image = "/".join(filter(None, (data.get("registry"), name)))
+                for found in self._naming.images(f"image: {image}:{tag}"):
+                    line = document.locate(path).line
+                    words = f"{name}:{tag}"
+                    yield self._statement(found, line, words)
+
+    def _statement(self, found: Carried, line: int, words: str, comment: bool = False) -> Pin:
+        is_fork = found.is_fork or any("dev" in name for name in found.releases)
+        return Pin(line, words, found.releases, self._place(line), comment, is_fork)
+
+    def _place(self, line: int) -> _Path:
+        """Where a line stands: its document and the keys above it, or the stage of a Dockerfile."""
+        if not self._documents:
+            return (str(bisect_right(self._stages, line)),) if self._stages else ()
+        at = bisect_right(self._lines, line) - 1
+        return self._paths[at] if at >= 0 else ()
+
+    @cached_property
+    def _stages(self) -> list[int]:
+        place = places(self._text)
+        return [place(found.start()).line for found in _STAGE.finditer(self._text)]
+
+    @cached_property
+    def _starts(self) -> list[tuple[int, int, _Path]]:
+        return sorted(
+            (place.line, place.column, (str(index), *filter(None, path.split("."))))
+            for index, document in enumerate(self._documents)
+            for path, place in document.places.items()
+        )
+
+    @cached_property
+    def _lines(self) -> list[int]:
+        return [line for line, _, _ in self._starts]
+
+    @cached_property
+    def _paths(self) -> list[_Path]:
+        return [path for _, _, path in self._starts]
+
+
+def _parts(place: _Path) -> Iterator[_Path]:
+    """A place and all that it stands in, up to the whole file."""
+    return (place[:depth] for depth in range(len(place), -1, -1))
+
+
+@lru_cache(maxsize=2_000)
+def _of_line(line: str, naming: Naming) -> tuple[Carried, ...]:
+    """Where a line names releases, in which words, and which ones."""
+    return tuple(_read_line(line, naming))
+
+
+def _read_line(line: str, naming: Naming) -> Iterator[Carried]:
+    yield from naming.images(line)
+    yield from naming.own(line)
+    for match in _requirement(naming.name).finditer(line):
+        releases = _satisfying(match["bounds"], naming.engine)
+        yield _carried(match.start(), match[0].strip(" ,"), releases)
+    for pattern in (_field(naming.name), _BACKEND_FIELD):
+        for match in pattern.finditer(line):
+            yield _carried(match.start(), match[0].strip(), (match["version"],))
+
+
+def _carried(start: int, words: str, releases: tuple[str, ...]) -> Carried:
+    from ..facts.images import Carried  # most files name none
+
+    return Carried(start, words, releases)
+
+
+def _satisfying(bounds: str, engine: Engine) -> tuple[str, ...]:
+    """The release that a requirement names, or the oldest and newest known ones that it takes."""
+    rows = [
+        (row["sign"], row["version"].rstrip("."), row["any"]) for row in _BOUND.finditer(bounds)
+    ]
+    exact = [version for sign, version, any_ in rows if sign in ("==", "===") and not any_]
+    if exact:
+        return (exact[0],)
+    lowest = [version for sign, version, _ in rows if sign in (">=", "~=")]
+    names = [*lowest, *release.known(engine)]  # of equal ones the known one stays
+    ordered = sorted({at: name for name in names if (at := order(name))}.items())
+    taken = [name for _, name in ordered if all(_takes(name, *row) for row in rows)]
+    return tuple(dict.fromkeys((taken[0], taken[-1]))) if taken else ()
+
+
+def _takes(name: str, sign: str, version: str, any_: str) -> bool:
+    """Whether a version satisfies one bound of a requirement."""
+    here, limit = order(name), order(version)
+    if any_ or sign == "~=":
+        prefix = version.rstrip(".").split(".")
+        prefix = prefix if any_ else prefix[:-1]
+        same = name.split(".")[: len(prefix)] == prefix
+        above = limit is None or (here is not None and here >= limit)
+        return same == (sign != "!=") if any_ else same and above
+    if here is None or limit is None:
+        return True
+    holds = {
+        ">=": here >= limit,
+        ">": here > limit,
+        "<=": here <= limit,
+        "<": here < limit,
+        "!=": here != limit,
+    }
+    return holds.get(sign, True)
+
+
+# How charts and lists of images write a name and its tag apart.
+_REPOSITORY_KEYS = ("repository", "name", "image", "newName")
+_TAG_KEYS = ("tag", "newTag", "version")
+
+
+def _text_of(data: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return next((data[key] for key in keys if isinstance(data.get(key), str)), "")
+
+
+def _mappings(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    items: Any = ()
+    if isinstance(data, Mapping):
+        yield path, data
+        items = data.items()
+    elif isinstance(data, list):
+        items = enumerate(data)
+    for key, value in items:
+        if isinstance(value, Mapping | list):
+            yield from _mappings(value, f"{path}.{key}" if path else str(key))
+
+
+@cache
+def _tables(statements: tuple[Pin, ...], engine: Engine) -> PinnedTables | None:
+    """The tables of the releases that statements name; `None` where these tell none.
+
+    What is older than all tables is judged by the oldest one.
+    """
+    names = dict.fromkeys(name for row in statements for name in row.releases)
+    found, too_old = [], False
+    for name in names:
+        try:
+            found.append(release.load(name, engine=engine))
+        except BadInput:
+            oldest = release.of_engine(engine)[0]
+            if (order(name) or ()) < (order(oldest.name) or ()) and order(name):
+                found.append(_in_place_of(name, oldest))
+                too_old = True
+    judges = dict.fromkeys(table for row in found for table in row.judges)
+    return PinnedTables(tuple(found), tuple(judges), too_old) if found else None
+
+
+@cache
+def _in_place_of(name: str, oldest: Release) -> Release:
+    """The oldest table, which judges a release that is older."""
+    return replace(oldest, stands_for=name)
+
+
+_NAME = r"(?:vllm(?:[-_]cpu)?)"
+_IMAGE = re.compile("vllm", re.IGNORECASE)
+
+
+@cache
+def naming() -> Naming:
+    likely = re.compile(r"vllm|_version", re.IGNORECASE)
+    return Naming(engines.load(ENGINE), _NAME, likely, _of_images, _of_minimum)
+
+
+def _of_images(line: str) -> Iterator[Carried]:
+    """The images of the server in a line, and those of others that carry the engine; a tag such as
+    `nightly` tells no release. One of another publisher is a fork, whose tag may tell one."""
+    carried = list(images.carried_releases(line, engines.load(ENGINE)))
+    yield from carried
+    taken = {row.start + len(row.words) for row in carried}
+    for found in images.references(line, _IMAGE):
+        if found.start + len(found.text) in taken:
+            continue
+        is_own, version = _is_own(found), found.version(_IMAGE)
+        if is_own and not found.tag:
+            continue  # of the newest release
+        told = () if found.name in formats().extended_images or not version else (version,)
+        is_fork = not is_own or found.is_development
+        yield Carried(found.start, found.text, told, is_fork)
+
+
+def _is_own(image: images.Reference) -> bool:
+    """Whether an image is its publisher's, or a mirror of it."""
+    known = formats()
+    if image.name in known.extended_images:
+        return False
+    if image.spaces and image.spaces[-1] in known.publishers:
+        return True
+    is_plain = not image.spaces or image.spaces[-1] in known.mirrors
+    return is_plain and image.name in (*known.images, known.program)
+
+
+def _of_minimum(line: str) -> Iterator[Carried]:
+    """The least release that a recipe is for: it and every newer one that is known."""
+    for found in _minimum().finditer(line):
+        here = order(found["version"])
+        engine = engines.load(ENGINE)
+        newer = [
+            name for name in release.known(engine) if (at := order(name)) and here and at > here
+        ]
+        oldest = order(release.known(engine)[0])
+        own = [found["version"]] if here and oldest and here >= oldest else []
+        yield Carried(found.start(), found[0].strip(), tuple(dict.fromkeys((*own, *newer))))
+
+
+def stating(text: str) -> str:
+    """What of a file names its release: of a recipe all but the texts for its readers, which tell
+    of other releases and of other hardware too."""
+    if not _minimum().search(text):
+        return text
+    return re.sub(r"(?ms)^guide:.*?(?=^\w|\Z)", lambda found: "\n" * found[0].count("\n"), text)
+
+
+@cache
+def _minimum() -> re.Pattern[str]:
+    names = "|".join(map(re.escape, formats().minimum))
+    return re.compile(
+        rf"(?<!\w)(?:{names})[\"']?[ \t]*[:=][ \t]*[\"']?v?(?P<version>\d+(?:\.\d+)+(?:rc\d+)?)"
+    )

@@ -1,0 +1,213 @@
+"""Checks Compose services on one host: ports and GPUs taken twice, and files that are missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...diagnostics import Diagnostic, closest, located
+from ...documents import Yaml, value_at
+from ...files import is_there
+from ..model import Server, below, side_of
+from ..read.containers import VISIBLE, command_texts, environment, listed, objects, port_of
+from ..read.option_file import read_option_file
+from . import GPU_SHARED, MISSING_OPTION_FILE, PORT_TAKEN, PORT_UNREACHED
+from .files import Mount, lost_path, of_rows
+from .sides import different_models, other_side
+
+_DEVICES = "deploy.resources.reservations.devices"
+_PUBLISHED = re.compile(r"(?:(?P<host>[\d.]+):)?(?P<port>\d+):\d+(?:/tcp)?")
+_NUMBER = re.compile(r"(?<![\w$.-])\d{1,3}(?![\w.-])")  # of a GPU, which may be named otherwise too
+_FRACTION = "kv_cache_config.free_gpu_memory_fraction"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service that starts one server, where it stands, and which files it reads."""
+
+    name: str
+    path: str
+    data: Mapping[str, Any]
+    worker: Server
+    mounts: Sequence[Mount]
+
+    @property
+    def outside(self) -> str:
+        """Where its option file is beside the Compose file; empty where that is not said."""
+        found = (row.outside(self.worker.file_path) for row in self.mounts)
+        return next((path for path in found if path and path.startswith(("./", "../"))), "")
+
+
+def option_files(services: Sequence[Service], folder: Path) -> dict[str, Mapping[str, Any]]:
+    """What servers read of files beside a Compose file in a folder, by the last part of the name in
+    the container."""
+    rows = [(row.worker.file, row.outside) for row in services]
+    found = {name: read_option_file(path, folder) for name, path in rows if path}
+    return {name: options for name, options in found.items() if options}
+
+
+def services(document: Yaml) -> Sequence[Service]:
+    """Those of a Compose file that start one server each."""
+    found = []
+    for data, path, _, servers in objects(document):
+        if path.startswith("services.") and path.count(".") == 1 and len(servers) == 1:
+            rows = [data.get(key) for key in ("volumes", "configs")]
+            mounted = [each for row in rows for each in of_rows(row)]
+            found.append(Service(path.removeprefix("services."), path, data, servers[0], mounted))
+    return found
+
+
+def compose_diagnostics(
+    document: Yaml,
+    rows: Sequence[Service],
+    files: Mapping[str, Mapping[str, Any]],
+    folder: Path,
+) -> Iterator[Diagnostic]:
+    """All of that, of a file in a folder. `files` are the options of each file that servers read,
+    by the last part of its name."""
+    for row in rows:
+        if given := row.worker.file_flag:
+            made = command_texts(row.data)
+            yield from lost_path(row.worker.file_path, given[1], row.path, row.mounts, made)
+            yield from _missing_on_disk(row, folder)
+    yield from _sides(rows)
+    yield from _urls(rows, files)
+    together = [row for row in rows if not row.data.get("profiles") and not _is_placed(row)]
+    yield from _ports(document, together)
+    yield from _gpus(document, together, files)
+
+
+def _is_placed(row: Service) -> bool:
+    """Whether a swarm puts a service on a host of its own choice."""
+    return value_at(row.data, "deploy.placement") is not None
+
+
+def _sides(rows: Sequence[Service]) -> Iterator[Diagnostic]:
+    """Services of the two sides of one service by their names: their models and option files."""
+    known = [replace(row.worker, role=side) for row in rows if (side := side_of(row.name))]
+    if {row.role for row in known} == {"prefill", "decode"}:
+        yield from different_models(known)
+        for worker in known:
+            yield from other_side(worker)
+
+
+def _urls(rows: Sequence[Service], files: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
+    """Services that a router asks at another port than that of their server."""
+    known = {row.name: row for row in rows if port_of(row.worker)}
+    routers = [row.worker for row in rows if row.worker.is_disaggregated]
+    for side in ("context_servers", "generation_servers"):
+        for url in (url for row in routers for url in listed(_servers(row, side, files))):
+            host, _, port = str(url).rpartition(":")
+            row = known.get(host)
+            own = port_of(row.worker) if row else ""
+            if row and port.isdigit() and own.isdigit() and own != port:
+                place = (row.worker.flag(("--port",)) or row.worker.words[0])[1]
+                what = f"the router asks {host} at {port}, and its server listens at {own}"
+                fix = f"give --port {port}, or the router {host}:{own}"
+                yield located(place, row.path, what, fix, PORT_UNREACHED, "warning")
+
+
+def _servers(router: Server, side: str, files: Mapping[str, Mapping[str, Any]]) -> Any:
+    return value_at(router.given(files) or {}, f"{side}.urls")
+
+
+def _missing_on_disk(row: Service, folder: Path) -> Iterator[Diagnostic]:
+    """An option file that is not in the folder beside the file that is mounted, where one of almost
+    the same name is."""
+    given = row.worker.file_flag
+    file = folder / row.outside
+    if not given or not row.outside or is_there(file):
+        return
+    try:
+        there = [each.name for each in file.parent.iterdir()]
+    except (OSError, ValueError):
+        return  # made elsewhere
+    if file.name not in there and (near := closest(file.name, there)):
+        what, fix = f"{row.outside} is not there", f"did you mean {near}?"
+        yield located(given[1], row.path, what, fix, MISSING_OPTION_FILE)
+
+
+def _ports(document: Yaml, rows: Collection[Service]) -> Iterator[Diagnostic]:
+    """Ports of the host that two services publish, or at which two of its servers listen."""
+    owners: dict[str, str] = {}
+    for row in rows:
+        for port, path in _published(row):
+            if (owner := owners.setdefault(port, row.name)) != row.name:
+                what = f"{owner} has port {port} of the host as well"
+                fix = "publish another one, as HOST:CONTAINER"
+                yield located(document.locate(path), path, what, fix, PORT_TAKEN)
+
+
+def _published(row: Service) -> Iterator[tuple[str, str]]:
+    """The ports that a service takes of its host, each with its path."""
+    if row.data.get("network_mode") == "host":
+        given, port = row.worker.flag(("--port",)), port_of(row.worker)
+        if port.isdigit():
+            yield port, below(row.path, "command" if given else "network_mode")
+        return
+    for index, port in enumerate(listed(row.data.get("ports"))):
+        found = _PUBLISHED.fullmatch(str(port))
+        number = found["port"] if found else value_at(port, "published")
+        is_any_host = not (found["host"] if found else value_at(port, "host_ip"))
+        if number and is_any_host and str(number).isdigit():
+            yield str(number), below(row.path, f"ports.{index}")
+
+
+def _gpus(
+    document: Yaml, rows: Collection[Service], files: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Diagnostic]:
+    """GPUs that two servers have. A number of GPUs is the first ones of the host: docker keeps no
+    account of who has them (moby, daemon/nvidia_linux.go)."""
+    owners: dict[str, Service] = {}
+    for row in rows:
+        devices, path = _devices(row)
+        for device in devices:
+            owner = owners.setdefault(device, row)
+            if owner is row:
+                continue
+            if _fraction(owner, files) + _fraction(row, files) <= 1:
+                continue
+            what = f"GPU {device} is that of {owner.name} too, and each server takes most of one"
+            fix = "give each service device_ids of its own, or both a small KV cache fraction"
+            yield located(document.locate(path), path, what, fix, GPU_SHARED, "warning")
+            break
+
+
+def _devices(row: Service) -> tuple[list[str], str]:
+    """The numbers of the GPUs of a service, with their path: those that its variables choose."""
+    chosen = {name: (text, path) for name, text, path in environment(row.data) if name in VISIBLE}
+    if any(VISIBLE[0] in text for text in command_texts(row.data)):
+        return [], ""  # chosen by a line of its own
+    found, where = _reserved(row)
+    if every := chosen.get(VISIBLE[1]):
+        found, where = _NUMBER.findall(every[0]), below(row.path, every[1])
+    if part := chosen.get(VISIBLE[0]):
+        indices = [int(each) for each in _NUMBER.findall(part[0])]
+        found = [found[index] for index in indices if index < len(found)]
+        where = below(row.path, part[1])
+    return found, where
+
+
+def _reserved(row: Service) -> tuple[list[str], str]:
+    """The numbers of the GPUs that a service reserves, with their path."""
+    for index, device in enumerate(listed(value_at(row.data, _DEVICES))):
+        where = below(row.path, f"{_DEVICES}.{index}")
+        ids, count = value_at(device, "device_ids"), value_at(device, "count")
+        if isinstance(ids, list):
+            return [str(each) for each in ids], below(where, "device_ids")
+        if isinstance(count, int):
+            return [str(each) for each in range(min(count, 64))], below(where, "count")
+    return [], ""
+
+
+def _fraction(row: Service, files: Mapping[str, Mapping[str, Any]]) -> float:
+    """The part of a GPU's free memory that a server takes for its KV cache."""
+    flag = row.worker.flag(("--kv_cache_free_gpu_memory_fraction", "--free_gpu_memory_fraction"))
+    given = flag[0] if flag else value_at(row.worker.given(files) or {}, _FRACTION)
+    try:
+        return float(str(given))
+    except ValueError:
+        return 0.9

@@ -1,0 +1,379 @@
+"""Checks the files that a server reads: mounted, written before the start, spelled right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from ...diagnostics import Diagnostic, Location, closest, located
+from ...documents import value_at
+from ...general_rules import Severity
+from ..arguments.click import ParsedCommand
+from ..model import FILE_FLAGS, Server, is_open
+from ..read.containers import listed
+from ..read.shell import Script, Statement, Word
+from ..read.shell_values import Values, with_branches
+from . import FILE_LATE, FILE_NOT_MOUNTED, FILE_OVERWRITTEN, MISSING_OPTION_FILE, PORT_UNREACHED
+
+# What a server is told to read is no use of it, and neither is a mount.
+_READ_BY_SERVER = re.compile(rf"(?:{'|'.join(FILE_FLAGS)})[=\s\"',-]+\S+")
+_MOUNTED = re.compile(r"(?:-v|--volume|--mount|--container-mounts)[=\s]+\S+")
+_BETWEEN_NAMES = re.compile(r"[^\w.-]+")
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
+_ONLY_SHOW = ("cat", "chmod", "echo", "ls", "mkdir", "printf", "rm", "touch")
+
+
+@dataclass(frozen=True, slots=True)
+class HandedFiles:
+    """Files by the last part of their names. `made` may be there although no text of them is known,
+    `used` are read by something, and `folders` are those into which scripts write them."""
+
+    made: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+    folders: dict[str, str] = field(default_factory=dict)
+
+    def place(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        self.folders[name] = folder
+
+
+def of_scripts(
+    scripts: Iterable[Script], around: str = "", places: Iterable[str] = ()
+) -> HandedFiles:
+    """The files of scripts, those that the file `around` them names in other places, and the paths
+    at which it puts its own texts."""
+    found = HandedFiles(set(_names(_READ_BY_SERVER.sub(" ", around))))
+    for path in places:
+        found.place(path)
+    for script in scripts:
+        values = Values(script.statements, script.environment)
+        for document in script.here:
+            found.place(values.expanded(document.name))
+            _hand(found, values.expanded(document.text))
+        for row in script.statements:
+            for path in _of_redirects(row, values, ">"):
+                found.place(path)
+            written, read = (
+                [name for path in _of_redirects(row, values, sign) for name in _names(path)]
+                for sign in "><"
+            )
+            found.made.update(written, read)
+            found.used.update(read)
+            words = [word.text for word in values.words(row.words)]
+            line = "" if all(map(_ASSIGNED.match, words)) else " ".join(words)
+            if line.startswith("tee "):
+                found.made.update(_names(line))
+            elif line and (written or row.end == "|" or words[0] not in _ONLY_SHOW):
+                _hand(found, line)
+    return found
+
+
+def _of_redirects(row: Statement, values: Values, sign: str) -> list[str]:
+    """The files that a command reads (`<`) or writes (`>`) by its redirections."""
+    return [values.expanded(word.text) for operator, word in row.redirects if sign in operator]
+
+
+def _hand(found: HandedFiles, text: str) -> None:
+    """All that a text names goes to whatever runs or reads the text."""
+    rest = _READ_BY_SERVER.sub(" ", text)
+    found.made.update(_names(rest))
+    found.used.update(_names(_MOUNTED.sub(" ", rest)))
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in _BETWEEN_NAMES.split(text) if "." in name]
+
+
+_SPAN = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")  # of ports that an image opens
+_WRITERS = ("echo", "printf", "cat")
+# Commands that read no option file.
+_ASIDE = frozenset((*_WRITERS, "mkdir", "cd", "set", "export", "chmod", "#"))
+
+
+def image_files(
+    rows: Sequence[Statement], commands: Sequence[ParsedCommand]
+) -> Iterator[Diagnostic]:
+    """An option file and a port of a Dockerfile's server against what it copies and opens."""
+    copied = of_copies(rows)
+    made = [_text(row) for row in rows if row.words[0].text not in _NO_RUN]
+    lines = [row.words for row in rows if row.words[0].text == "EXPOSE"]
+    opened = {word.text.partition("/")[0]: word.location for row in lines for word in row[1:]}
+    spans = [_SPAN.fullmatch(port) for port in opened]
+    for command in commands:
+        if file := command.option_file:
+            yield from lost_path(file.text, file.location, "", copied, made)
+        port = command.value("port")
+        if len(commands) != 1 or not opened or not port.isdigit() or not all(spans):
+            continue
+        ends = [(int(row[1]), int(row[2] or row[1])) for row in spans if row]
+        if not any(first <= int(port) <= last for first, last in ends):
+            known, place = next(iter(opened.items()))
+            what = f"the server listens at {port}, and {', '.join(opened)} is opened"
+            fix = f"open {port}, or give --port {known.partition('-')[0]}"
+            yield located(place, "EXPOSE", what, fix, PORT_UNREACHED, "warning")
+
+
+def _text(row: Statement) -> str:
+    """The words of a command and the files that it writes, as one of several lines."""
+    files = (word.text for _, word in row.redirects)
+    return " ".join([*(word.text for word in row.words), *files, "\n"])
+
+
+def file_order(
+    rows: Sequence[Statement], commands: Sequence[ParsedCommand], values: Values
+) -> Iterator[Diagnostic]:
+    """Option files that are written twice, or after the server that reads them."""
+    first: dict[str, Location] = {}
+    last: dict[str, tuple[int, Location]] = {}
+    for index, (row, optional) in enumerate(with_branches(rows)):
+        place = row.words[0].location
+        for sign, word in _outputs(row):
+            if optional or not sign.startswith(">"):
+                continue
+            name = values.expanded(word.text)
+            first.setdefault(name, place)
+            if sign == ">" and name in last and not _is_read(rows[last[name][0] + 1 : index], name):
+                what = f"writes {name} anew: what line {last[name][1].line} wrote is gone"
+                yield located(place, "", what, "add to it with >>", FILE_OVERWRITTEN, "warning")
+            last[name] = index, place
+    for command in commands:
+        file = command.option_file
+        late = first.get(file.text) if file else None
+        if file and late and command.start and late.line > command.start.line:
+            what = f"{file.text} is written in line {late.line}, after the server has started"
+            yield located(file.location, "", what, "write it before", FILE_LATE, "warning")
+
+
+def _outputs(row: Statement) -> Sequence[tuple[str, Word]]:
+    """The files that a command only writes, each with the sign of how."""
+    first, *rest = row.words
+    if first.text == "tee":
+        sign = ">>" if any(word.text in ("-a", "--append") for word in rest) else ">"
+        return [(sign, word) for word in rest if not word.text.startswith("-")]
+    return row.redirects if first.text in _WRITERS else ()
+
+
+def _is_read(rows: Sequence[Statement], name: str) -> bool:
+    """Whether something between two commands may have read a file."""
+    return any(
+        "=" not in row.words[0].text
+        and (row.words[0].text not in _ASIDE or any(name in word.text for word in row.words))
+        for row in rows
+    )
+
+
+RULE = FILE_NOT_MOUNTED
+_ENGINES = frozenset(("docker", "podman", "nerdctl"))
+_FLAGS = ("-v", "--volume")
+COPIES = frozenset(("COPY", "ADD"))
+# Instructions of a Dockerfile that write no file by what runs.
+_NO_RUN = COPIES | {"FROM", "WORKDIR", "ENV", "ARG", "EXPOSE", "LABEL", "USER"}
+_LONG, _PYXIS = "--mount", "--container-mounts"
+# Of SOURCE:TARGET, where ${NAME:-x} and ${NAME:-${OTHER:-x}} are one part each.
+_PARTS = re.compile(r"((?:\$\{(?:[^{}]|\$\{[^{}]*\})*\}|[^:])*)")
+_ENDS = re.compile(r"&&|\|\||[;|&\n]")  # of commands
+# Folders that an image has too: what is asked for below them may be its own.
+_OF_IMAGES = frozenset(
+    ("", "/app", "/etc", "/home", "/opt", "/root", "/run", "/tmp", "/usr", "/var", "/workspace")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """`source`, outside, is seen at `target`; `names` are files that are known to be in it."""
+
+    source: str
+    target: str
+    names: Mapping[str, str]
+
+    def holds(self, path: str) -> bool:
+        return _below(self.target, path) is not None
+
+    def outside(self, path: str) -> str | None:
+        """Where a path of the container is outside."""
+        rest = _below(self.target, path)
+        return None if rest is None else self.source + rest
+
+
+def lost_path(
+    path: str, place: Location, where: str, mounts: Sequence[Mount], made: Iterable[str] = ()
+) -> Iterator[Diagnostic]:
+    """A path that no mount covers, where one of them has what is meant under another path. `made`
+    are the texts of what runs in the container before the path is read, and may write it."""
+    if not path.startswith("/") or is_open(path) or any(row.holds(path) for row in mounts):
+        return
+    if _is_made(path, made):
+        return
+    for mount in mounts:
+        if meant := _meant(path, mount):
+            right, severity = meant
+            what = f"{path} is not in the container: {mount.source} is at {mount.target} there"
+            yield located(place, where, what, f"name {right}, or put it there", RULE, severity)
+            return
+
+
+def _is_made(path: str, texts: Iterable[str]) -> bool:
+    """Whether a file, or its folder, is named by another command than the one that reads it."""
+    folder, _, name = path.rpartition("/")
+    lines = _ENDS.split(" ".join(texts).replace("\\\n", " "))
+    return sum(name in line or (folder != "" and folder in line) for line in lines) > 1
+
+
+def command_paths(
+    rows: Sequence[Statement],
+    words: Sequence[Word],
+    paths: Sequence[Word],
+    written: Collection[str],
+) -> Iterator[Diagnostic]:
+    """Paths of a server's command that its container does not see. `rows` are its statement behind
+    those that start its shell, `words` stand before the server, `written` are the files that the
+    script has written outside."""
+    names = [word.text.rpartition("/")[2] for word in words]
+    is_run = not _ENGINES.isdisjoint(names) and "run" in names
+    given = list(_given(words))
+    if not (is_run or given):
+        return
+    mounts = [mount for text in given for mount in of_text(text)]
+    # Of the shell in the container, which is a word of what starts it.
+    made = [word.text for word in rows[0].words if re.search(r"\s", word.text)]
+    for word in paths:
+        path, place = word.text, word.location
+        if found := next(lost_path(path, place, "", mounts, made), None):
+            # A cluster may mount more by itself.
+            yield found if is_run else replace(found, severity="warning")
+            continue
+        folder = path.rpartition("/")[0]
+        unseen = folder.startswith("/") and not any(mount.holds(path) for mount in mounts)
+        if is_run and path in written and unseen and not _is_made(path, made):
+            what = f"{path} is written outside the container, which does not see it"
+            yield located(place, "", what, f"mount it: -v {folder}:{folder}", RULE, "warning")
+
+
+def of_copies(rows: Sequence[Statement]) -> list[Mount]:
+    """What the last stage of a Dockerfile copies into its image; nothing where one of its copies
+    goes to a folder that is not known."""
+    stages: dict[str, list[Mount]] = {}
+    found: list[Mount] = []
+    folder, is_known = "", True
+    for row in rows:
+        words = [word.text for word in row.words if not word.text.startswith("--")]
+        if words[0] == "FROM" and len(words) > 1:
+            found, folder, is_known = list(stages.get(words[1].lower(), ())), "", True
+            stages[words[-1].lower()] = found
+        elif words[0] == "WORKDIR" and len(words) > 1:
+            folder = _joined(folder, words[1])
+        elif words[0] in COPIES and len(words) > 2:
+            target = _joined(folder, words[-1])
+            is_known = is_known and target.startswith("/")
+            found += [_mount(source, target) for source in words[1:-1]]
+    return found if is_known else []
+
+
+def _joined(folder: str, path: str) -> str:
+    """A path of an image from a folder of it; one with a variable is not known."""
+    if path.startswith("/") or "$" in path:
+        return path
+    return f"{folder.rstrip('/')}/{path}" if folder else path
+
+
+def of_rows(rows: Any) -> list[Mount]:
+    """The mounts that a service of a Compose file lists."""
+    found: list[Mount] = []
+    for row in listed(rows):
+        if isinstance(row, str):
+            found += of_text(row)
+        elif target := value_at(row, "target"):
+            source = str(value_at(row, "source") or "")
+            found.append(_mount(source, str(target)))
+    return found
+
+
+def of_text(text: str) -> list[Mount]:
+    """Mounts as `SOURCE:TARGET[:MODE]`, with commas between several, or as `source=,target=`."""
+    if re.search(r"(?:^|,)(?:target|destination|dst)=", text):
+        pairs = dict(part.partition("=")[::2] for part in text.split(","))
+        source = pairs.get("source") or pairs.get("src") or ""
+        return [
+            _mount(source, pairs[key]) for key in ("target", "destination", "dst") if key in pairs
+        ]
+    found = []
+    for each in text.split(","):
+        parts = [part for part in _PARTS.findall(each) if part]
+        if len(parts) > 1:
+            found.append(_mount(parts[0], parts[1]))
+    return found
+
+
+def _mount(source: str, target: str) -> Mount:
+    name = source.rpartition("/")[2]
+    inside = f"{target}{name}" if target.endswith("/") else target
+    is_file = "." in name.strip(".") and name == inside.rpartition("/")[2]
+    return Mount(source, target.rstrip("/") or "/", {name: inside} if is_file else {})
+
+
+def _given(words: Sequence[Word]) -> Iterator[str]:
+    """The values of the flags that mount something."""
+    for word, following in pairwise([*words, Word("", Location(1, 1), True)]):
+        name, equals, value = word.text.partition("=")
+        if name in (*_FLAGS, _LONG, _PYXIS):
+            yield value if equals else following.text
+        elif name.startswith(("-v/", "-v.", "-v$", "-v~")):
+            yield word.text.removeprefix("-v")
+
+
+def _meant(path: str, mount: Mount) -> tuple[str, Severity] | None:
+    """The path that a mount has for what is at a path, outside or by almost the same name, and how
+    sure that is: what has another name may be in the image."""
+    is_own = mount.source.startswith("/") and mount.source.rstrip("/") not in _OF_IMAGES
+    rest = _below(mount.source, path) if is_own else None
+    if rest is not None:
+        return mount.target + rest, "error"
+    if found := mount.names.get(path.rpartition("/")[2]):
+        return found, "error"
+    depth = mount.target.count("/") + 1
+    head, tail = path.split("/")[:depth], path.split("/")[depth:]
+    if tail and closest("/".join(head), [mount.target]):
+        is_named = mount.source.rstrip("/").rpartition("/")[2] == head[-1]
+        return "/".join([mount.target, *tail]), "error" if is_named else "warning"
+    return None
+
+
+def _below(folder: str, path: str) -> str | None:
+    """What of a path stands behind a folder that it is in."""
+    folder = folder.rstrip("/")
+    is_in = path == folder or path.startswith(f"{folder}/")
+    return path.removeprefix(folder) if is_in else None
+
+
+NOTHING_HANDED = HandedFiles()
+
+
+def missing_file(
+    worker: Server,
+    files: Mapping[str, Mapping[str, Any]],
+    read_files: Collection[str],
+    handed: HandedFiles,
+) -> Iterator[Diagnostic]:
+    """A file that nothing gives, where one of almost the same name is given, or in its folder one
+    of options that nothing reads. In a folder that is told later, no file that is read is meant."""
+    given = worker.file_flag
+    is_known = worker.given(files) is not None or any(map(is_open, (worker.file, *files)))
+    if not given or not worker.file or is_known or worker.file in handed.made:
+        return
+    folder = worker.file_path.rpartition("/")[0]
+    left = [name for name in files if name not in read_files and "." in name]
+    beside = [
+        name
+        for name in left
+        if files[name] and (worker.config_map or handed.folders.get(name) == folder)
+    ]
+    is_later = is_open(worker.file_path)
+    near = closest(worker.file, left if is_later else files)
+    near = near or (beside[0] if len(beside) == 1 else None)
+    if near:
+        what = f"{given[0]} is not among the files that are given here"
+        fix = f"did you mean {near}?"
+        yield located(given[1], worker.path, what, fix, MISSING_OPTION_FILE)

@@ -1,0 +1,339 @@
+"""Checks GPU counts against the ranks that a server starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import ceil, prod
+from typing import Any
+
+from ...diagnostics import Diagnostic, Location, located
+from ...documents import Yaml, value_at
+from ...facts import hardware
+from ...facts.release import Release
+from ...rules import flags as server_flags
+from ...rules.rule_inputs import as_number
+from ..arguments.click import ParsedCommand
+from ..model import Gpus, Section, Server, below, int_at
+from ..read.shell import LAUNCHER, Word
+from ..read.slurm import whole
+from . import GPUS_BELOW_RANKS, GPUS_IDLE, NODE_GPUS
+from .jobs import job_diagnostic
+from .model import beside_options, named_gpu
+
+STARTERS = ("mpirun", "mpiexec")
+_HOSTS, _SLOTS = ("-H", "-host", "--host"), re.compile(r"[\w.-]+:(\d{1,4})")
+_SPREADING = ("hostfile", "machinefile", "f", "ppn", "npernode", "N")  # over hosts
+
+
+def mpi_diagnostics(
+    words: Sequence[Word],
+    command: ParsedCommand,
+    options: Mapping[str, Mapping[str, Any]],
+    release: Release,
+) -> Iterator[Diagnostic]:
+    """The processes that MPI starts against the ranks of the server. `words` stand before it."""
+    names = [word.text.rpartition("/")[2] for word in words]
+    file = command.option_file
+    given = options.get(file.text.rpartition("/")[2]) if file else {}
+    if not set(STARTERS) & set(names):
+        return
+    # A file may give parallel sizes as well.
+    flags = {row.spelling: row.value.text for row in command.given if row.value}
+    is_known = given is not None
+    world = world_size(server_flags.with_flags(flags, given or {}, release)) if is_known else None
+    if LAUNCHER not in names:
+        if "srun" not in names:  # or the rules of jobs say what is wrong
+            yield from _servers(words, world)
+        return
+    if not is_known:
+        return
+    yield from _slots(words)
+    for word, following in pairwise(words):
+        count = whole(following.text) if word.text in ("-n", "-np") else None
+        if count and world and world > 1 and count != world and following.certain:
+            what = f"{count} processes for a server of {world} ranks"
+            fix = f"give {world}, or parallel sizes that multiply to {count}"
+            yield job_diagnostic("job-ranks", following.location, what, word.text, fix)
+
+
+def _servers(words: Sequence[Word], world: int | None) -> Iterator[Diagnostic]:
+    """Processes of MPI that are a server of their own each, as nothing makes them ranks of one: on
+    hosts of their own they may be meant so, if they are not as many as the `world` of one."""
+    spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
+    for word, following in pairwise(words):
+        count = whole(following.text) if word.text in ("-n", "-np") else None
+        if count and count > 1 and following.certain and not (spread and count != world):
+            what = f"{count} processes of MPI start a server each, all at one port"
+            fix = f"put {LAUNCHER} before the server, so that they are the ranks of one"
+            yield job_diagnostic("job-launcher", following.location, what, word.text, fix)
+
+
+def _is_spread(flag: str, value: str) -> bool:
+    """Whether a flag may put processes on hosts of their own."""
+    several = flag in _HOSTS and ("," in value or "$" in value)
+    return (
+        several
+        or flag.lstrip("-").partition("=")[0] in _SPREADING
+        or (flag == "--map-by" and "node" in value)
+    )
+
+
+def _slots(words: Sequence[Word]) -> Iterator[Diagnostic]:
+    """Fewer slots of hosts than processes, which Open MPI refuses."""
+    given = {word.text: following for word, following in pairwise(words) if following.certain}
+    hosts = next((given[name] for name in _HOSTS if name in given), None)
+    count = next((whole(given[name].text) for name in ("-n", "-np") if name in given), None)
+    slots = [_SLOTS.fullmatch(row) for row in hosts.text.split(",")] if hosts else []
+    if not hosts or not count or any("oversubscribe" in word.text.lower() for word in words):
+        return
+    there = sum(int(found[1]) for found in slots if found)
+    if all(slots) and there < count:
+        what = f"{there} slots for {count} processes: mpirun does not start them"
+        fix = f"give slots for {count}, as in HOST:{-(-count // len(slots))}, or -n {there}"
+        yield job_diagnostic("job-ranks", hosts.location, what, hosts.text, fix)
+
+
+_OF_NODE = ("resources.gpus_per_node", "hardware.gpus_per_node")
+_NODE_GPUS, _NODES = ("gpus_per_node", "num_gpus_per_node"), ("num_nodes", "nnodes", "nodes")
+_ALL_GPUS = ("num_gpus", "gpus", "gpu_count", "n_gpus")
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
+
+
+def world_size(options: Mapping[str, Any]) -> int | None:
+    """The ranks of a server with these options; `None` where a size is no number."""
+    size = 1
+    for name in _SIZES:
+        value = options.get(name, 1)
+        is_text = isinstance(value, str) and value.isdecimal() and len(value) < 10
+        number = int(value) if is_text else value
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            return None
+        size *= number
+    return size
+
+
+def _node_gpus(document: Yaml) -> Iterator[Diagnostic]:
+    """More GPUs in a node than one of the kind that the file names has."""
+    gpu = named_gpu(document)
+    if gpu is None or gpu.name.lower() not in hardware.known():
+        return
+    most = hardware.load(gpu.name.lower()).gpus_per_node.value
+    for path in _OF_NODE:
+        if (given := int_at(document.data, path)) and given > most:
+            what = f"{given} GPUs in a node, and one of {gpu.name} has {most}"
+            fix = f"give {most}, and as many nodes as that takes"
+            yield located(document.locate(path), path, what, fix, NODE_GPUS, "warning")
+
+
+def gpus_beside(document: Yaml, path: str) -> Gpus | None:
+    """The GPUs that a launcher has beside its options, of all of its nodes."""
+    above = path.rpartition(".")[0]
+    beside = beside_options(document, path)
+
+    def found(names: Iterable[str]) -> tuple[int, str] | None:
+        rows = ((int_at(beside, name), name) for name in names)
+        return next(((count, name) for count, name in rows if count), None)
+
+    if not path:
+        return None
+    (each, name), nodes = found(_NODE_GPUS) or (None, ""), found(_NODES)
+    if each and nodes:
+        where = below(above, nodes[1] if nodes[0] > 1 else name)
+        return Gpus(each * nodes[0], document.locate(where), where)
+    if (whole := found(_ALL_GPUS)) and (nodes is None or nodes[0] == 1):
+        where = below(above, whole[1])
+        return Gpus(whole[0], document.locate(where), where)
+    return None
+
+
+def gpu_diagnostic(
+    world: int, gpus: int, place: Location, path: str, within: str = ""
+) -> Diagnostic | None:
+    """What is wrong where a server of so many ranks has so many GPUs."""
+    if world > gpus:
+        what = f"{gpus} GPU{'s' * (gpus != 1)} for a server of {world} ranks: it does not start"
+        fix = f"ask for {world} GPUs, or make the parallel sizes multiply to {gpus}"
+        return located(place, path, what, fix, GPUS_BELOW_RANKS, within=within)
+    if world < gpus:
+        what = f"{gpus} GPUs for a server of {world} ranks: {gpus - world} of them stay idle"
+        fix = f"ask for {world} GPUs, or make the parallel sizes multiply to {gpus}"
+        return located(place, path, what, fix, GPUS_IDLE, "warning", within)
+    return None
+
+
+def recipe_diagnostics(document: Yaml, sections: Sequence[Section]) -> Iterator[Diagnostic]:
+    """What is wrong with the workers, nodes and GPUs of a recipe whose options are these."""
+    ranks = ((row.role or "agg", world_size(row.options)) for row in sections)
+    return rank_diagnostics(document, ranks)
+
+
+def rank_diagnostics(
+    document: Yaml, ranks: Iterable[tuple[str, int | None]]
+) -> Iterator[Diagnostic]:
+    """The workers, nodes and GPUs of a recipe, against each other and the `ranks` of a server of
+    each role, as far as they are known. They stand with the resources, or with each role."""
+    yield from _node_gpus(document)
+    if not isinstance(value_at(document.data, "resources"), Mapping):
+        return
+    by_role = isinstance(value_at(document.data, "roles"), Mapping)
+
+    def number(path: str) -> int | None:
+        return int_at(document.data, path)
+
+    def place(path: str) -> tuple[Location, str]:
+        return document.locate(path), path
+
+    of_node = number("resources.gpus_per_node")
+    for role, world in ranks:
+        asked = f"roles.{role}.gpus" if by_role else f"resources.gpus_per_{role}"
+        on = f"roles.{role}.nodes" if by_role else f"resources.{role}_nodes"
+        gpus, nodes = number(asked), number(on)
+        if world and gpus and (found := gpu_diagnostic(world, gpus, *place(asked))):
+            yield found
+        workers = number(f"roles.{role}.workers" if by_role else f"resources.{role}_workers")
+        each = gpus or world
+        if not (workers and nodes and each and of_node):
+            continue
+        wanted, there = workers * each, nodes * of_node
+        enough = workers * ceil(each / of_node)
+        if wanted > there:
+            what = f"{workers} workers of {each} GPUs want {wanted}, {nodes} nodes have {there}"
+            fix = f"give {ceil(wanted / of_node)} nodes, or fewer workers"
+            yield located(*place(on), what, fix, GPUS_BELOW_RANKS)
+        elif nodes > enough:
+            what = f"{workers} workers of {each} GPUs need {enough} nodes: the others stay idle"
+            yield located(*place(on), what, f"give {enough}", GPUS_IDLE, "warning")
+
+
+# ParallelConfig.__post_init__: the ranks of a server, and with data parallelism of all of them.
+SIZES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "prefill_context_parallel_size",
+    "data_parallel_size",
+)
+# With one of these a server is on several nodes, is one of several, or has sizes in a file: its own
+# GPUs tell nothing.
+_ELSEWHERE = (
+    "config",
+    "nnodes",
+    "node_rank",
+    "data_parallel_size_local",
+    "data_parallel_rank",
+    "data_parallel_start_rank",
+    "data_parallel_address",
+    "data_parallel_external_lb",
+    "data_parallel_hybrid_lb",
+    "data_parallel_backend",
+    "distributed_executor_backend",
+    "device_ids",
+    "headless",
+)
+# Of these, what only says that there are several nodes.
+_ON_NODES = ("distributed_executor_backend", "nnodes", "node_rank")
+
+
+def ranks(options: Mapping[str, Any], release: Release, on_all_nodes: bool = False) -> int | None:
+    """The ranks of a server with GPUs of its own, or with those `on_all_nodes`; `None` where a size
+    is not known."""
+    if any(name in options and not (on_all_nodes and name in _ON_NODES) for name in _ELSEWHERE):
+        return None
+    sizes = [as_number(options.get(name, 1)) for name in SIZES if name in release.top_level]
+    known = [int(size) for size in sizes if size is not None and size >= 1 and size == int(size)]
+    return prod(known) if len(known) == len(sizes) else None
+
+
+def ranks_diagnostic(
+    options: Mapping[str, Any], gpus: Gpus | None, release: Release, is_open: bool
+) -> Diagnostic | None:
+    """What is wrong where a server has GPUs of its own."""
+    if gpus is None or is_open:
+        return None
+    world = ranks(options, release, gpus.on_all_nodes)
+    return None if world is None else gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
+
+
+@dataclass
+class FlagOptions:
+    """The options that the flags of a worker of Dynamo set, which its option file may replace, and
+    `last` those that replace the file's; `unknown` if sizes may be among those filled in later."""
+
+    first: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Location] = field(default_factory=dict)
+    is_open: bool = False
+    unknown: bool = False
+
+    def over(self, file: Mapping[str, Any]) -> dict[str, Any]:
+        """Those that count beside the file's."""
+        together: dict[str, Any] = {}
+        for options in (self.first, file, self.last):
+            merge_options(together, options, Location(0, 0), {})
+        return together
+
+    def section(self, worker: Server) -> Section:
+        document = Yaml(self.over({}), self.places)
+        options, role = document.data, worker.role
+        within = f"the flags of {worker.program}"
+        return Section(options, document, within=within, role=role, is_open=self.is_open)
+
+
+def merge_options(
+    options: dict[str, Any],
+    given: Mapping[str, Any],
+    place: Location,
+    places: dict[str, Location],
+    path: str = "",
+) -> None:
+    """Options put over others, group by group."""
+    for key, value in given.items():
+        where = f"{path}{key}"
+        places[where] = place
+        if isinstance(value, Mapping):
+            inside = options.get(key)
+            options[key] = dict(inside) if isinstance(inside, Mapping) else {}
+            merge_options(options[key], value, place, places, f"{where}.")
+        else:
+            options[key] = value
+
+
+def gpus_against_ranks(
+    worker: Server, files: Mapping[str, Mapping[str, Any]], own: FlagOptions | None
+) -> Iterator[Diagnostic]:
+    given = {**worker.sizes, **(own.over({}) if own else {})}
+    read = worker.given(files)
+    file, known = read or {}, not worker.file or read is not None
+    if worker.gpus is None or not (known or "tensor_parallel_size" in given):
+        return
+    # Of the engine's own server, flags count before the file.
+    world = world_size({**worker.sizes, **own.over(file)} if own else {**file, **given})
+    if world is None or (own and own.unknown):
+        return
+    gpus = worker.gpus
+    found = gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
+    if found and gpus.on_all_nodes:
+        fix = f"ask for {world} GPUs over all nodes, or make the parallel sizes multiply to"
+        found = replace(found, fix=f"{fix} {gpus.count}")
+    if found and not known:  # what the file says may count before the flags
+        found = replace(found, severity="warning")
+    if found and (given or worker.file or found.severity == "error"):
+        yield from _at_each(found, gpus, world)
+
+
+def _at_each(found: Diagnostic, gpus: Gpus, world: int) -> Iterator[Diagnostic]:
+    """What is wrong with the GPUs of a server: where nodes and GPUs of each are given, nothing says
+    which of the two is meant."""
+    each = gpus.each
+    if each is None:
+        yield found
+        return
+    nodes = gpus.count // each.count
+    ways = [f"give {world // each.count} nodes of {each.count} GPUs"] * (world % each.count == 0)
+    ways += [f"ask for {world // nodes} GPUs in each of {nodes} nodes"] * (world % nodes == 0)
+    fix = f"{', or '.join([*ways, 'make the parallel sizes multiply to'])} {gpus.count}"
+    found = replace(found, fix=fix)
+    yield found
+    yield replace(found, location=each.location, path=each.path)

@@ -1,0 +1,53 @@
+"""Checks container images: versions that are vulnerable or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+
+from ...diagnostics import Diagnostic, located
+from ...facts import advisories
+from ..read.yaml_text import places
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is said of vulnerable versions: a warning, or an error where `refuses` but for products
+    and versions that are `accepted`."""
+
+    accepted: Collection[tuple[str, str]] = ()
+    refuses: bool = False
+
+
+def read_images(text: str, policy: Policy) -> tuple[int, list[Diagnostic]]:
+    """How many of the publisher's images a file names, and those of vulnerable or unknown
+    versions."""
+    if "/" not in text:
+        return 0, []
+    from ...facts import images  # short option files are checked without
+
+    named = sum(1 for _ in chain(images.untold(text), images.contents(text)))
+    return named, list(_vulnerable(text, policy)) if named else []
+
+
+def _vulnerable(text: str, policy: Policy) -> Iterator[Diagnostic]:
+    from ...facts import images
+
+    place = places(text)
+    for content in images.untold(text):
+        row = advisories.unknown(content.product, content.version, "", strict=False)
+        if (content.product, content.version) not in policy.accepted:
+            yield located(place(content.start), "", row.message, row.fix, row.rule, row.severity)
+    told = cache(lambda product, version: advisories.diagnostic(product, version, ""))
+    for content in images.contents(text):
+        diagnostic = told(content.product, content.version)
+        if diagnostic:
+            taken = any(
+                product == content.product and advisories.same(version, content.version)
+                for product, version in policy.accepted
+            )
+            severity = diagnostic.severity if policy.refuses and not taken else "warning"
+            here, rule = place(content.start), diagnostic.rule
+            yield located(here, "", diagnostic.message, diagnostic.fix, rule, severity)

@@ -1,0 +1,174 @@
+"""Checks what the lines of a script lose: flags, ends of here documents, unset variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ...diagnostics import Diagnostic, Location, closest, located
+from ...facts.release import Release
+from ...rules import flags as server_flags
+from ..arguments.click import ParsedCommand
+from ..read.shell import Script, Statement, Word, before, is_server, starting
+from ..read.shell_values import Values, with_branches
+from . import HERE_DOCUMENT_END, LOST_FLAG, MISSING_MODEL, MISSPELT_NAME
+from .files import command_paths, file_order, image_files
+from .gpus import mpi_diagnostics
+from .ports import Listener, _default, _share, published, same_port, wrong_port
+
+_NAME = re.compile(r"(?<!\\)\$\{?(\w+)\}?")
+_FUNCTION = re.compile(r"^\s*(?:function\s+\w+|[\w-]+\s*\(\s*\)\s*\{?)", re.M)
+# Variables of the shell and of those that start a script.
+_GIVEN = re.compile(
+    r"SLURM_\w+|[A-Z]*(?:HOME|USER|PATH|HOSTNAME|HOST|PWD|SHELL|UID|PID|RANDOM|TMPDIR|LINENO|SECONDS)"
+)
+_ASKED = re.compile(r"\$\{(\w+):?[-?=+]")  # which says what to do without it
+_SOURCES = frozenset(("source", "."))
+_TELLING = 4  # letters of a name that no other is like by chance; one more beside other scripts
+
+
+def script_diagnostics(
+    found: Script,
+    commands: Sequence[ParsedCommand],
+    values: Values,
+    text: str,
+    release: Release,
+    options: Mapping[str, Mapping[str, Any]],
+) -> Iterator[Diagnostic]:
+    """All of that in a script. `commands` are those of its servers, in their order, `options` those
+    of each file that it writes, by the last part of its name."""
+    rows = found.statements
+    yield from of_lines(found, found.commands, values, _starts)
+    serving = [row for row in commands if row.subcommand == server_flags.SERVE]
+    for command in serving:
+        yield from _missing_model(command)
+        yield from _port_range(command)
+    runs = [
+        (rows, command)
+        for rows, command in zip(found.runs, commands, strict=False)
+        if command.subcommand == server_flags.SERVE
+    ]
+    for each, command in runs:
+        words = values.words(before(each))
+        port, host = (command.value(name) or _default(name, release) for name in ("port", "host"))
+        yield from published(words, port, host)
+        yield from mpi_diagnostics(words, command, options, release)
+        first = each[0].words[0].location.line
+        here = {values.expanded(row.name) for row in found.here if row.start.line <= first}
+        paths = [word for word in (command.option_file, *command.arguments[:1]) if word]
+        yield from command_paths(each, words, paths, here)
+    direct = {each[0]: command for each, command in runs if len(each) == 1}
+    may_start = set(starting(rows))
+    starts = [
+        (row, optional)
+        for row, optional in with_branches(rows)
+        if row in may_start and _starts(row)
+    ]
+    if len(starts) != len(commands) or has_functions(text):
+        return
+    yield from file_order(rows, serving, values)
+    yield from image_files(rows, serving)
+    if not any(optional for _, optional in starts):
+        servers = [
+            Listener(
+                row,
+                direct[row].value("port") or _default("port", release),
+                direct[row].value("host") or _default("host", release),
+                direct[row].start,
+                _share(direct[row], options),
+            )
+            for row, _ in starts
+            if row in direct
+        ]
+        yield from same_port(rows, servers)
+
+
+def has_functions(text: str) -> bool:
+    """Whether the order of a script's lines is not that of its commands."""
+    return _FUNCTION.search(text) is not None
+
+
+def of_lines(
+    found: Script,
+    commands: Sequence[Sequence[Word]],
+    values: Values,
+    starts: Callable[[Statement], bool],
+) -> Iterator[Diagnostic]:
+    """What lines of a script lose: the flags of commands whose servers a statement `starts`, the
+    ends of here documents, and variables in the words of its servers."""
+    yield from _lost_flags(found.statements, starts)
+    yield from _ends(found)
+    yield from _unset(found, commands, values)
+
+
+def _starts(row: Statement) -> bool:
+    return any(is_server(word.text) for word in row.words)
+
+
+def _lost_flags(
+    rows: Sequence[Statement], starts: Callable[[Statement], bool]
+) -> Iterator[Diagnostic]:
+    listed = {word.location for row in rows for word in row.elements or ()}
+    for earlier, row in pairwise(rows):
+        first = row.words[0]
+        if not (starts(earlier) and earlier.end == "\n" and first.text.startswith("--")):
+            continue
+        if first.location not in listed:
+            what = "begins a command of its own: the server does not get it"
+            fix = "end the line before with a backslash, and nothing behind that"
+            yield located(first.location, first.text.partition("=")[0], what, fix, LOST_FLAG)
+
+
+def _ends(found: Script) -> Iterator[Diagnostic]:
+    """Ends of here documents that only a reader takes for one."""
+    for document in found.here:
+        end = document.end.lstrip("\t") if document.strips_tabs else document.end
+        place = Location(document.start.line + len(document.text.splitlines()), 1)
+        if end.strip() and end.strip() != document.delimiter:
+            what = f"{end.strip()} is no end of the here document: it goes on to the script's end"
+            fix = f"write {document.delimiter} alone on the line"
+            yield located(place, "", what, fix, HERE_DOCUMENT_END)
+        elif end != end.strip():
+            what = f"{end.strip()} is no end of the here document: spaces stand beside it"
+            fix = "write it alone at the beginning of its line, or <<- and tabs before it"
+            yield located(place, "", what, fix, HERE_DOCUMENT_END)
+
+
+def _unset(
+    found: Script, commands: Sequence[Sequence[Word]], values: Values
+) -> Iterator[Diagnostic]:
+    """Variables that nothing sets, asks for or may get elsewhere, beside one of almost the same
+    name."""
+    words = [word.text for row in found.statements for word in row.words]
+    told = {word for word in words if word.isidentifier()}  # as functions are that ask for them
+    told |= {name for word in words for name in _ASKED.findall(word)}
+    shortest = _TELLING + bool(_SOURCES & {row.words[0].text for row in found.statements})
+    places = [(word.text, word.location) for words in commands for word in words]
+    for document in found.here:
+        if not document.quoted:
+            lines = document.text.splitlines()
+            places += [(line, Location(document.start.line + n, 1)) for n, line in enumerate(lines)]
+    seen = set()
+    for text, place in places:
+        for name in _NAME.findall(text):
+            given = name in values.names or name.isdigit() or _GIVEN.fullmatch(name)
+            if name in seen or name in told or given or len(name) < shortest:
+                continue
+            seen.add(name)
+            if near := closest(name, values.names):
+                what = f"nothing here sets {name}"
+                yield located(place, name, what, f"did you mean {near}?", MISSPELT_NAME, "warning")
+
+
+def _missing_model(command: ParsedCommand) -> Iterator[Diagnostic]:
+    if command.start and command.given and not (command.arguments or command.diagnostics):
+        what, fix = "names no model", "write its name or folder behind the command"
+        yield located(command.start, "", what, fix, MISSING_MODEL)
+
+
+def _port_range(command: ParsedCommand) -> Iterator[Diagnostic]:
+    row = next((row for row in command.given if row.flag.name == "port" and row.value), None)
+    if row and row.value:
+        yield from wrong_port(row.value.text, row.value.location, row.spelling)

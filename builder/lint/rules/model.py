@@ -1,0 +1,272 @@
+"""Checks the model that options are for: its name, its precision and its GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...diagnostics import Diagnostic, closest, located, nearest
+from ...documents import Variable, Yaml, value_at
+from ...errors import BadFacts, BadInput
+from ...facts import hardware, model_names
+from ...general_rules import Severity
+from ...rules.context import RuleContext
+from ..engine import surroundings
+from ..model import Named, Server, is_open
+from . import MODEL_ON_GPU, MODEL_PRECISION, UNKNOWN_GPU, UNKNOWN_MODEL
+
+if TYPE_CHECKING:
+    from ...facts.checkpoint import Checkpoint
+
+UNKNOWN = UNKNOWN_MODEL
+# Where files name them beside the options, the most certain place first.
+_MODELS = (
+    "identity.model.repo",
+    "model.path",
+    "model",
+    "environment.model_path",
+    "metadata.model_dir_name",
+    "metadata.model_name",
+    "model_path",
+    "modelPath",
+)
+# Beside options that stand below another key.
+_BESIDE = ("model", "model_path", "model_name_or_path", "modelPath")
+_PRECISIONS = ("model.precision", "metadata.precision")
+_GPUS = ("resources.gpu_type", "metadata.supported_gpus")
+# Launchers write a precision in their own words.
+_FORMATS: Mapping[str, tuple[str, ...]] = {
+    "fp4": ("NVFP4", "FP4"),
+    "nvfp4": ("NVFP4",),
+    "mxfp4": ("MXFP4",),
+    "fp8": ("FP8",),
+    "bf16": ("BF16",),
+}
+_OTHER_PRECISIONS = ("fp16", "fp32", "int8", "int4", "mxfp8", "w4a8", "w4a16", "auto")
+_PREFIX = "hf:"
+
+
+@lru_cache(maxsize=256)
+def find_model(name: str) -> Checkpoint | None:
+    """The facts of a model by its name on the hub, by a folder that is named like it, or by a
+    folder that is here; `None` where it is not known."""
+    name = name.removeprefix(_PREFIX).rstrip("/")
+    if not name or is_open(name):
+        return None
+    from ...facts import checkpoint  # most files name no model
+
+    shipped = model_names.shipped_file(_on_the_hub(name))
+    try:
+        return checkpoint.read_shipped(shipped) if shipped else checkpoint.gather(name)
+    except (BadFacts, BadInput):
+        return None
+
+
+def _on_the_hub(name: str) -> str:
+    """A name on the hub, or of a folder somewhere else the part that may be one."""
+    path = Path(name)
+    if not path.is_absolute():
+        return name
+    return next((part for part in path.parts if part.startswith(model_names.CACHED)), path.name)
+
+
+def named_model(options: Mapping[str, Any], document: Yaml, path: str) -> Named | None:
+    """The model of a section: its own, or that of the file around it."""
+    given = options.get("model")
+    if isinstance(given, str) and not (isinstance(given, Variable) or is_open(given)):
+        inner = f"{path}.model" if path else "model"
+        return Named(given, document.locate(inner), inner)
+    around = beside_options(document, path) if "." in path else {}
+    above = path.rpartition(".")[0]
+    for name in _BESIDE:
+        value = around.get(name)
+        if isinstance(value, str) and value and not is_open(value):
+            return Named(value, document.locate(f"{above}.{name}"), f"{above}.{name}")
+    for where in _MODELS:
+        value = value_at(document.data, where)
+        if isinstance(value, str) and value and not is_open(value):
+            return _of_launcher(Named(value, document.locate(where), where), document)
+    return None
+
+
+def beside_options(document: Yaml, path: str) -> Mapping[str, Any]:
+    """What stands beside options at a path, which may be in a list."""
+    data, keys = document.data, path.split(".")[:-1]
+    for key in keys:
+        if isinstance(data, list) and key.isdecimal() and int(key) < len(data):
+            data = data[int(key)]
+        else:
+            data = data.get(key) if isinstance(data, Mapping) else None
+    return data if isinstance(data, Mapping) else {}
+
+
+def _of_launcher(model: Named, document: Yaml) -> Named:
+    """The model that a launcher calls by a name of its own, or by that and a precision."""
+    names = surroundings()["models"]["names"]
+    if model.name in names:
+        return replace(model, name=names[model.name])
+    for where in _PRECISIONS:
+        if found := names.get(f"{model.name} {value_at(document.data, where)}"):
+            return Named(found, document.locate(where), where)
+    return model
+
+
+def named_gpus(document: Yaml) -> list[Named]:
+    """The kinds of GPU that a file names."""
+    for where in _GPUS:
+        value = value_at(document.data, where)
+        if isinstance(value, str):
+            return [Named(value, document.locate(where), where)]
+        if isinstance(value, list):
+            rows = [(f"{where}.{n}", row) for n, row in enumerate(value) if isinstance(row, str)]
+            return [Named(row, document.locate(at), at) for at, row in rows]
+    return []
+
+
+def named_gpu(document: Yaml) -> Named | None:
+    """The kind of GPU that a file is for, if that is one."""
+    rows = named_gpus(document)
+    return rows[0] if len(rows) == 1 else None
+
+
+def for_model(rule_context: RuleContext, model: Named | None) -> RuleContext:
+    """The context of options for a model, if that is known; else as it was."""
+    facts = find_model(model.name) if model else None
+    if facts is None:
+        return rule_context
+    known = RuleContext.of(rule_context.release, facts)
+    return replace(
+        known,
+        **{
+            name: getattr(rule_context, name)
+            for name in ("role", "gpu", "isl", "osl", "concurrency", "block_size", "num_gpus")
+        },
+    )
+
+
+def at_model(diagnostic: Diagnostic, model: Named | None) -> Diagnostic:
+    """An error that the model itself is to blame for, at its name."""
+    if diagnostic.path.rpartition(".")[2] != "model" or model is None:
+        return diagnostic
+    return replace(diagnostic, location=model.location, path=model.path, within="")
+
+
+def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> list[Diagnostic]:
+    """A model that is not known, a precision that it has not, and a GPU that does not exist."""
+    found = []
+    model, gpus = named_model(options, document, path), named_gpus(document)
+    for where in _PRECISIONS:
+        given = value_at(document.data, where)
+        known = (*_FORMATS, *_OTHER_PRECISIONS)
+        if isinstance(given, str) and not is_open(given) and given.lower() not in known:
+            what, fix = f"{given[:60]} is no precision that is known here", nearest(given, _FORMATS)
+            place = document.locate(where)
+            found.append(located(place, where, what, fix, MODEL_PRECISION, "warning"))
+    if model:
+        facts = find_model(model.name)
+        found += [unknown_model(model)] if facts is None else _precisions(document, facts)
+        for gpu in gpus:
+            found += _arithmetic(document, gpu) if facts is None else []
+            found += _on_one(gpu, facts) if facts and len(gpus) > 1 else []
+    return found + [row for gpu in gpus for row in unknown_gpu(gpu)]
+
+
+def unknown_gpu(gpu: Named) -> list[Diagnostic]:
+    """A kind of GPU without facts; one that is misspelt is an error, any other is only said."""
+    if gpu.name.lower() in hardware.known():
+        return []
+    near = closest(gpu.name, hardware.known())
+    severity: Severity = "error" if near else "warning"
+    what = f"no GPU is called {gpu.name}" + ("" if near else " here: no rule of GPUs was applied")
+    fix = f"did you mean {near}?" if near else f"Known: {', '.join(hardware.known())}"
+    return [located(gpu.location, gpu.path, what, fix, UNKNOWN_GPU, severity)]
+
+
+def _on_one(gpu: Named, facts: Checkpoint) -> list[Diagnostic]:
+    """One of several kinds of GPU that has no arithmetic for the model."""
+    name = gpu.name.lower()
+    has = hardware.load(name).precisions.value if name in hardware.known() else ()
+    arithmetic = facts.quantization.arithmetic
+    if not has or arithmetic is None or arithmetic in has:
+        return []
+    what = f"{facts.name} has {facts.precision} weights, and {gpu.name} has no such arithmetic"
+    fix = f"remove it, or take a checkpoint in {', '.join(has)}"
+    return [located(gpu.location, gpu.path, what, fix, MODEL_ON_GPU, "warning")]
+
+
+def unknown_model(model: Named) -> Diagnostic:
+    """A model without facts; one that is misspelt is a finding, any other is only said once."""
+    name = model.name.removeprefix(_PREFIX)
+    near = closest(name, model_names.known_names()) or _completed(name)
+    fix = f"did you mean {near}?" if near else ""
+    what = f"{model.name} is unknown here: no rule of models was applied"
+    return located(model.location, model.path, what, fix, UNKNOWN, "warning")
+
+
+def _completed(name: str) -> str | None:
+    """The one name that begins with all of this one and goes on for a letter or a number, that
+    has a zero where this one has an O, or that another of the known publishers has."""
+    given, known = name.lower(), list(model_names.known_names())
+    publisher, _, model = given.rpartition("/")
+    publishers = {other.partition("/")[0].lower() for other in known}
+    rows = [
+        other
+        for other in known
+        if (publisher in publishers and other.lower().endswith(f"/{model}"))
+        or re.fullmatch(rf"{re.escape(given)}(?:[a-z]|\d+)", other.lower())
+        or other.lower().replace("0", "o") == given.replace("0", "o")
+    ]
+    return rows[0] if len(rows) == 1 and "/" in name else None
+
+
+def _arithmetic(document: Yaml, gpu: Named) -> list[Diagnostic]:
+    """A precision that the GPU has not, where only the file says which one the model has."""
+    for where in _PRECISIONS:
+        given = str(value_at(document.data, where))
+        words = _FORMATS.get(given.lower())
+        if words and gpu.name.lower() in hardware.known():
+            has = hardware.load(gpu.name.lower()).precisions.value
+            if not any(row.startswith(words) for row in has):
+                what = f"{given}, and {gpu.name} has no {words[0]} arithmetic"
+                fix = f"use a GPU that has {words[0]}, unless the weights are of another kind"
+                place = document.locate(where)
+                return [located(place, where, what, fix, MODEL_ON_GPU, "warning")]
+    return []
+
+
+def _precisions(document: Yaml, facts: Checkpoint) -> list[Diagnostic]:
+    for where in _PRECISIONS:
+        given = value_at(document.data, where)
+        words = _FORMATS.get(str(given).lower()) if given else None
+        if words and not any(word in facts.precision for word in words):
+            what = f"{given}, but {facts.name} is a checkpoint in {facts.precision}"
+            fix = f"name a checkpoint in {given}, or correct the precision"
+            place = document.locate(where)
+            return [located(place, where, what, fix, MODEL_PRECISION, "warning")]
+    return []
+
+
+def unknown_models(workers: Sequence[Server]) -> Iterator[Diagnostic]:
+    """Models of servers of which no facts are known, each once."""
+    seen = set()
+    for worker in workers:
+        model = worker.model
+        if model and model.name not in seen and not is_open(model.name):
+            seen.add(model.name)
+            if find_model(model.name) is None:
+                yield unknown_model(model)
+
+
+def context(rule_context: RuleContext, worker: Server | None) -> RuleContext:
+    """The context of the options of a server: its model and GPU, where they are known."""
+    if worker is None:
+        return rule_context
+    if worker.gpu:
+        rule_context = replace(rule_context, gpu=hardware.load(worker.gpu))
+    if worker.role:
+        rule_context = replace(rule_context, role=worker.role)
+    return for_model(rule_context, worker.model)

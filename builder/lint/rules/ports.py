@@ -1,0 +1,226 @@
+"""Checks ports: where servers listen, against what opens, publishes or asks for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any
+
+from ...diagnostics import Diagnostic, Location, located
+from ...documents import Yaml, value_at
+from ...facts.release import Release
+from ..arguments.click import ParsedCommand
+from ..model import Server, below, is_open
+from ..read.containers import (
+    DEFAULT_HOST,
+    Around,
+    beside,
+    listed,
+    may_open,
+    number_of,
+    objects,
+    port_of,
+)
+from ..read.shell import Statement, Word, is_server
+from . import FLAG_VALUE, GPU_SHARED, PORT_TAKEN, PORT_UNREACHED
+from .gpus import STARTERS
+
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+_WAYS = ("httpGet", "tcpSocket", "grpc")  # of a probe that comes from outside
+
+
+def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+    """Ports of containers at which their server does not listen."""
+    for document in documents:
+        for data, path, around, servers in objects(document):
+            if len(servers) != 1 or not port_of(servers[0]):
+                continue
+            if not (_ports(data) or _is_asked(data)):
+                continue
+            yield from unreached_server(document, data, path, port_of(servers[0]), around)
+            yield from _unreached_host(document, data, path, servers[0], around)
+
+
+def _is_asked(data: Mapping[str, Any]) -> bool:
+    """Whether something outside of a container asks it for its health, and no command in it."""
+    return any(value_at(data, f"{probe}.{way}") for probe in PROBES for way in _WAYS)
+
+
+def _unreached_host(
+    document: Yaml, data: Mapping[str, Any], path: str, server: Server, around: Around
+) -> Iterator[Diagnostic]:
+    """A server that listens inside of its container alone, of which ports are opened or asked."""
+    words = [word for word, _ in server.words]
+    if any(is_open(word) for word in words) or not any(map(is_server, words)):
+        return
+    shares = str(data.get("network_mode", "")).startswith(("host", "service:", "container:"))
+    if shares or around.pod.get("hostNetwork") is True:
+        return
+    if not _is_asked(data) and next(beside(around.pod, data), None):
+        return  # another container of the pod may hand on what is asked
+    given = server.flag(("--host",))
+    host = given[0].strip("\"'") if given else DEFAULT_HOST
+    if host in (DEFAULT_HOST, "127.0.0.1"):
+        place = given[1] if given else server.words[0][1]
+        what = f"the server listens at {host} of its container, where nothing outside reaches it"
+        yield located(place, path, what, "give --host 0.0.0.0", PORT_UNREACHED, "warning")
+
+
+def unreached_server(
+    document: Yaml, data: Mapping[str, Any], path: str, port: str, around: Around
+) -> Iterator[Diagnostic]:
+    """What is wrong where the one server of a container listens at a port: the ports that the
+    container opens and those that its probes ask."""
+    ports = _ports(data)
+    if not port.isdigit():
+        return
+    if ports and port not in ports:
+        where = below(path, next(iter(ports.values())))
+        what = f"the server listens at {port}, and {', '.join(ports)} is opened"
+        fix = f"open {port}, or give --port {next(iter(ports))}"
+        yield located(document.locate(where), where, what, fix, PORT_UNREACHED, "warning")
+    for probe, way in product(PROBES, ("httpGet", "tcpSocket")):
+        inner = f"{probe}.{way}.port"
+        asked = str(value_at(data, inner) or "")
+        number = number_of(data, asked)
+        if number.isdigit() and number != port and not may_open(around.pod, data, number):
+            where = below(path, inner)
+            what = f"asks at {asked}, and the server listens at {port}"
+            fix = f"give {port}, or --port {number}"
+            yield located(document.locate(where), where, what, fix, PORT_UNREACHED, "warning")
+
+
+def _ports(data: Mapping[str, Any]) -> dict[str, str]:
+    """The ports that a container opens, each with its path; none where one of them is no number."""
+    ports: dict[str, str] = {}
+    rows = data.get("ports")
+    for index, row in enumerate(listed(rows)):
+        key = next((key for key in ("containerPort", "target") if value_at(row, key)), None)
+        text = str(value_at(row, key) if key else row).rpartition(":")[2].removesuffix("/tcp")
+        if not text.isdigit():
+            return {}
+        ports[text] = f"ports.{index}.{key}" if key else f"ports.{index}"
+    return ports
+
+
+_PUBLISHED = re.compile(r"(?:[\d.]+:)?(?:\d+:)?(\d+)(?:/tcp)?")
+# What ends a server before the next one starts.
+_ENDS = frozenset(("kill", "pkill", "killall", "wait", "stop", "trap", "fuser"))
+_ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *STARTERS))
+_VISIBLE_NAME = "CUDA_VISIBLE_DEVICES"
+_VISIBLE = re.compile(rf"{_VISIBLE_NAME}=(\d+(?:,\d+)*)")
+_SHARING = ("fraction", "utilization", "--config", "--extra")  # or a file may say it
+_LAST_PORT = 65535
+_ALL_HOSTS = "0.0.0.0"
+_SAME_HOST = {
+    **dict.fromkeys(("", "None", "::", "[::]", "*"), _ALL_HOSTS),
+    **dict.fromkeys(("127.0.0.1", "::1", "[::1]"), "localhost"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A server of a script: its statement, where it listens and stands, and the share of the free
+    memory that its option file gives to its KV cache."""
+
+    statement: Statement
+    port: str
+    host: str
+    place: Location | None
+    share: float | None = None
+
+    @property
+    def gpus(self) -> frozenset[str]:
+        """The GPUs that it has for itself, as far as its line says it."""
+        texts = [word.text for word in self.statement.words]
+        if self.share is None and any(part in text for text in texts for part in _SHARING):
+            return frozenset()
+        found = next((row for text in texts if (row := _VISIBLE.fullmatch(text))), None)
+        return frozenset(found[1].split(",")) if found else frozenset()
+
+    def clashes(self, other: Listener) -> bool:
+        """Whether both want one port of one address, of which some are all that there are."""
+        ours, theirs = (_SAME_HOST.get(row.host, row.host) for row in (self, other))
+        return (
+            self.port.isdigit()
+            and self.port == other.port
+            and (ours == theirs or _ALL_HOSTS in (ours, theirs))
+        )
+
+
+def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnostic]:
+    """Ports of a container against that of the server in it. `words` stand before the server."""
+    texts = [word.text for word in words]
+    if not {"docker", "podman"} & {text.rpartition("/")[2] for text in texts}:
+        return
+    given = [
+        following
+        for word, following in pairwise(words)
+        if word.text in ("-p", "--publish") and following.certain
+    ]
+    ports = [found[1] for word in given if (found := _PUBLISHED.fullmatch(word.text))]
+    if not ports or len(ports) != len(given):
+        return
+    if port.isdigit() and port not in ports:
+        what = f"{', '.join(ports)} of the container is published, and the server listens at {port}"
+        fix = f"publish {port}, or give --port {ports[0]}"
+        yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED, "warning")
+    if host in ("localhost", "127.0.0.1"):
+        what = f"the server listens at {host} of the container: what is published reaches nobody"
+        fix = "give --host 0.0.0.0"
+        yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED, "warning")
+
+
+def wrong_port(port: str, place: Location, path: str) -> Iterator[Diagnostic]:
+    """A number that no port has."""
+    if port.isdigit() and int(port[:9]) > _LAST_PORT:
+        what, fix = f"{port} is no port", f"give one up to {_LAST_PORT}"
+        yield located(place, path, what, fix, FLAG_VALUE)
+
+
+def same_port(rows: Sequence[Statement], servers: Sequence[Listener]) -> Iterator[Diagnostic]:
+    """Servers beside each other on one machine that want the same port."""
+    known = {row.statement.words[0].location: row for row in servers}
+    running: list[Listener] = []
+    for row in rows:
+        words = {word.text for word in row.words}
+        parts = {part for word in words for part in word.split()}  # of `ssh HOST "pkill ..."` too
+        if not parts.isdisjoint(_ENDS):
+            running.clear()
+        server = known.get(row.words[0].location)
+        if not server or not _ELSEWHERE.isdisjoint(word.rpartition("/")[2] for word in words):
+            continue
+        holder = next((other for other in running if server.clashes(other)), None)
+        if holder and server.place:
+            line = holder.place.line if holder.place else 0
+            what = f"wants port {server.port}, which the server of line {line} has"
+            yield located(server.place, "--port", what, "give it another port", PORT_TAKEN)
+        elif row.end == "&":
+            yield from _same_gpu(server, running)
+            running.append(server)
+
+
+def _share(command: ParsedCommand, options: Mapping[str, Mapping[str, Any]]) -> float | None:
+    file = command.option_file
+    given = options.get(file.text.rpartition("/")[2]) if file else None
+    share = value_at(given, "kv_cache_config.free_gpu_memory_fraction")
+    return share if isinstance(share, float) else None
+
+
+def _same_gpu(server: Listener, running: Sequence[Listener]) -> Iterator[Diagnostic]:
+    """A server on a GPU of another one, where nothing says that they share it."""
+    for other in running:
+        if (server.share or 1) + (other.share or 1) <= 1:
+            continue
+        if (both := server.gpus & other.gpus) and server.place and other.place:
+            what = f"GPU {min(both)} is that of the server of line {other.place.line} too"
+            what, fix = f"{what}, and each takes most of one", "give each GPUs of its own"
+            yield located(server.place, _VISIBLE_NAME, what, fix, GPU_SHARED, "warning")
+            return
+
+
+def _default(name: str, release: Release) -> str:
+    defaults: Mapping[str, object] = {row.name: row.default for row in release.serve_flags}
+    return str(defaults.get(name, ""))

@@ -1,0 +1,282 @@
+"""Checks Triton's `config.pbtxt`: that Triton can read it and the engine's model works with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ...diagnostics import Diagnostic, Location, located, nearest
+from ...documents import DATA
+from ...facts import data_file, plain_data
+from ...general_rules import (
+    DUPLICATE_KEY,
+    MISSING_KEY,
+    UNKNOWN_KEY,
+    UNKNOWN_VALUE,
+    VALUE_RANGE,
+    VALUE_TYPE,
+)
+from ..read.triton_config import Field, Message, Scalar, parse
+from . import (
+    DUPLICATE_NAME,
+    EXCLUSIVE_KEYS,
+    TRITON_CONFIG_OVERRIDE,
+    TRITON_DATA_TYPE,
+    TRITON_INPUT_REQUIRED,
+    TRITON_INSTANCE_GROUP,
+    TRITON_MODEL_NAME,
+)
+
+TRITON = DATA / "triton"
+_SAMPLING = "sampling_param_"
+
+
+@cache
+def schema() -> Mapping[str, Any]:
+    """Names and types of the fields of every message, and the words of every enum."""
+    document: dict[str, Any] = data_file.load(
+        TRITON / "model_config.yaml", plain_data.MODEL_CONFIG_FILE
+    )
+    return document
+
+
+@cache
+def llmapi() -> Mapping[str, Any]:
+    """What the engine's own Triton model needs."""
+    document: dict[str, Any] = data_file.load(
+        TRITON / "llmapi_model.yaml", plain_data.LLM_API_MODEL_FILE
+    )
+    return document
+
+
+def config_diagnostics(text: str, path: Path) -> Iterator[Diagnostic]:
+    """Every error of a model configuration; `path` says in which folder it is used."""
+    config, broken = parse(text)
+    yield from _message(config, "ModelConfig", "")
+    if broken:
+        yield from broken
+        return
+    yield from _tensors(config)
+    yield from _folder(config, path)
+    if is_llmapi(config):
+        yield from _llmapi(config)
+
+
+def is_llmapi(config: Message) -> bool:
+    """Whether this is the model by which Triton serves the engine's LLM API: others in Python take
+    a text as well, but none of its sampling parameters."""
+    names = {_text(item, "name") for item in _messages(config, "input")}
+    is_own = any(name.startswith(_SAMPLING) for name in names & llmapi()["inputs"].keys())
+    return _text(config, "backend") == "python" and llmapi()["required_input"] in names and is_own
+
+
+def _message(message: Message, kind: str, path: str) -> Iterator[Diagnostic]:
+    """Unknown fields, wrong types and fields given twice, at any depth."""
+    fields: Mapping[str, str] = schema()["messages"][kind]
+    first: dict[str, Location] = {}
+    counts: Counter[str] = Counter()
+    for row in message.fields:
+        inner = f"{path}.{row.name}" if path else row.name
+        if row.name not in fields:
+            what = f"unknown field in {path or 'a model configuration'}"
+            yield located(row.location, inner, what, nearest(row.name, fields), UNKNOWN_KEY)
+            continue
+        repeated, _, name = fields[row.name].rpartition(" ")
+        if not repeated and row.name in first:
+            what = f"is given twice, first in line {first[row.name].line}"
+            yield located(row.location, inner, what, "keep one", DUPLICATE_KEY)
+        first.setdefault(row.name, row.location)
+        if not repeated and len(row.values) != 1:
+            yield located(row.location, inner, "is a list", "give one value", VALUE_TYPE)
+            continue
+        if not row.colon and not row.values and name not in schema()["messages"]:
+            yield located(row.location, inner, "has no colon", f"write {row.name}: []")
+        for value in row.values:
+            index = f".{counts[row.name]}" if repeated else ""
+            counts[row.name] += 1
+            yield from _value(value, name, f"{inner}{index}")
+        yield from _bounds(row, kind, inner)
+    for group in schema()["exclusive"].get(kind, ()):
+        yield from _exclusive([name for name in group if name in first], first, path)
+
+
+def _exclusive(given: list[str], places: Mapping[str, Location], path: str) -> Iterator[Diagnostic]:
+    if len(given) > 1:
+        where = f"{path}.{given[1]}" if path else given[1]
+        what = f"cannot stand beside {given[0]}"
+        yield located(places[given[1]], where, what, "keep one", EXCLUSIVE_KEYS)
+
+
+def _bounds(row: Field, kind: str, path: str) -> Iterator[Diagnostic]:
+    least = schema()["at_least"].get(kind, {}).get(row.name)
+    for value in row.values:
+        below = isinstance(value, Scalar) and _whole(-(2**63), (least or 0) - 1)(value)
+        if least is not None and below and isinstance(value, Scalar):
+            what, remedy = f"{value.text} is out of range", f"must be >= {least}"
+            yield located(value.location, path, what, remedy, VALUE_RANGE)
+
+
+def _value(value: Scalar | Message, kind: str, path: str) -> Iterator[Diagnostic]:
+    if kind in schema()["messages"]:
+        if isinstance(value, Message):
+            yield from _message(value, kind, path)
+        else:
+            what = f"is {value.text}"
+            yield located(value.location, path, what, "write { ... } with its fields", VALUE_TYPE)
+    elif isinstance(value, Message):
+        yield located(value.location, path, "is a message", f"give a {kind}", VALUE_TYPE)
+    elif kind in schema()["enums"]:
+        words = schema()["enums"][kind]
+        if _whole(-(2**31), 2**31 - 1)(value):
+            return  # the number of a word; protobuf takes any
+        if value.text not in words or value.kind != "name":
+            quoted = value.kind == "string" and value.text in words
+            remedy = "write it without quotes" if quoted else nearest(value.text, words)
+            yield located(
+                value.location, path, f"{value.text} is not allowed", remedy, UNKNOWN_VALUE
+            )
+    elif not _ACCEPTS[kind](value):
+        yield located(value.location, path, f"is {value.text[:60]}", _EXPECTED[kind], VALUE_TYPE)
+
+
+def _whole(low: int, high: int) -> Callable[[Scalar], bool]:
+    def accepts(value: Scalar) -> bool:
+        try:
+            return value.kind == "number" and low <= int(value.text, 0) <= high
+        except ValueError:
+            return False
+
+    return accepts
+
+
+_ACCEPTS: Mapping[str, Callable[[Scalar], bool]] = {
+    "string": lambda value: value.kind == "string",
+    "bool": lambda value: (
+        value.kind != "string"
+        and value.text in ("true", "false", "True", "False", "t", "f", "1", "0")
+    ),
+    "float": lambda value: (
+        value.kind == "number" or value.text.lstrip("-").lower() in ("inf", "infinity", "nan")
+    ),
+    "int32": _whole(-(2**31), 2**31 - 1),
+    "int64": _whole(-(2**63), 2**63 - 1),
+    "uint32": _whole(0, 2**32 - 1),
+    "uint64": _whole(0, 2**64 - 1),
+}
+_EXPECTED = {
+    "string": "give a string in quotes",
+    "bool": "give true or false",
+    "float": "give a number",
+    "int32": "give a whole number",
+    "int64": "give a whole number",
+    "uint32": "give a whole number of at least 0",
+    "uint64": "give a whole number of at least 0",
+}
+
+
+def _tensors(config: Message) -> Iterator[Diagnostic]:
+    """Inputs and outputs without a name, type or shape, and names given twice."""
+    for group in ("input", "output"):
+        seen: dict[str, int] = {}
+        for index, tensor in enumerate(_messages(config, group)):
+            path = f"{group}.{index}"
+            given = {row.name for row in tensor.fields}
+            misspelt = not given <= set(schema()["messages"]["ModelInput"])
+            for name in ("name", "data_type", "dims"):
+                if name not in given and not misspelt:
+                    what = f"has no {name}"
+                    yield located(tensor.location, path, what, f"add {name}", MISSING_KEY)
+            name = _text(tensor, "name")
+            if name and name in seen:
+                what = f"{name} is the name of another {group}, in line {seen[name]}"
+                yield located(tensor.location, f"{path}.name", what, "rename one", DUPLICATE_NAME)
+            seen.setdefault(name, tensor.location.line)
+
+
+def _folder(config: Message, path: Path) -> Iterator[Diagnostic]:
+    """A name other than that of the folder, where the folder is one of a model repository."""
+    name, folder = _text(config, "name"), path.absolute().parent
+    if name and name != folder.name and _has_versions(folder):
+        place = next(row.location for row in config.fields if row.name == "name")
+        what = f"{name} is not the name of the folder, {folder.name}"
+        remedy = "leave name out, or rename the folder"
+        yield located(place, "name", what, remedy, TRITON_MODEL_NAME)
+
+
+def _has_versions(folder: Path) -> bool:
+    try:
+        return any(version.name.isdigit() and version.is_dir() for version in folder.iterdir())
+    except OSError:
+        return False
+
+
+def _llmapi(config: Message) -> Iterator[Diagnostic]:
+    for name in llmapi()["not_in_config_pbtxt"]:
+        for row in config.fields:
+            if row.name == name:
+                what = "is set here and by model.py from model.yaml"
+                remedy = "remove it, and set triton_config in model.yaml"
+                yield located(row.location, name, what, remedy, TRITON_CONFIG_OVERRIDE)
+    yield from _instances(config)
+    for group, name in (("input", "required_input"), ("output", "required_output")):
+        wanted = llmapi()[name]
+        if not any(_text(tensor, "name") == wanted for tensor in _messages(config, group)):
+            what, remedy = f"has no {wanted}", f"add the {group} {wanted}"
+            yield located(config.location, group, what, remedy, MISSING_KEY)
+        known: Mapping[str, str] = llmapi()[f"{group}s"]
+        for index, tensor in enumerate(_messages(config, group)):
+            yield from _tensor(tensor, known, f"{group}.{index}", group == "input")
+
+
+def _instances(config: Message) -> Iterator[Diagnostic]:
+    """The engine takes its GPUs itself: Triton must make one instance, without a GPU."""
+    kind, rule = llmapi()["instance_kind"], TRITON_INSTANCE_GROUP
+    groups = _messages(config, "instance_group")
+    if not groups:
+        what = "is missing, so Triton makes one instance per GPU"
+        remedy = f"add instance_group [{{ count: 1 kind: {kind} }}]"
+        yield located(config.location, "instance_group", what, remedy, rule)
+    parameters = {_text(row, "key") for row in _messages(config, "parameters")}
+    for index, group in enumerate(groups):
+        path, found = f"instance_group.{index}", _text(group, "kind")
+        if found != kind:
+            what = f"is {found}" if found else "is missing"
+            yield located(group.location, f"{path}.kind", what, f"give {kind}", rule)
+        count = _text(group, "count")
+        if count.isdigit() and int(count) > 1 and "gpu_device_ids" not in parameters:
+            what = f"makes {count} engines that all use the same GPUs"
+            remedy = "give 1, or the parameter gpu_device_ids"
+            yield located(group.location, f"{path}.count", what, remedy, rule)
+
+
+def _tensor(
+    tensor: Message, known: Mapping[str, str], path: str, is_input: bool
+) -> Iterator[Diagnostic]:
+    """A known tensor of another type, and an input that every request would have to carry."""
+    name, found = _text(tensor, "name"), _text(tensor, "data_type")
+    if name in known and found in schema()["enums"]["DataType"] and found != known[name]:
+        what, remedy = f"is {found}", f"model.py reads {name} as {known[name]}"
+        yield located(tensor.location, f"{path}.data_type", what, remedy, TRITON_DATA_TYPE)
+    if is_input and name != llmapi()["required_input"] and _text(tensor, "optional") != "true":
+        what = f"{name or 'this input'} must come with every request"
+        yield located(
+            tensor.location,
+            path,
+            what,
+            "add optional: true",
+            TRITON_INPUT_REQUIRED,
+            "warning",
+        )
+
+
+def _messages(message: Message, name: str) -> list[Message]:
+    return [value for value in message.named(name) if isinstance(value, Message)]
+
+
+def _text(message: Message, name: str) -> str:
+    """A scalar field as written, or nothing."""
+    values = [value for value in message.named(name) if isinstance(value, Scalar)]
+    return values[0].text if values else ""

@@ -1,0 +1,162 @@
+"""Checks environment variables of engines and their libraries: names and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from ...diagnostics import Diagnostic, Location, closest, is_misspelling, located
+from ...facts import release as releases
+from ...facts.release import Release
+from ...rules.options import TRUE
+from ...rules.remedies import age
+from ..engine import formats, surroundings
+from ..read.yaml_text import places
+from . import MISSPELT_VARIABLE, UNKNOWN_VARIABLE, VARIABLE_VALUE
+
+_VARIABLE = re.compile(
+    r"(?<![\w$.{/-])(?:T[A-Z]*L[A-Z]*|TRT_LLM|TENSORRT_?LLM)(?:_[A-Z0-9]+)+(?![\w/-])"
+)
+_ENGINE = re.compile(r"^(?:TLLM|TRT_?LLM|TENSORRT_?LLM)_")
+# A variable with its value: in a shell, in a mapping, or with the value below the name.
+_SETTING = re.compile(
+    r"(?<![\w$.{/-])(?P<name>(?:T[A-Z]*LLM|NCCL|UCX|PYTORCH)_[A-Z0-9_]+)"
+    r"[\"']?(?:=|[ \t]*:[ \t]+|,?\s*[\"']?value[\"']?[ \t]*:[ \t]*)"
+    r"[\"']?\^?(?P<value>\w+(?::\w+)?(?:,\w+(?::\w+)?)*)[\"']?(?=[\s,;}\])]|$)"
+)
+_OF_LIBRARY = re.compile(
+    r"(?<![\w$.{/-])(NCCL|UCX|HF_HUB)_[A-Z0-9_]+(?=[\"']?(?:[=:,\]]|\s+[\w\"']|\s*$))"
+)
+# A variable that a script sets for itself, reads, or gives to programs.
+_SET = re.compile(r"""^[ \t]*([A-Z]\w*)=(?:"[^"\n]*"|'[^'\n]*'|[^\s"';&|])*[ \t]*(?:;|#|$)""", re.M)
+_READ = re.compile(r"\$\{?([A-Z]\w*)")
+_GIVING = re.compile(r"(?:\bexport|\s-x|\s-e|--env|--export)[\s=].*")
+_ALL_GIVEN = re.compile(r"set -\w*a|allexport")
+_NAMES = re.compile(r"[A-Z]\w*")
+
+
+def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
+    """Variables of the engine that are misspelt, or have a value that it does not know."""
+    misspelt = list(_misspelt_variables(text))
+    own = _own_variables(text) if misspelt else set()
+    yield from (row for row in misspelt if row.path not in own)
+    switches, choices = surroundings()["switches"]["names"], surroundings()["choices"]["names"]
+    place = places(text)
+    for found in _SETTING.finditer(text):
+        name, value = found["name"], found["value"]
+        line_start = text.rfind("\n", 0, found.start()) + 1
+        if text[line_start : found.start()].lstrip().startswith("#"):
+            continue
+        if name in switches and value.lower() in TRUE - {"1"}:
+            what, fix = f"{value} is not 1: the engine takes {name} for off", "give 1"
+        elif name in choices and (slip := _unknown_word(value, choices[name])):
+            what = f"{slip[0]} is none of what {name} takes"
+            fix = f"did you mean {slip[1]}?"
+        else:
+            continue
+        yield located(place(found.start("value")), name, what, fix, VARIABLE_VALUE, "warning")
+
+
+def _unknown_word(value: str, known: Sequence[str]) -> tuple[str, str] | None:
+    """The first word of a list that is a known one with a slip, and the known one."""
+    lower = [row.lower() for row in known]
+    for word in (part.partition(":")[0] for part in value.split(",")):
+        if word.lower() in lower:
+            continue
+        begun = (row for row in known if len(row) > 3 and word.lower().startswith(row.lower()))
+        if near := closest(word, known) or next(begun, None):
+            return word, near
+    return None
+
+
+def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
+    """Variables that are one of the engine's, misspelt: it does not read them."""
+    known = surroundings()["variables"]
+    for number, line in enumerate(text.splitlines(), 1):
+        if "_" not in line or line.lstrip().startswith("#"):
+            continue
+        for found in _VARIABLE.finditer(line):
+            name = found.group()
+            if name in known or not (
+                near := _of_prefix(name, known) or closest(name, known) or _but_one(name, known)
+            ):
+                continue
+            place = Location(number, found.start() + 1)
+            what = f"the engine reads no variable {name}"
+            fix = f"did you mean {near}?"
+            yield located(place, name, what, fix, MISSPELT_VARIABLE, "warning")
+        for found in _OF_LIBRARY.finditer(line):
+            name, library = found.group(), found[1]
+            rows = surroundings()["libraries"][library]
+            names = (*rows["names"], *rows["others"]["names"])
+            near = None if name in names else _slip(name, names)
+            if near:
+                place = Location(number, found.start() + 1)
+                what = f"{library} reads no variable {name}"
+                fix = f"did you mean {near}?"
+                yield located(place, name, what, fix, MISSPELT_VARIABLE, "warning")
+
+
+def _own_variables(text: str) -> set[str]:
+    """Variables that a script sets and reads itself, and that no program gets."""
+    if _ALL_GIVEN.search(text):
+        return set()
+    given = {name for line in _GIVING.findall(text) for name in _NAMES.findall(line)}
+    return set(_SET.findall(text)) & set(_READ.findall(text)) - given
+
+
+def _of_prefix(name: str, known: Iterable[str]) -> str | None:
+    """The only name that is this one with another spelling of the engine's name before it, or
+    with its words in another order."""
+    rest = sorted(_ENGINE.sub("", name).split("_"))
+    is_own = _ENGINE.match(name) is not None
+    rows = [row for row in known if is_own and sorted(_ENGINE.sub("", row).split("_")) == rest]
+    return rows[0] if len(rows) == 1 else None
+
+
+def _slip(name: str, known: Iterable[str]) -> str | None:
+    """The name that this one is with slips of the fingers, and no other name's beginning."""
+    near = closest(name, known)
+    return near if near and is_misspelling(name, near) else None
+
+
+def _but_one(name: str, known: Iterable[str]) -> str | None:
+    """The only name that this one is with a letter or digit too many or too few at its end."""
+    rows = [row for row in known if row == name[:-1] or row[:-1] == name]
+    return rows[0] if len(rows) == 1 else None
+
+
+# Where a line sets one: `NAME=`, `NAME:`, `name: NAME` of a container, `ENV NAME value`.
+_SET_HERE = re.compile(
+    r"(?<![\w$.{-])(?:(?P<plain>VLLM_[A-Z0-9_]+)(?=[\"']?[ \t]*[:=])"
+    r"|(?<=name: )[\"']?(?P<named>VLLM_[A-Z0-9_]+)"
+    r"|(?<=ENV )(?P<env>VLLM_[A-Z0-9_]+)(?=[ \t]))"
+)
+
+
+def unread_variables(text: str, release: Release) -> Iterator[Diagnostic]:
+    """Variables that are misspelt, or that other releases read. One that nobody knows may be the
+    file's own, as one is that it asks for."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if "VLLM_" not in line or line.lstrip().startswith("#"):
+            continue
+        for found in _SET_HERE.finditer(line):
+            kind = str(found.lastgroup)
+            name, start = found[kind], found.start(kind)
+            if name in release.environment or re.search(rf"\$\{{?{name}\b", text):
+                continue
+            if remedy := _remedy(name, release):
+                place = Location(number, start + 1)
+                what = f"{release.engine.title} {release.name} reads no such variable"
+                yield located(place, name, what, remedy, UNKNOWN_VARIABLE, "warning")
+
+
+@lru_cache(maxsize=1000)
+def _remedy(name: str, release: Release) -> str:
+    others = [row for row in releases.of_engine(release.engine) if name in row.environment]
+    told = [age(release, others)] if others else []
+    if former := formats().former_variables.get(name):
+        told.append(former)
+    near = None if told else closest(name, release.environment)
+    return "; ".join(told) or (f"did you mean {near}?" if near else "")

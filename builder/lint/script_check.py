@@ -1,0 +1,340 @@
+"""Checks the server commands of a script, and the option files it writes, against a release."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..diagnostics import Diagnostic, either, is_misspelling, located
+from ..documents import Yaml, value_at
+from ..facts.release import Release
+from ..rules.context import RuleContext
+from ..rules.options import by_name
+from .arguments.click import ParsedCommand, parse_command
+from .links import of_file
+from .model import Content, Judged, Section, Server, Verdict, below, of_named_side, role_of
+from .read.file import SCRIPT
+from .read.launchers import AUTODEPLOY_NAME
+from .read.option_file import AUTODEPLOY_RULE, DISAGGREGATED, ENGINE, read_option_file, read_options
+from .read.shell import COMMAND, Script
+from .read.shell_files import WrittenFile, unread_words, unread_writes, written_files
+from .read.shell_values import Values
+from .read.yaml_text import variable_paths
+from .rules import PORT_UNREACHED, requests
+from .rules.lines import script_diagnostics
+from .rules.model import at_model, context, find_model, named_model, unknown_model, unknown_models
+from .rules.options import beside_flags, section_diagnostics
+from .rules.requests import OPTION, unguided
+from .rules.sides import disagreements
+from .rules.variables import variable_diagnostics
+
+MOST_COMMANDS = 500  # of one script: each is held against every rule
+
+
+def written_options(found: Script, rule_context: RuleContext) -> dict[str, Mapping[str, Any]]:
+    """The options of each file that a script writes, by the last part of its name."""
+    options: dict[str, Mapping[str, Any]] = {}
+    for file in written_files(found.here, found.statements, environment=found.environment):
+        sections = _written(file, rule_context).sections
+        name = file.name.rpartition("/")[2]
+        options.setdefault(name, {})
+        options[name] = sections[-1].options if sections else options[name]
+    return options
+
+
+def content_diagnostics(
+    content: Content, rule_context: RuleContext, servers: Sequence[Server] = ()
+) -> Iterator[Diagnostic]:
+    """The errors of a file's options, beside the servers that read them."""
+    yield from content.diagnostics
+    for section in content.sections:
+        server = of_file(servers, section)
+        model = server.model if server else None
+        for row in section_diagnostics(section, context(rule_context, server)):
+            yield at_model(row, model)
+    yield from disagreements(content.sections, rule_context)
+
+
+def check_program(text: str, rule_context: RuleContext) -> Verdict:
+    """What is wrong with the options that a program of the LLM API gives."""
+    from .read import python_api  # most files are no programs
+
+    sections = python_api.sections(text, rule_context.release)
+    if not sections:
+        return _of_writer(text, rule_context)
+    found = list(variable_diagnostics(text))
+    found += list(content_diagnostics(Content(python_api.KIND, sections), rule_context))
+    if not any(OPTION in section.options for section in sections):
+        asked = unguided(text, "the engine has")
+        found += [asked] if asked and not any(row.is_open for row in sections) else []
+    if not rule_context.checkpoint:
+        models = (named_model(row.options, row.document, "") for row in sections)
+        found += [unknown_model(row) for row in models if row and not find_model(row.name)]
+    return Verdict(
+        python_api.KIND, found, Judged(len(sections), variables=tuple(variables(sections)))
+    )
+
+
+def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
+    """What is wrong with the options that a program writes, and with the servers that it starts."""
+    from .read import python_files
+
+    if not python_files.may_write(text):
+        return Verdict(None, [])
+    found = python_files.started(text)
+    named = {Path(word.text).name for words in found.commands for word in words} - {""}
+    files = [
+        (row.name, _written(file, rule_context, Path(row.name).name in named))
+        for row in python_files.dumped_documents(text)
+        if not (row.is_text or row.is_edit) or _holds_options(row.data, rule_context)
+        for file in (WrittenFile(row.name, [row.data], row.is_open, is_edit=row.is_edit),)
+    ]
+    rows = [(name, content) for name, content in files if content.sections]
+    if not rows and not found.commands:
+        return Verdict(None, [])
+    servers = [
+        Server([(COMMAND, place), *((word.text, word.location) for word in words)])
+        for words, place in zip(found.commands, found.starts, strict=True)
+    ]
+    ran = check_script(found, "", Path(), _known(rows), rule_context, servers)
+    diagnostics = [*ran.diagnostics, *variable_diagnostics(text)]
+    for _, content in rows:
+        diagnostics += content_diagnostics(content, rule_context, servers)
+    if not rule_context.checkpoint:
+        diagnostics += unknown_models(servers)
+    judged = ran.judged + Judged(sum(len(row.sections) for _, row in rows))
+    return Verdict("Python program", diagnostics, judged)
+
+
+def _holds_options(document: Yaml, rule_context: RuleContext) -> bool:
+    """Whether a text that goes to nobody knows which file is one of options."""
+    keys = document.data if isinstance(document.data, Mapping) else ()
+    return sum(key in rule_context.release.top_level for key in keys) > 1
+
+
+def check_script(
+    found: Script,
+    text: str,
+    path: Path,
+    given: Mapping[str, Content],
+    rule_context: RuleContext,
+    servers: Sequence[Server],
+) -> Verdict:
+    """What is wrong with the server commands of a script, and with the files that it writes, beside
+    those that it is given."""
+    beyond = len(found.commands) - MOST_COMMANDS
+    found = replace(found, commands=found.commands[:MOST_COMMANDS])
+    values = Values(found.statements, found.environment)
+    filled = [values.words(words) for words in found.commands]
+    commands = [parse_command(words, rule_context.release) for words in filled]
+    files = written_files(found.here, found.statements, text, found.environment)
+    rows = [
+        (each.name, _written(each, rule_context, any(_names(row, each.name) for row in commands)))
+        for each in files
+    ]
+    sections = [section for _, content in rows for section in content.sections]
+    if not (sections or found.commands or servers):
+        return Verdict(None, [])
+    later = [row for words in filled for row in unread_words(words)]
+    later += [f"{beyond} more server commands"] if beyond > 0 else []
+    judged = Judged(
+        len(sections),
+        max(len(found.commands), len(servers)),
+        variables=tuple(variables(sections)),
+        unread=(*later, *unread_writes(found.statements, found.here)),
+    )
+    for command, place in zip(commands, found.starts, strict=False):
+        command.start = place
+    known, options_of = rule_context.release, _beside(commands, path) | _by_name(rows, given)
+    result = list(script_diagnostics(found, commands, values, text, known, options_of))
+    result += _urls(rows, commands, path)
+    for name, content in rows:
+        _settle_backend(content, [row for row in commands if _names(row, name)])
+        result += content_diagnostics(content, rule_context, servers)
+    once = _known(rows)
+    result += _between(once, rule_context)
+    unguided = not later and any(row.subcommand == "serve" for row in commands)
+    for index, command in enumerate(commands):
+        result += command.diagnostics
+        if command.subcommand == "serve":
+            section = _section(command, {**given, **once})
+            options = section.options if section else _on_disk(command, path)
+            is_known = bool(options or not command.option_file)
+            unguided = unguided and is_known and OPTION not in options
+            server = servers[min(index, len(servers) - 1)] if servers else None
+            here = context(rule_context, server)
+            result += beside_flags(command, options, here, section)
+    if unguided and (asked := requests.unguided(text, "the server has")):
+        result.append(asked)
+    return Verdict(SCRIPT, result, judged)
+
+
+def _known(rows: Sequence[tuple[str, Content]]) -> dict[str, Content]:
+    """Files by their names: of one that is written in several ways, none is known to be the one."""
+    times = Counter(name for name, _ in rows)
+    return {name: content for name, content in rows if times[name] == 1}
+
+
+def _by_name(
+    rows: Sequence[tuple[str, Content]], given: Mapping[str, Content]
+) -> dict[str, dict[str, Any]]:
+    """The options of each file that a script is given, and all that it writes into each, by the
+    last part of its name."""
+    found = {name: dict(row.sections[0].options) for name, row in given.items() if row.sections}
+    for name, _ in rows:
+        found[Path(name).name] = {}
+    for name, content in rows:
+        options = found.setdefault(Path(name).name, {})
+        for section in content.sections:
+            options.update(section.options)
+    return found
+
+
+def _urls(
+    rows: Sequence[tuple[str, Content]], commands: Sequence[ParsedCommand], path: Path
+) -> Iterator[Diagnostic]:
+    """Addresses at which none of the servers that a script starts listens: those on this machine,
+    or all where there are as many as servers."""
+    for _, content in rows:
+        data = content.document.data if content.kind == DISAGGREGATED else None
+        for where, port, ports in _unreached(data, commands):
+            what, fix = f"no server of this script listens at {port}", f"give {either(ports)}"
+            place = content.document.locate(where)
+            yield located(place, where, what, fix, PORT_UNREACHED, "warning")
+    yield from _urls_on_disk(rows, commands, path)
+
+
+def _urls_on_disk(
+    rows: Sequence[tuple[str, Content]], commands: Sequence[ParsedCommand], path: Path
+) -> Iterator[Diagnostic]:
+    """The same of a file that lies beside the script."""
+    written_here = {Path(name).name for name, _ in rows}
+    for command in commands:
+        given = next((row for row in command.given if row.flag.name == "config_file"), None)
+        file = given.value if given else None
+        if file is None or not file.certain or Path(file.text).name in written_here:
+            continue
+        for where, port, ports in _unreached(read_option_file(file.text, path.parent), commands):
+            what = f"{where} of {file.text} has port {port}, where no server of this script listens"
+            fix = f"give {either(ports)} there"
+            yield located(file.location, "", what, fix, PORT_UNREACHED, "warning")
+
+
+def _unreached(
+    data: Any, commands: Sequence[ParsedCommand]
+) -> Iterator[tuple[str, str, list[str]]]:
+    """The addresses of a disaggregated server's file: path, port and the ports that there are."""
+    ports = [row.value("port") for row in commands if row.subcommand == "serve"]
+    if not ports or not all(port.isdigit() for port in ports):
+        return
+    sides = {
+        side: urls
+        for side in ("context_servers", "generation_servers")
+        if isinstance(data, Mapping) and isinstance(urls := value_at(data, f"{side}.urls"), list)
+    }
+    are_all = sum(map(len, sides.values())) == len(ports)
+    for side, urls in sides.items():
+        for index, url in enumerate(urls):
+            host, _, port = str(url).rpartition(":")
+            is_here = are_all or host in ("localhost", "127.0.0.1")
+            if is_here and port.isdigit() and port not in ports:
+                yield f"{side}.urls.{index}", port, ports
+
+
+def _likely_options(data: Any, release: Release) -> Any:
+    """What of some data are options of a release, or such with slips of the fingers."""
+    if not isinstance(data, Mapping):
+        return data
+    known = by_name(release.top_level)
+    return {
+        key: value
+        for key, value in data.items()
+        if key in known or any(is_misspelling(str(key), name) for name in known)
+    }
+
+
+def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
+    """What files for the two sides of one service disagree about, where a script writes both."""
+    sections = [
+        replace(content.sections[0], role=role_of(name.rpartition("/")[2]))
+        for name, content in files.items()
+        if content.kind == ENGINE and len(content.sections) == 1
+        if not content.sections[0].is_open
+    ]
+    return disagreements(sections, rule_context)
+
+
+def _settle_backend(content: Content, commands: Sequence[ParsedCommand]) -> None:
+    """Whether options of one backend only go to that backend, where the commands say it."""
+    rest = [row for row in content.diagnostics if row.rule != AUTODEPLOY_RULE]
+    hints = [row for row in content.diagnostics if row.rule == AUTODEPLOY_RULE]
+    if commands and all(row.value("backend") == AUTODEPLOY_NAME for row in commands):
+        hints = []
+    elif commands:
+        hints = [replace(hint, severity="error") for hint in hints]
+    content.diagnostics = [*rest, *hints]
+
+
+def _names(command: ParsedCommand, name: str) -> bool:
+    """Whether a command reads its options from the file of this name."""
+    word = command.option_file
+    return bool(word and name and Path(name).name == Path(word.text).name)
+
+
+def _written(file: WrittenFile, rule_context: RuleContext, is_given: bool = False) -> Content:
+    """A file that a script writes; one that `is_given` to a server has its options, whatever they
+    are called. What is put into one that may be another's is judged by what it has in common."""
+    if file.is_edit and not is_given:
+        for document in file.documents:
+            document.data = _likely_options(document.data, rule_context.release)
+    content = read_options(file.documents, rule_context.release)
+    if content is None and is_given and isinstance(file.documents[0].data, Mapping):
+        document = file.documents[0]
+        content = Content(ENGINE, [Section(document.data, document)])
+    if content is None and not file.name.endswith((".yaml", ".yml")):
+        return Content(ENGINE)
+    content = content or Content(ENGINE)
+    content.diagnostics += (row for each in file.documents for row in each.diagnostics)
+    for each in file.alternatives if content.kind == ENGINE and content.sections else ():
+        option = Section(each.data, each, is_open=True)
+        content.diagnostics += section_diagnostics(option, rule_context)
+    content.sections = [
+        replace(
+            of_named_side(section, file.name),
+            within=file.name,
+            is_open=section.is_open or file.is_open,
+        )
+        for section in content.sections
+    ]
+    content.diagnostics = [replace(row, within=file.name) for row in content.diagnostics]
+    return content
+
+
+def variables(sections: Iterable[Section]) -> Iterator[str]:
+    """The paths of options whose values are put in later."""
+    for section in sections:
+        yield from (below(section.path, path) for path in variable_paths(section.options))
+
+
+def _beside(commands: Sequence[ParsedCommand], path: Path) -> dict[str, dict[str, Any]]:
+    """The options of each file beside a script that its servers read, by the last part of its
+    name."""
+    files = {Path(row.option_file.text).name: row for row in commands if row.option_file}
+    found = {name: dict(_on_disk(command, path)) for name, command in files.items()}
+    return {name: options for name, options in found.items() if options}
+
+
+def _section(command: ParsedCommand, files: Mapping[str, Content]) -> Section | None:
+    """The options that a command reads from a file that the script writes or is given."""
+    for name, content in files.items():
+        if _names(command, name) and content.sections:
+            return content.sections[0]
+    return None
+
+
+def _on_disk(command: ParsedCommand, path: Path) -> Mapping[str, Any]:
+    word = command.option_file
+    return read_option_file(word.text, path.parent) if word else {}
