@@ -15,7 +15,7 @@ from ..facts.release.table import FORMAT_TABLE
 from ..facts.schema import Text
 
 VLLM_FORMAT = DATA / "formats" / "vllm.yaml"
-ENGINE = "vllm"
+VLLM = "vllm"
 ENGINE_FILE = "model.json"  # of Triton's backend
 
 
@@ -154,3 +154,45 @@ def format_table(name: str) -> Release:
 def fields_of(table: Release, name: str) -> Mapping[str, Any]:
     fields: Mapping[str, Any] = table.table["types"][name]["fields"]
     return fields
+
+
+TENSORRT_LLM = "tensorrt_llm"
+WORKER = "dynamo.trtllm"
+LAUNCHER = "trtllm-llmapi-launch"
+TOOLS = ("trtllm-bench", "trtllm-eval")  # which hold the engine themselves
+SPAWNERS = ("mpirun", "srun", LAUNCHER)  # they start a server on other nodes as well
+MODE_FLAG = "--disaggregation-mode"
+MODEL_FLAGS = ("--model-path", "--model")
+FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
+SERVER_LISTS = ("-c", "--config_file")  # of a server in front of others
+# Those of the server that have no model behind them.
+DISAGGREGATED_COMMANDS = ("disaggregated", "disaggregated_mpi_worker")
+SUBCOMMANDS = (*DISAGGREGATED_COMMANDS, "mm_embedding_serve")
+SIZE_FLAGS = {
+    "tensor_parallel_size": ("--tp_size", "--tensor_parallel_size", "--tensor-parallel-size"),
+    "pipeline_parallel_size": ("--pp_size", "--pipeline_parallel_size", "--pipeline-parallel-size"),
+    "context_parallel_size": ("--cp_size", "--context_parallel_size"),
+}
+
+
+def holder(word: str) -> str:
+    """The program with the engine in it that a word names: Dynamo's worker, or a tool."""
+    if word.endswith(WORKER):
+        return WORKER
+    name = word.rpartition("/")[2]
+    return name if name in TOOLS else ""
+
+
+COMMAND = "trtllm-serve"
+MODULE = "tensorrt_llm.commands.serve"  # the same, as `python -m` starts it
+PROGRAMS = (COMMAND, LAUNCHER, "trtllm-bench", "trtllm-build", "trtllm-eval", "trtllm-prune")
+
+
+def is_server(word: str) -> bool:
+    """Whether a word is the name of the server's program."""
+    return word.rpartition("/")[2] in (COMMAND, MODULE)
+
+
+def mentions_server(word: str) -> bool:
+    """Whether a word is a command line of its own, with a server in it."""
+    return (COMMAND in word or MODULE in word) and re.search(r"\s", word) is not None

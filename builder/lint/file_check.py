@@ -14,19 +14,9 @@ from ..facts import hardware
 from ..facts.release import Release
 from ..rules.context import RuleContext
 from . import links
+from .engine import COMMAND, MODULE, TOOLS, WORKER
 from .links import by_file, file_name, on_disk
-from .model import (
-    ITSELF,
-    TOOLS,
-    WORKER,
-    Content,
-    Judged,
-    Section,
-    Server,
-    Verdict,
-    below,
-    of_named_side,
-)
+from .model import ITSELF, Content, Judged, Script, Section, Server, Verdict, below, of_named_side
 from .read import shell
 from .read.charts import COMPOSE, KINDS, empty, read_embedded
 from .read.commands import in_script
@@ -36,7 +26,7 @@ from .read.file import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, SCRIPT, Text
 from .read.gpu_names import Mention, of_text
 from .read.launchers import LAUNCHERS
 from .read.option_file import DEPLOYMENT, ENGINE, KUBERNETES, SURROUNDINGS, read_options
-from .read.shell import COMMAND, MODULE, Script, is_recipe, without_data
+from .read.shell import is_recipe, without_data
 from .read.slurm import is_job, read_job
 from .rules import MISSPELT_NAME, compose, names
 from .rules.compose import compose_diagnostics, option_files

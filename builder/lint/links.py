@@ -18,13 +18,13 @@ from typing import Any
 from ..errors import BadInput
 from ..facts import engines
 from ..files import read_text
-from .model import FILE_FLAGS, TOOLS, WORKER, Section, Server, is_open
+from .engine import COMMAND, FILE_FLAGS, TOOLS, WORKER
+from .model import Section, Server, is_open
 from .other_engines import OtherStarter, readers
 from .read.commands import in_script
 from .read.containers import in_documents
 from .read.file import Text, read_file
 from .read.option_file import read_option_file
-from .read.shell import COMMAND
 from .releases import PinnedTables, Pins
 
 
@@ -62,8 +62,12 @@ def by_file(sections: Iterable[Section]) -> dict[str, Mapping[str, Any]]:
 
 def file_name(section: Section) -> str:
     """The name of the file that a section is in, inside of another one."""
-    inside = section.within.partition("data.")[2] or section.within.rpartition("/")[2]
-    return section.file.rpartition("/")[2] or inside
+    return section.file.rpartition("/")[2] or file_in(section.within)
+
+
+def file_in(within: str) -> str:
+    """The name of a file inside another one: of a config map, or one that a script writes."""
+    return within.partition("data.")[2] or within.rpartition("/")[2]
 
 
 def of_file(workers: Sequence[Server], section: Section) -> Server | None:

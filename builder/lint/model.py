@@ -10,8 +10,20 @@ from typing import Any
 from ..diagnostics import Diagnostic, Location, located
 from ..documents import Yaml, value_at
 from ..facts.release import Release, ServerRole
-from .engine import worker_flags
-from .read.shell import LAUNCHER, is_server
+from .engine import (
+    DISAGGREGATED_COMMANDS,
+    FILE_FLAGS,
+    MODEL_FLAGS,
+    SERVER_LISTS,
+    SIZE_FLAGS,
+    SPAWNERS,
+    SUBCOMMANDS,
+    TENSORRT_LLM,
+    TOOLS,
+    holder,
+    is_server,
+    worker_flags,
+)
 
 _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
     ("prefill", ("prefill", "ctx", "context")),
@@ -191,22 +203,7 @@ def is_open(name: str) -> bool:
     return _VARIABLE.search(name) is not None
 
 
-WORKER = "dynamo.trtllm"
-TOOLS = ("trtllm-bench", "trtllm-eval")  # which hold the engine themselves
-SPAWNERS = ("mpirun", "srun", LAUNCHER)  # they start a server on other nodes as well
-MODE_FLAG = "--disaggregation-mode"
-MODEL_FLAGS = ("--model-path", "--model")
 _NAME_ENDS = re.compile(r"=|\s+")
-FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
-_SERVER_LISTS = ("-c", "--config_file")  # of a server in front of others
-# Those of the server that have no model behind them.
-DISAGGREGATED = ("disaggregated", "disaggregated_mpi_worker")
-_SUBCOMMANDS = (*DISAGGREGATED, "mm_embedding_serve")
-_SIZE_FLAGS = {
-    "tensor_parallel_size": ("--tp_size", "--tensor_parallel_size", "--tensor-parallel-size"),
-    "pipeline_parallel_size": ("--pp_size", "--pipeline_parallel_size", "--pipeline-parallel-size"),
-    "context_parallel_size": ("--cp_size", "--context_parallel_size"),
-}
 ROLES: Mapping[str, ServerRole] = {"prefill": "prefill", "decode": "decode"}
 
 
@@ -225,7 +222,8 @@ class Gpus:
 @dataclass(frozen=True, slots=True)
 class Server:
     """One server: its words with their places, its GPUs in all, their kind, its side, and where it
-    finds files of config maps: the maps by the folder that each is mounted at."""
+    finds files of config maps: the maps by the folder that each is mounted at. `named` is its
+    model, where the words of its `engine` name it otherwise than by a flag."""
 
     words: Sequence[tuple[str, Location]]
     gpus: Gpus | None = None
@@ -233,6 +231,8 @@ class Server:
     role: ServerRole | None = None
     path: str = ""
     config_maps: Mapping[str, str] = field(default_factory=dict)
+    engine: str = TENSORRT_LLM
+    named: Named | None = None
 
     @property
     def program(self) -> str:
@@ -263,6 +263,8 @@ class Server:
 
     @property
     def model(self) -> Named | None:
+        if self.named:
+            return self.named
         short = ("-m",) if self.program in TOOLS else ()
         found = self.flag((*MODEL_FLAGS, *short)) or self._positional()
         return Named(found[0].strip("\"'"), found[1], self.path) if found else None
@@ -271,14 +273,14 @@ class Server:
         for index, (word, _) in enumerate(self.words):
             if is_server(word):
                 rest = [row for row in self.words[index + 1 : index + 3] if row[0] != "serve"]
-                named = rest and not rest[0][0].startswith("-") and rest[0][0] not in _SUBCOMMANDS
+                named = rest and not rest[0][0].startswith("-") and rest[0][0] not in SUBCOMMANDS
                 return rest[0] if named else None
         return None
 
     @property
     def file_flag(self) -> tuple[str, Location] | None:
         """Its option file with its place."""
-        return self.flag((*FILE_FLAGS, *_SERVER_LISTS) if self.is_disaggregated else FILE_FLAGS)
+        return self.flag((*FILE_FLAGS, *SERVER_LISTS) if self.is_disaggregated else FILE_FLAGS)
 
     @property
     def file_path(self) -> str:
@@ -304,22 +306,75 @@ class Server:
     @property
     def sizes(self) -> dict[str, str]:
         """The parallel sizes that its command gives."""
-        found = {name: self.flag(flags) for name, flags in _SIZE_FLAGS.items()}
+        found = {name: self.flag(flags) for name, flags in SIZE_FLAGS.items()}
         return {name: row[0] for name, row in found.items() if row}
 
     @property
     def is_disaggregated(self) -> bool:
         """Whether its file says where it listens, and not its command."""
-        return any(word in DISAGGREGATED for word, _ in self.words)
+        return any(word in DISAGGREGATED_COMMANDS for word, _ in self.words)
 
     @property
     def starts_elsewhere(self) -> bool:
         return any(word.rpartition("/")[2] in SPAWNERS for word, _ in self.words)
 
 
-def holder(word: str) -> str:
-    """The program with the engine in it that a word names: Dynamo's worker, or a tool."""
-    if word.endswith(WORKER):
-        return WORKER
-    name = word.rpartition("/")[2]
-    return name if name in TOOLS else ""
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a command, without its quotes; `certain` if the shell puts nothing else in.
+
+    `optional` if only some runs of the script give it.
+    """
+
+    text: str
+    location: Location
+    certain: bool
+    quoted: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HereDocument:
+    """A text in a script that goes to the file `name`, or without one to a command. The shell puts
+    values in unless it is `quoted`. `end` is the line that a reader takes for its end, which is
+    the `delimiter` if it is one."""
+
+    name: str
+    text: str
+    start: Location
+    command: str = ""
+    quoted: bool = False
+    appends: bool = False
+    strips_tabs: bool = False
+    end: str = ""
+    delimiter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A simple command, and the operator behind it; a bracket counts as one.
+
+    `elements` are those of the list that its last word sets; they are the next statements as well.
+    """
+
+    words: tuple[Word, ...]
+    end: str
+    redirects: tuple[tuple[str, Word], ...] = ()
+    elements: tuple[Word, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Script:
+    """The words after each server command, the here documents, and the commands around them.
+
+    `environment` are variables that the script is given. Of each server command, `starts` has the
+    place and `runs` the statement that it stands in, behind those that start its shell.
+    """
+
+    commands: Sequence[Sequence[Word]] = ()
+    here: Sequence[HereDocument] = ()
+    statements: Sequence[Statement] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    starts: Sequence[Location] = ()
+    text: str = ""
+    runs: Sequence[tuple[Statement, ...]] = ()

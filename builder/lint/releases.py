@@ -20,7 +20,7 @@ from ..facts.engines import Engine
 from ..facts.images import Carried
 from ..facts.release import Release
 from ..facts.release.version import order
-from .engine import ENGINE, formats
+from .engine import VLLM, formats
 from .read.yaml_text import places
 
 _VERSION = r"v?(?P<version>\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*)"
@@ -387,13 +387,13 @@ _IMAGE = re.compile("vllm", re.IGNORECASE)
 @cache
 def naming() -> Naming:
     likely = re.compile(r"vllm|_version", re.IGNORECASE)
-    return Naming(engines.load(ENGINE), _NAME, likely, _of_images, _of_minimum)
+    return Naming(engines.load(VLLM), _NAME, likely, _of_images, _of_minimum)
 
 
 def _of_images(line: str) -> Iterator[Carried]:
     """The images of the server in a line, and those of others that carry the engine; a tag such as
     `nightly` tells no release. One of another publisher is a fork, whose tag may tell one."""
-    carried = list(images.carried_releases(line, engines.load(ENGINE)))
+    carried = list(images.carried_releases(line, engines.load(VLLM)))
     yield from carried
     taken = {row.start + len(row.words) for row in carried}
     for found in images.references(line, _IMAGE):
@@ -422,7 +422,7 @@ def _of_minimum(line: str) -> Iterator[Carried]:
     """The least release that a recipe is for: it and every newer one that is known."""
     for found in _minimum().finditer(line):
         here = order(found["version"])
-        engine = engines.load(ENGINE)
+        engine = engines.load(VLLM)
         newer = [
             name for name in release.known(engine) if (at := order(name)) and here and at > here
         ]

@@ -14,12 +14,12 @@ from ..facts.release import Release
 from ..rules.context import RuleContext
 from ..rules.options import by_name
 from .arguments.click import ParsedCommand, parse_command
+from .engine import COMMAND
 from .links import of_file
-from .model import Content, Judged, Section, Server, Verdict, below, of_named_side, role_of
+from .model import Content, Judged, Script, Section, Server, Verdict, below, of_named_side, role_of
 from .read.file import SCRIPT
 from .read.launchers import AUTODEPLOY_NAME
 from .read.option_file import AUTODEPLOY_RULE, DISAGGREGATED, ENGINE, read_option_file, read_options
-from .read.shell import COMMAND, Script
 from .read.shell_files import WrittenFile, unread_words, unread_writes, written_files
 from .read.shell_values import Values
 from .read.yaml_text import variable_paths
@@ -149,7 +149,7 @@ def check_script(
     for command, place in zip(commands, found.starts, strict=False):
         command.start = place
     known, options_of = rule_context.release, _beside(commands, path) | _by_name(rows, given)
-    result = list(script_diagnostics(found, commands, values, text, known, options_of))
+    result = list(script_diagnostics(found, commands, values, known, options_of))
     result += _urls(rows, commands, path)
     for name, content in rows:
         _settle_backend(content, [row for row in commands if _names(row, name)])

@@ -19,7 +19,7 @@ from ...documents import Variable
 from ...facts.release import Field, Flag, Release
 from ...general_rules import DUPLICATE_KEY, Rule
 from ..engine import formats
-from ..read.shell import Word
+from ..model import Word
 from ..read.yaml_text import SHELL
 from ..rules import FLAG_ABBREVIATED, FLAG_VALUE, FLAG_WITHOUT_VALUE, STRAY_WORD
 

@@ -11,7 +11,7 @@ from ...facts.release import Flag, Release
 from ...general_rules import UNKNOWN_VALUE
 from ...rules import flags as server_flags
 from ...rules.options import FALSE, TRUE
-from ..read.shell import Word
+from ..model import Word
 from ..rules import FLAG_VALUE
 
 

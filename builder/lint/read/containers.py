@@ -11,10 +11,31 @@ from weakref import WeakKeyDictionary
 from ...diagnostics import Diagnostic, Location
 from ...documents import START, Yaml, value_at
 from ...facts.release import ServerRole
-from ..model import ROLES, TOOLS, WORKER, Gpus, Server, below, holder
-from .commands import spreads, started
+from ..engine import (
+    TENSORRT_LLM,
+    TOOLS,
+    VLLM,
+    WORKER,
+    formats,
+    holder,
+    image_pattern,
+    is_server,
+    mentions_server,
+)
+from ..model import ROLES, Gpus, Named, Script, Server, Word, below
+from .commands import (
+    MAX_DEPTH,
+    CommandLine,
+    are_flags,
+    image_starts_server,
+    in_block,
+    mentions,
+    of_statement,
+    spreads,
+    started,
+)
 from .gpu_names import of_label
-from .shell import Script, Word, is_server, mentions_server, read_script, runs_code, statements
+from .shell import read_script, runs_code, statements
 from .shell_values import Values
 from .yaml_text import inside, template_as_shell
 
@@ -59,15 +80,20 @@ class Object(NamedTuple):
     data: Mapping[str, Any]
     path: str
     around: Around
-    servers: Sequence[Server]
+    servers: list[Server]
+
+    def of_engine(self, engine: str) -> list[Server]:
+        return [row for row in self.servers if row.engine == engine]
 
 
 class _Read(NamedTuple):
-    """The objects of a document when it held these data, and the first object at each path."""
+    """The objects of a document when it held these data, the first object at each path, and the
+    command lines of vLLM in them."""
 
     data: Any
     objects: Sequence[Object]
     by_path: Mapping[str, Object]
+    lines: Sequence[CommandLine]
 
 
 _READ: WeakKeyDictionary[Yaml, _Read] = WeakKeyDictionary()
@@ -91,19 +117,34 @@ def _read(document: Yaml) -> _Read:
         by_path: dict[str, Object] = {}
         for each in found:
             by_path.setdefault(each.path, each)
-        known = _READ[document] = _Read(document.data, found, by_path)
+        lines = list(_lines(document, by_path))
+        for line in lines:
+            if (here := by_path.get(line.container)) and not line.is_part:
+                here.servers.append(_server_of(line, here))
+        known = _READ[document] = _Read(document.data, found, by_path, lines)
     return known
 
 
-def in_documents(documents: Sequence[Yaml]) -> list[Server]:
-    """The servers that the containers of a manifest start."""
-    return [
-        worker
-        for document in documents
-        if document.data  # of a hundred thousand, most may be empty
-        for each in objects(document)
-        for worker in each.servers
-    ]
+def in_documents(documents: Sequence[Yaml], engine: str = TENSORRT_LLM) -> list[Server]:
+    """The servers of an engine that the containers of a manifest start."""
+    found: list[Server] = []
+    for document in documents:
+        for each in objects(document) if document.data else ():  # most of 100,000 may be empty
+            found += each.of_engine(engine)
+    return found
+
+
+def _server_of(line: CommandLine, here: Object) -> Server:
+    """The server that a command line of vLLM starts in a container."""
+    words = [(line.program, line.words[0].location if line.words else START)]
+    words += [(word.text, word.location) for word in line.words]
+    model = None
+    if line.words and not line.words[0].text.startswith("-"):
+        model = Named(line.words[0].text, line.words[0].location, here.path)
+    around, maps = here.around, _mounted(here.data, here.around)
+    return Server(
+        words, line.gpus, around.gpu, around.role, here.path, maps, engine=VLLM, named=model
+    )
 
 
 def port_of(server: Server) -> str:
@@ -429,3 +470,58 @@ def words_of(
     for index, value in enumerate(listed(values)):
         where, text = below(path, f"{key}.{index}"), template_as_shell(str(value))
         yield where, Word(text, document.locate(where), "$" not in text, quoted=True)
+
+
+def in_containers(document: Yaml) -> Sequence[CommandLine]:
+    """The vLLM commands of containers, services and launchers of a document."""
+    return _read(document).lines
+
+
+def _lines(document: Yaml, objects_at: Mapping[str, Object]) -> Iterator[CommandLine]:
+    for path, container in containers(document.data, ""):
+        texts_of_all = (*command_texts(container), image_of(container))
+        if not any(formats().program in text for text in texts_of_all):
+            continue  # before its words are read
+        rows: list[tuple[str, Word]] = []
+        for key in command_keys(container):
+            rows += words_of(document, container, path, key, mentions)
+        if not rows or runs_code([word.text for _, word in rows]):
+            continue
+        texts = [row for row in rows if re.search(r"\s", row[1].text) and mentions(row[1].text)]
+        words = tuple(row[1] for row in rows if row not in texts)
+        found = [
+            command
+            for where, word in texts
+            for command in in_block(word.text, where, document, word.text)
+        ]
+        found += of_statement(words, MAX_DEPTH)
+        image = image_pattern().search(image_of(container))
+        own = image is not None and _starts_server(container, path)
+        if image and own and found and image_starts_server(image):
+            found = [replace(row, again=rows[0][1]) for row in found]
+        elif image and own and not found and are_flags(words):
+            found = [CommandLine(words, is_open=image["own"] is None)]
+        here = objects_at.get(path)
+        for row in found:
+            gpus, where = row.gpus or (here.around.total if here else None), row.path or path
+            alone = path if len(found) == 1 else ""
+            yield replace(row, path=where, gpus=gpus, container=alone)
+
+
+def _starts_server(container: Mapping[str, Any], path: str) -> bool:
+    """Whether a container of the server's image starts it: by its arguments, or in Compose by its
+    command, which stands behind the image's entry point."""
+    if "entrypoint" in container or "extends" in container:
+        return False  # what it extends may have an entry point
+    in_compose = path.startswith("services.")
+    return ("args" in container and "command" not in container) or (
+        in_compose and "command" in container and "args" not in container
+    )
+
+
+def image_of(container: Mapping[str, Any]) -> str:
+    image = container.get("image")
+    if isinstance(image, Mapping):
+        name, tag = image.get("repository", image.get("name", "")), image.get("tag", "")
+        return f"{name}:{tag}" if tag else str(name)
+    return str(image or "")

@@ -17,7 +17,9 @@ from typing import Any
 from ...diagnostics import Location
 from ...documents import START, Variable, Yaml
 from ...facts import engines
-from .shell import Script, Word, is_server, statements
+from ..engine import is_server
+from ..model import Script, Word
+from .shell import statements
 from .yaml_text import SHELL, MaskedText
 
 Meaning = Callable[[ast.expr, ast.Call], ast.expr]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import zip_longest
 
 from ...diagnostics import Location
 from ...documents import START
+from ..engine import COMMAND, MODULE, PROGRAMS, is_server, mentions_server
+from ..model import HereDocument, Script, Statement, Word
 from .yaml_text import places
 
 _PRINTERS = frozenset(("echo", "printf"))
@@ -80,10 +82,6 @@ def _program(words: Sequence[str]) -> str:
     return ""
 
 
-COMMAND = "trtllm-serve"
-MODULE = "tensorrt_llm.commands.serve"  # the same, as `python -m` starts it
-LAUNCHER = "trtllm-llmapi-launch"
-PROGRAMS = (COMMAND, LAUNCHER, "trtllm-bench", "trtllm-build", "trtllm-eval", "trtllm-prune")
 _TOKEN = re.compile(
     r"""(?P<redirect>(?:\d+|&)?(?:<<<|>>|>\||[<>]&|[<>])[ \t]*(?:\d+-?(?=[\s;|&)]|\Z)|-)?)
       | (?P<operator>&&|\|\||;;|\|&|[;&|\n])
@@ -102,68 +100,6 @@ _TARGET = re.compile(
     r"(?:(?<![\d&>])(?P<redirect>>>?)\|?[ \t]*"
     r"|\btee[ \t]+(?P<append>(?:-a|--append)[ \t]+)?)(?P<name>(?!/dev/null)[^\s<>|&;]+)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word of a command, without its quotes; `certain` if the shell puts nothing else in.
-
-    `optional` if only some runs of the script give it.
-    """
-
-    text: str
-    location: Location
-    certain: bool
-    quoted: bool = False
-    optional: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class HereDocument:
-    """A text in a script that goes to the file `name`, or without one to a command. The shell puts
-    values in unless it is `quoted`. `end` is the line that a reader takes for its end, which is
-    the `delimiter` if it is one."""
-
-    name: str
-    text: str
-    start: Location
-    command: str = ""
-    quoted: bool = False
-    appends: bool = False
-    strips_tabs: bool = False
-    end: str = ""
-    delimiter: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A simple command, and the operator behind it; a bracket counts as one.
-
-    `elements` are those of the list that its last word sets; they are the next statements as well.
-    """
-
-    words: tuple[Word, ...]
-    end: str
-    redirects: tuple[tuple[str, Word], ...] = ()
-    elements: tuple[Word, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Script:
-    """The words after each server command, the here documents, and the commands around them.
-
-    `environment` are variables that the script is given. Of each server command, `starts` has the
-    place and `runs` the statement that it stands in, behind those that start its shell.
-    """
-
-    commands: Sequence[Sequence[Word]] = ()
-    here: Sequence[HereDocument] = ()
-    statements: Sequence[Statement] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    starts: Sequence[Location] = ()
-    runs: Sequence[tuple[Statement, ...]] = ()
-
-
 # Of a text of which several rules ask; more are those of the commands beside each other.
 _KEPT = 16
 
@@ -183,6 +119,7 @@ def read_script(text: str, start: Location = START) -> Script:
         here,
         tuple(_statements(_without(here, text), start)),
         starts=[place for place, _, _ in commands],
+        text=text,
         runs=[rows for _, _, rows in commands],
     )
 
@@ -294,11 +231,6 @@ def _without(documents: Iterable[HereDocument], text: str) -> str:
     return "".join(lines)
 
 
-def is_server(word: str) -> bool:
-    """Whether a word is the name of the server's program."""
-    return word.rpartition("/")[2] in (COMMAND, MODULE)
-
-
 def is_recipe(name: str) -> bool:
     """Whether a file has commands of a shell below the names of what they make."""
     return name.lower() in ("makefile", "gnumakefile", "justfile") or name.endswith(".mk")
@@ -319,11 +251,6 @@ def mentions_any(text: str) -> bool:
     if any(name in text for name in (COMMAND, MODULE, "<<", "dynamo.trtllm", *PROGRAMS)):
         return True
     return re.search(r"\.ya?ml\b|dump\(", text) is not None  # echo, printf, yq or Python
-
-
-def mentions_server(word: str) -> bool:
-    """Whether a word is a command line of its own, with a server in it."""
-    return (COMMAND in word or MODULE in word) and re.search(r"\s", word) is not None
 
 
 def _here_documents(text: str) -> Iterator[HereDocument]:

@@ -11,7 +11,7 @@ from typing import Any
 from ...diagnostics import NOWHERE, Location
 from ...documents import Variable, Yaml, merged
 from ...general_rules import DUPLICATE_KEY
-from .shell import HereDocument, Statement, Word
+from ..model import HereDocument, Statement, Word
 from .shell_values import Values, with_branches
 from .yaml_text import SHELL, MaskedText, value_of
 

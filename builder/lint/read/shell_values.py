@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...diagnostics import NOWHERE, Location
-from .shell import Statement, Word
+from ..model import Statement, Word
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
 # Words before assignments: the shell's, and instructions of a Dockerfile.

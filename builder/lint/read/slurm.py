@@ -12,7 +12,9 @@ from typing import Any
 from ...diagnostics import Location
 from ...documents import DATA
 from ...facts import data_file, plain_data
-from .shell import LAUNCHER, Statement, Word, is_server, statements
+from ..engine import LAUNCHER, is_server
+from ..model import Statement, Word
+from .shell import statements
 from .shell_values import Values
 
 FORMAT = DATA / "formats" / "job_scripts.yaml"

@@ -11,6 +11,7 @@ from typing import Any
 from ...diagnostics import Diagnostic, closest, located
 from ...documents import Yaml, value_at
 from ...files import is_there
+from ..engine import TENSORRT_LLM, VLLM
 from ..model import Server, below, side_of
 from ..read.containers import VISIBLE, command_texts, environment, listed, objects, port_of
 from ..read.option_file import read_option_file
@@ -21,7 +22,16 @@ from .sides import different_models, other_side
 _DEVICES = "deploy.resources.reservations.devices"
 _PUBLISHED = re.compile(r"(?:(?P<host>[\d.]+):)?(?P<port>\d+):\d+(?:/tcp)?")
 _NUMBER = re.compile(r"(?<![\w$.-])\d{1,3}(?![\w.-])")  # of a GPU, which may be named otherwise too
-_FRACTION = "kv_cache_config.free_gpu_memory_fraction"
+_FRACTIONS = {
+    TENSORRT_LLM: "kv_cache_config.free_gpu_memory_fraction",
+    VLLM: "gpu_memory_utilization",
+}
+_FRACTION_FLAGS = (
+    "--kv_cache_free_gpu_memory_fraction",
+    "--free_gpu_memory_fraction",
+    "--gpu-memory-utilization",
+    "--gpu_memory_utilization",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +59,15 @@ def option_files(services: Sequence[Service], folder: Path) -> dict[str, Mapping
     return {name: options for name, options in found.items() if options}
 
 
-def services(document: Yaml) -> Sequence[Service]:
-    """Those of a Compose file that start one server each."""
+def services(document: Yaml, engine: str = TENSORRT_LLM) -> Sequence[Service]:
+    """Those of a Compose file that start one server each, of this engine."""
     found = []
     for data, path, _, servers in objects(document):
-        if path.startswith("services.") and path.count(".") == 1 and len(servers) == 1:
-            rows = [data.get(key) for key in ("volumes", "configs")]
-            mounted = [each for row in rows for each in of_rows(row)]
-            found.append(Service(path.removeprefix("services."), path, data, servers[0], mounted))
+        is_service = path.startswith("services.") and path.count(".") == 1
+        if not is_service or len(servers) != 1 or servers[0].engine != engine:
+            continue
+        mounted = [*of_rows(data.get("volumes")), *of_rows(data.get("configs"))]
+        found.append(Service(path.removeprefix("services."), path, data, servers[0], mounted))
     return found
 
 
@@ -205,8 +216,8 @@ def _reserved(row: Service) -> tuple[list[str], str]:
 
 def _fraction(row: Service, files: Mapping[str, Mapping[str, Any]]) -> float:
     """The part of a GPU's free memory that a server takes for its KV cache."""
-    flag = row.worker.flag(("--kv_cache_free_gpu_memory_fraction", "--free_gpu_memory_fraction"))
-    given = flag[0] if flag else value_at(row.worker.given(files) or {}, _FRACTION)
+    flag, path = row.worker.flag(_FRACTION_FLAGS), _FRACTIONS[row.worker.engine]
+    given = flag[0] if flag else value_at(row.worker.given(files) or {}, path)
     try:
         return float(str(given))
     except ValueError:

@@ -11,12 +11,12 @@ from typing import Any
 from ...diagnostics import Diagnostic, Location, closest, located
 from ...documents import value_at
 from ...general_rules import Severity
-from ..arguments.click import ParsedCommand
-from ..model import FILE_FLAGS, Server, is_open
+from ..engine import FILE_FLAGS
+from ..model import Script, Server, Statement, Word, is_open
 from ..read.containers import listed
-from ..read.shell import Script, Statement, Word
 from ..read.shell_values import Values, with_branches
 from . import FILE_LATE, FILE_NOT_MOUNTED, FILE_OVERWRITTEN, MISSING_OPTION_FILE, PORT_UNREACHED
+from .ports import Launch
 
 # What a server is told to read is no use of it, and neither is a mount.
 _READ_BY_SERVER = re.compile(rf"(?:{'|'.join(FILE_FLAGS)})[=\s\"',-]+\S+")
@@ -93,9 +93,7 @@ _WRITERS = ("echo", "printf", "cat")
 _ASIDE = frozenset((*_WRITERS, "mkdir", "cd", "set", "export", "chmod", "#"))
 
 
-def image_files(
-    rows: Sequence[Statement], commands: Sequence[ParsedCommand]
-) -> Iterator[Diagnostic]:
+def image_files(rows: Sequence[Statement], commands: Sequence[Launch]) -> Iterator[Diagnostic]:
     """An option file and a port of a Dockerfile's server against what it copies and opens."""
     copied = of_copies(rows)
     made = [_text(row) for row in rows if row.words[0].text not in _NO_RUN]
@@ -105,7 +103,7 @@ def image_files(
     for command in commands:
         if file := command.option_file:
             yield from lost_path(file.text, file.location, "", copied, made)
-        port = command.value("port")
+        port = command.own_port
         if len(commands) != 1 or not opened or not port.isdigit() or not all(spans):
             continue
         ends = [(int(row[1]), int(row[2] or row[1])) for row in spans if row]
@@ -123,7 +121,7 @@ def _text(row: Statement) -> str:
 
 
 def file_order(
-    rows: Sequence[Statement], commands: Sequence[ParsedCommand], values: Values
+    rows: Sequence[Statement], commands: Sequence[Launch], values: Values
 ) -> Iterator[Diagnostic]:
     """Option files that are written twice, or after the server that reads them."""
     first: dict[str, Location] = {}

@@ -16,8 +16,8 @@ from ...facts.release import Release
 from ...rules import flags as server_flags
 from ...rules.rule_inputs import as_number
 from ..arguments.click import ParsedCommand
-from ..model import Gpus, Section, Server, below, int_at
-from ..read.shell import LAUNCHER, Word
+from ..engine import LAUNCHER, TENSORRT_LLM
+from ..model import Gpus, Section, Server, Word, below, int_at
 from ..read.slurm import whole
 from . import GPUS_BELOW_RANKS, GPUS_IDLE, NODE_GPUS
 from .jobs import job_diagnostic
@@ -303,6 +303,8 @@ def merge_options(
 def gpus_against_ranks(
     worker: Server, files: Mapping[str, Mapping[str, Any]], own: FlagOptions | None
 ) -> Iterator[Diagnostic]:
+    if worker.engine != TENSORRT_LLM:
+        return  # its options are checked with its flags
     given = {**worker.sizes, **(own.over({}) if own else {})}
     read = worker.given(files)
     file, known = read or {}, not worker.file or read is not None

@@ -11,8 +11,10 @@ from typing import Any
 from ...diagnostics import Diagnostic, Location, closest, located, nearest
 from ...files import read_bytes
 from ...general_rules import Rule
+from ..engine import LAUNCHER, is_server
+from ..model import Statement, Word
 from ..read.option_file import read_option_file
-from ..read.shell import LAUNCHER, Statement, Word, is_server, read_script
+from ..read.shell import read_script
 from ..read.shell_files import WrittenFile, written_files
 from ..read.slurm import Job, Option, Step, option_names, table, whole
 

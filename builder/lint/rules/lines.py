@@ -8,15 +8,18 @@ from itertools import pairwise
 from typing import Any
 
 from ...diagnostics import Diagnostic, Location, closest, located
+from ...documents import value_at
 from ...facts.release import Release
 from ...rules import flags as server_flags
 from ..arguments.click import ParsedCommand
-from ..read.shell import Script, Statement, Word, before, is_server, starting
+from ..engine import is_server
+from ..model import Script, Statement, Word
+from ..read.shell import before, starting
 from ..read.shell_values import Values, with_branches
 from . import HERE_DOCUMENT_END, LOST_FLAG, MISSING_MODEL, MISSPELT_NAME
 from .files import command_paths, file_order, image_files
 from .gpus import mpi_diagnostics
-from .ports import Listener, _default, _share, published, same_port, wrong_port
+from .ports import Launch, published, same_port, wrong_port
 
 _NAME = re.compile(r"(?<!\\)\$\{?(\w+)\}?")
 _FUNCTION = re.compile(r"^\s*(?:function\s+\w+|[\w-]+\s*\(\s*\)\s*\{?)", re.M)
@@ -33,7 +36,6 @@ def script_diagnostics(
     found: Script,
     commands: Sequence[ParsedCommand],
     values: Values,
-    text: str,
     release: Release,
     options: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Diagnostic]:
@@ -45,44 +47,61 @@ def script_diagnostics(
     for command in serving:
         yield from _missing_model(command)
         yield from _port_range(command)
-    runs = [
-        (rows, command)
-        for rows, command in zip(found.runs, commands, strict=False)
-        if command.subcommand == server_flags.SERVE
-    ]
-    for each, command in runs:
-        words = values.words(before(each))
+    launches: list[Launch] = []
+    for statements, command in zip(found.runs, commands, strict=False):
+        if command.subcommand != server_flags.SERVE:
+            continue
         port, host = (command.value(name) or _default(name, release) for name in ("port", "host"))
-        yield from published(words, port, host)
+        words = values.words(before(statements))
+        launch = Launch(
+            statements,
+            words,
+            command.start,
+            port,
+            host,
+            command.value("port"),
+            command.option_file,
+            next(iter(command.arguments), None),
+            _share(command, options),
+        )
+        launches.append(launch)
         yield from mpi_diagnostics(words, command, options, release)
-        first = each[0].words[0].location.line
-        here = {values.expanded(row.name) for row in found.here if row.start.line <= first}
-        paths = [word for word in (command.option_file, *command.arguments[:1]) if word]
-        yield from command_paths(each, words, paths, here)
-    direct = {each[0]: command for each, command in runs if len(each) == 1}
-    may_start = set(starting(rows))
-    starts = [
-        (row, optional)
-        for row, optional in with_branches(rows)
-        if row in may_start and _starts(row)
-    ]
-    if len(starts) != len(commands) or has_functions(text):
+    starts = [row for row in starting(rows) if _starts(row)]
+    yield from launch_diagnostics(found, launches, values, len(starts) == len(commands))
+
+
+def launch_diagnostics(
+    found: Script, launches: Sequence[Launch], values: Values, is_complete: bool
+) -> Iterator[Diagnostic]:
+    """What is wrong around the server commands of a script, whatever their engine; `is_complete`
+    if its statements start these and no other servers."""
+    rows = found.statements
+    for launch in launches:
+        yield from published(launch.before, launch.port, launch.host)
+        first = launch.statements[0].words[0].location.line
+        written = {values.expanded(row.name) for row in found.here if row.start.line <= first}
+        paths = [word for word in (launch.option_file, launch.model) if word]
+        yield from command_paths(launch.statements, launch.before, paths, written)
+    if not is_complete or has_functions(found.text):
         return
-    yield from file_order(rows, serving, values)
-    yield from image_files(rows, serving)
-    if not any(optional for _, optional in starts):
-        servers = [
-            Listener(
-                row,
-                direct[row].value("port") or _default("port", release),
-                direct[row].value("host") or _default("host", release),
-                direct[row].start,
-                _share(direct[row], options),
-            )
-            for row, _ in starts
-            if row in direct
-        ]
-        yield from same_port(rows, servers)
+    yield from file_order(rows, launches, values)
+    yield from image_files(rows, launches)
+    direct = [row for row in launches if len(row.statements) == 1]
+    statements = {row.statements[0] for row in launches}
+    if not any(optional for row, optional in with_branches(rows) if row in statements):
+        yield from same_port(rows, direct)
+
+
+def _share(command: ParsedCommand, options: Mapping[str, Mapping[str, Any]]) -> float | None:
+    file = command.option_file
+    given = options.get(file.text.rpartition("/")[2]) if file else None
+    share = value_at(given, "kv_cache_config.free_gpu_memory_fraction")
+    return share if isinstance(share, float) else None
+
+
+def _default(name: str, release: Release) -> str:
+    defaults: Mapping[str, object] = {row.name: row.default for row in release.serve_flags}
+    return str(defaults.get(name, ""))
 
 
 def has_functions(text: str) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 from ...diagnostics import Diagnostic, Location, closest, is_misspelling, located
 from ...documents import Variable, Yaml, value_at
 from ...general_rules import UNKNOWN_VALUE, VALUE_TYPE
-from ..engine import surroundings
-from ..model import below, role_of
+from ..engine import COMMAND, LAUNCHER, PROGRAMS, surroundings
+from ..model import Statement, Word, below, role_of
 from ..read.containers import COMMANDS, GPU, command_keys, containers, listed, objects, words_of
-from ..read.shell import COMMAND, LAUNCHER, PROGRAMS, Statement, Word, statements
+from ..read.shell import statements
 from ..read.yaml_text import inside
 from . import MISSPELT_NAME, NO_TEXT
 from .ports import unreached_ports

@@ -26,7 +26,7 @@ from ..arguments.argparse import Arguments, known_flags
 from ..arguments.click import GivenFlag, ParsedCommand, _at_location
 from ..engine import formats
 from ..model import Gpus, Named, Section, StatedWorkload, below
-from ..vllm.commands import CommandLine
+from ..read.commands import CommandLine
 from . import MODEL_ON_GPU, TOO_MANY_FAULTS, UNKNOWN_FLAG
 from .gpus import SIZES, ranks_diagnostic
 from .model import at_model, for_model, named_gpu, named_model
@@ -198,7 +198,8 @@ def given_diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagn
         path = row.path if given.as_flags else below(given.path, row.path)
         yield replace(row, path=path, within=given.within)
     read, release = given.arguments, rule_context.release
-    may_differ = read.is_open or (given.is_extended and given.as_flags)
+    is_worker = given.command is not None and given.command.program in formats().workers
+    may_differ = read.is_open or (given.is_extended and given.as_flags and not is_worker)
     may_differ |= any(_meant(name, release) in SIZES for name in read.unknown)
     if found_gpus := ranks_diagnostic(read.options, given.gpus, release, may_differ):
         yield found_gpus

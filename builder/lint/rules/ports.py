@@ -10,9 +10,8 @@ from typing import Any
 
 from ...diagnostics import Diagnostic, Location, located
 from ...documents import Yaml, value_at
-from ...facts.release import Release
-from ..arguments.click import ParsedCommand
-from ..model import Server, below, is_open
+from ..engine import TENSORRT_LLM, is_server
+from ..model import Server, Statement, Word, below, is_open
 from ..read.containers import (
     DEFAULT_HOST,
     Around,
@@ -23,7 +22,6 @@ from ..read.containers import (
     objects,
     port_of,
 )
-from ..read.shell import Statement, Word, is_server
 from . import FLAG_VALUE, GPU_SHARED, PORT_TAKEN, PORT_UNREACHED
 from .gpus import STARTERS
 
@@ -35,7 +33,7 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Ports of containers at which their server does not listen."""
     for document in documents:
         for data, path, around, servers in objects(document):
-            if len(servers) != 1 or not port_of(servers[0]):
+            if len(servers) != 1 or servers[0].engine != TENSORRT_LLM or not port_of(servers[0]):
                 continue
             if not (_ports(data) or _is_asked(data)):
                 continue
@@ -121,27 +119,35 @@ _SAME_HOST = {
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
-    """A server of a script: its statement, where it listens and stands, and the share of the free
-    memory that its option file gives to its KV cache."""
+class Launch:
+    """A server command of a script.
 
-    statement: Statement
+    `statements` are those that it is in, outermost first, `before` the words in front of it there.
+    `port` and `host` are where it listens, `own_port` is the one that its words give. `share` is
+    the share of a GPU's memory that it takes, if that is known.
+    """
+
+    statements: tuple[Statement, ...]
+    before: Sequence[Word]
+    start: Location | None
     port: str
     host: str
-    place: Location | None
+    own_port: str = ""
+    option_file: Word | None = None
+    model: Word | None = None
     share: float | None = None
 
     @property
     def gpus(self) -> frozenset[str]:
-        """The GPUs that it has for itself, as far as its line says it."""
-        texts = [word.text for word in self.statement.words]
+        """The GPUs that its line reserves for it."""
+        texts = [word.text for word in self.statements[0].words]
         if self.share is None and any(part in text for text in texts for part in _SHARING):
             return frozenset()
         found = next((row for text in texts if (row := _VISIBLE.fullmatch(text))), None)
         return frozenset(found[1].split(",")) if found else frozenset()
 
-    def clashes(self, other: Listener) -> bool:
-        """Whether both want one port of one address, of which some are all that there are."""
+    def clashes(self, other: Launch) -> bool:
+        """Whether both want one port of one address; 0.0.0.0 is every address."""
         ours, theirs = (_SAME_HOST.get(row.host, row.host) for row in (self, other))
         return (
             self.port.isdigit()
@@ -180,10 +186,10 @@ def wrong_port(port: str, place: Location, path: str) -> Iterator[Diagnostic]:
         yield located(place, path, what, fix, FLAG_VALUE)
 
 
-def same_port(rows: Sequence[Statement], servers: Sequence[Listener]) -> Iterator[Diagnostic]:
-    """Servers beside each other on one machine that want the same port."""
-    known = {row.statement.words[0].location: row for row in servers}
-    running: list[Listener] = []
+def same_port(rows: Sequence[Statement], servers: Sequence[Launch]) -> Iterator[Diagnostic]:
+    """Servers that run on one machine at the same time and want the same port."""
+    known = {row.statements[0].words[0].location: row for row in servers}
+    running: list[Launch] = []
     for row in rows:
         words = {word.text for word in row.words}
         parts = {part for word in words for part in word.split()}  # of `ssh HOST "pkill ..."` too
@@ -193,34 +199,22 @@ def same_port(rows: Sequence[Statement], servers: Sequence[Listener]) -> Iterato
         if not server or not _ELSEWHERE.isdisjoint(word.rpartition("/")[2] for word in words):
             continue
         holder = next((other for other in running if server.clashes(other)), None)
-        if holder and server.place:
-            line = holder.place.line if holder.place else 0
+        if holder and server.start:
+            line = holder.start.line if holder.start else 0
             what = f"wants port {server.port}, which the server of line {line} has"
-            yield located(server.place, "--port", what, "give it another port", PORT_TAKEN)
+            yield located(server.start, "--port", what, "give it another port", PORT_TAKEN)
         elif row.end == "&":
             yield from _same_gpu(server, running)
             running.append(server)
 
 
-def _share(command: ParsedCommand, options: Mapping[str, Mapping[str, Any]]) -> float | None:
-    file = command.option_file
-    given = options.get(file.text.rpartition("/")[2]) if file else None
-    share = value_at(given, "kv_cache_config.free_gpu_memory_fraction")
-    return share if isinstance(share, float) else None
-
-
-def _same_gpu(server: Listener, running: Sequence[Listener]) -> Iterator[Diagnostic]:
+def _same_gpu(server: Launch, running: Sequence[Launch]) -> Iterator[Diagnostic]:
     """A server on a GPU of another one, where nothing says that they share it."""
     for other in running:
         if (server.share or 1) + (other.share or 1) <= 1:
             continue
-        if (both := server.gpus & other.gpus) and server.place and other.place:
-            what = f"GPU {min(both)} is that of the server of line {other.place.line} too"
+        if (both := server.gpus & other.gpus) and server.start and other.start:
+            what = f"GPU {min(both)} is that of the server of line {other.start.line} too"
             what, fix = f"{what}, and each takes most of one", "give each GPUs of its own"
-            yield located(server.place, _VISIBLE_NAME, what, fix, GPU_SHARED, "warning")
+            yield located(server.start, _VISIBLE_NAME, what, fix, GPU_SHARED, "warning")
             return
-
-
-def _default(name: str, release: Release) -> str:
-    defaults: Mapping[str, object] = {row.name: row.default for row in release.serve_flags}
-    return str(defaults.get(name, ""))

@@ -9,9 +9,9 @@ from typing import Any
 
 from ...diagnostics import Diagnostic, closest, located
 from ...documents import Yaml, value_at
-from ...facts import release
+from ...facts import engines, release
 from ...general_rules import UNKNOWN_VALUE, Severity
-from ..engine import surroundings
+from ..engine import TENSORRT_LLM, surroundings
 from ..model import ROLES, Server, below, is_open
 from ..read.containers import (
     GPU,
@@ -129,14 +129,16 @@ class _Names:
         return self.told[name]
 
 
-def reference_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+def reference_diagnostics(
+    documents: Sequence[Yaml], engine: str = TENSORRT_LLM
+) -> Iterator[Diagnostic]:
     """All of that, around the containers that start a server."""
     maps = _config_maps(documents)
     servers = [
-        _Server(each.servers[0], each.data, document, each.around)
+        _Server(each.of_engine(engine)[0], each.data, document, each.around)
         for document in documents
         for each in objects(document)
-        if len(each.servers) == 1
+        if len(each.of_engine(engine)) == 1 == len(each.servers)
     ]
     for server in servers:
         if given := server.worker.file_flag:
@@ -222,7 +224,9 @@ def _requests(server: _Server) -> Iterator[Diagnostic]:
 
 def _probes(server: _Server) -> Iterator[Diagnostic]:
     """Probes that ask for a path which the server has not."""
-    known = {path for _, path in release.load(release.known()[-1]).endpoints}
+    own = engines.load(server.worker.engine)
+    newest = release.load(release.known(own)[-1], engine=own)
+    known = {path for _, path in newest.endpoints}
     for probe in PROBES:
         asked = value_at(server.data, f"{probe}.httpGet")
         path, port = (value_at(asked, key) for key in ("path", "port"))

@@ -12,8 +12,8 @@ from ...facts.release import Release
 from ...general_rules import UNKNOWN_VALUE
 from ...rules import constraints, flags
 from ...rules.context import RuleContext
-from ..engine import WORKERS, WorkerFlags, worker_flags
-from ..model import FILE_FLAGS, TOOLS, WORKER, Section, Server
+from ..engine import FILE_FLAGS, TOOLS, WORKER, WORKERS, WorkerFlags, worker_flags
+from ..model import Section, Server
 from ..read.yaml_text import SHELL, TEMPLATE, value_of
 from . import ROUTER_BLOCKS, UNKNOWN_FLAG
 from .files import NOTHING_HANDED, HandedFiles, missing_file

@@ -13,8 +13,8 @@ from ...facts.release import Release
 from ...rules import constraints
 from ...rules.context import RuleContext
 from ...rules.judgement import agreed
-from ..engine import worker_flags
-from ..model import MODE_FLAG, SIDE, Section, Server, is_open, side_of
+from ..engine import MODE_FLAG, worker_flags
+from ..model import SIDE, Section, Server, is_open, side_of
 from ..read.file import YAML_SUFFIXES, Text
 from ..read.files import SourceFile
 from ..read.option_file import ENGINE, read_options

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..engine import ENGINE, ENGINE_FILE, formats
+from ..engine import ENGINE_FILE, VLLM, formats
 
 
 def may_hold(name: str, text: str, data: Any) -> bool:
@@ -16,7 +16,7 @@ def may_hold(name: str, text: str, data: Any) -> bool:
     that of its first document."""
     known = formats()
     wrapped = (*known.wrapped_in, known.wrapped_beside)
-    names = (ENGINE, ENGINE.upper(), *known.signature, *known.marks, *wrapped)
+    names = (VLLM, VLLM.upper(), *known.signature, *known.marks, *wrapped)
     if any(each in text or each.replace("_", "-") in text for each in names):
         return True
     keys = [str(key) for key in data] if isinstance(data, Mapping) else []

@@ -19,25 +19,25 @@ from ..arguments.argparse import (
     read_arguments,
     spelled,
 )
-from ..engine import ENGINE, ENGINE_FILE, formats
-from ..model import Gpus, Section, below, int_at
-from ..read.containers import COMMANDS
+from ..engine import ENGINE_FILE, VLLM, formats
+from ..model import Gpus, Section, Word, below, int_at
+from ..read.commands import CommandLine, in_dockerfile, in_program, in_prose, vllm_in_text
+from ..read.containers import COMMANDS, in_containers
 from ..read.dockerfile import has_base
 from ..read.launchers import recipe_roles
 from ..read.python_api import Api, sections
-from ..read.shell import Word, read_script
+from ..read.shell import read_script
 from ..read.shell_files import written_files
 from ..read.yaml_text import SHELL, MaskedText
 from ..rules import STRAY_WORD
 from ..rules.options import Given, is_meant, is_of_another
-from .commands import CommandLine, in_containers, in_dockerfile, in_program, in_prose, in_text
 
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of a key in whatever case
 
 
 def of_script(text: str, release: Release) -> Iterator[Given]:
     """The commands of a script, and the configuration files that it writes for them."""
-    found = in_dockerfile(text) if has_base(text) else in_text(text)
+    found = in_dockerfile(text) if has_base(text) else vllm_in_text(text)
     extended = is_extended(text)
     for command in found:
         yield _of_command(command, release, extended)
@@ -132,7 +132,7 @@ def _of_roles(document: Yaml, release: Release) -> Iterator[Given]:
     """The options of a recipe's roles that this engine serves, beside those of its launcher."""
     for role, engine in recipe_roles(document.data):
         path = f"roles.{role}.args"
-        if engine == ENGINE and isinstance(args := value_at(document.data, path), Mapping):
+        if engine == VLLM and isinstance(args := value_at(document.data, path), Mapping):
             given = _configuration(document, args, path, release, "", False)
             yield Given(given.arguments, path, is_extended=True, role=role)
 
@@ -266,7 +266,7 @@ def _are_ours(words: Sequence[Word], path: str, beside: Any, release: Release) -
     is_other = not parts.isdisjoint(formats().other_programs)
     named = {key: text for key, text in beside.items() if isinstance(text, str)}
     texts = [named.get(key, "") for key in ("image", "name")] if is_other else named.values()
-    if any(ENGINE in text.lower() for text in (path, *texts) if "\n" not in text):
+    if any(VLLM in text.lower() for text in (path, *texts) if "\n" not in text):
         return True
     if is_other or any(is_of_another(word.text, release) for word in words):
         return False

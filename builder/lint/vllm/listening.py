@@ -1,4 +1,4 @@
-"""Checks where servers of vLLM listen, against each other and what asks their ports."""
+"""Where servers of vLLM listen, and the commands of a script that start them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from ...diagnostics import Diagnostic
 from ...documents import Variable, Yaml
+from ...facts import engines
 from ...facts.release import Release
+from ..engine import VLLM
+from ..model import Word
 from ..read.containers import object_at
-from ..read.shell import statements
-from ..read.shell_values import with_branches
-from ..rules.lines import has_functions
 from ..rules.options import Given
-from ..rules.ports import Listener, published, same_port, unreached_server, wrong_port
+from ..rules.ports import Launch, unreached_server, wrong_port
 
 _NO_PORT = ("headless", "uds")  # a server with one of these listens elsewhere
 
@@ -27,41 +27,52 @@ def listening_diagnostics(
     if "port" in options:
         place, written = given.arguments.places["port"], given.arguments.written["port"]
         yield from wrong_port(str(options["port"]), place, written)
-    port, host = (_value(given, name, release) for name in ("port", "host"))
-    yield from published(command.before, port, host)
     if document is None or not command.container:
         return
     if here := object_at(document, command.container):
+        port = _value(given, "port", release)
         yield from unreached_server(document, here.data, here.path, port, here.around)
 
 
-def same_port_of_given(every: Sequence[Given], text: str, release: Release) -> Iterator[Diagnostic]:
-    """Servers of a script that want the same port of one machine."""
-    servers = [
-        Listener(
-            row.command.statement,
+def launches(every: Sequence[Given], release: Release) -> Iterator[Launch]:
+    """The servers that the statements of a script start."""
+    for row in every:
+        if row.command is None or row.command.statement is None:
+            continue
+        statement, options = row.command.statement, row.arguments.options
+        host = str(options.get("host") or _value(row, "host", release))
+        share = options.get("gpu_memory_utilization")
+        yield Launch(
+            (statement,),
+            row.command.before,
+            statement.words[0].location,
             _value(row, "port", release),
-            _listens_at(row, release),
-            row.command.statement.words[0].location,
+            host,
+            str(options.get("port", "")),
+            option_file(row),
+            row.arguments.model,
+            _number(share),
         )
-        for row in every
-        if row.command and row.command.statement
-    ]
-    if len(servers) < 2 or has_functions(text):
-        return
-    rows = statements(text)
-    starts = [row.statement for row in servers]
-    if not any(optional for row, optional in with_branches(rows) if row in starts):
-        yield from same_port(rows, servers)
 
 
-def _listens_at(given: Given, release: Release) -> str:
-    """The host of a server, a variable by its name."""
-    return str(given.arguments.options.get("host") or _value(given, "host", release))
+def option_file(given: Given) -> Word | None:
+    """The configuration file that a command reads."""
+    name = engines.load(VLLM).option_file_flag
+    file = given.arguments.options.get(name)
+    if not isinstance(file, str) or isinstance(file, Variable):
+        return None
+    return Word(file, given.arguments.places[name], True)
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
 
 
 def _value(given: Given, name: str, release: Release) -> str:
-    """The value of an option, or that which it has by itself; nothing where neither is known."""
+    """The value of an option, or its default; empty where neither is known."""
     read = given.arguments
     may_differ = read.is_open or given.is_extended or "config" in read.options
     default = "" if may_differ else release.server_options[name]["default"]

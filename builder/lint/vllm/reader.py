@@ -5,32 +5,39 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from ...diagnostics import Diagnostic, Location, located
-from ...documents import Variable, Yaml
+from ...documents import Yaml
 from ...facts import engines, release
 from ...facts.release import Release
 from ...general_rules import DUPLICATE_KEY, UNKNOWN_KEY, VALUE_TYPE
 from ...rules.context import RuleContext
-from ..engine import ENGINE, ENGINE_FILE, formats
+from ..engine import ENGINE_FILE, VLLM, formats, mentions_server
 from ..file_check import of_empty_documents
-from ..model import Judged, Named, Verdict
+from ..links import file_in, on_disk
+from ..model import Judged, Named, Verdict, Word
 from ..read.charts import COMPOSE, EMBEDDED
+from ..read.containers import in_documents
 from ..read.file import DOCKERFILE, PYTHON, SCRIPT, Text
 from ..read.option_file import KUBERNETES
 from ..read.python_api import KIND
-from ..read.shell import Word, mentions_server, read_script
+from ..read.shell import read_script
 from ..read.shell_values import Values
 from ..read.yaml_text import variable_paths
 from ..releases import naming, stating
-from ..rules import FLAG_VALUE, UNKNOWN_FLAG
+from ..rules import FLAG_VALUE, UNKNOWN_FLAG, compose
+from ..rules.files import of_scripts
 from ..rules.gpus import rank_diagnostics, ranks
-from ..rules.lines import of_lines
+from ..rules.lines import launch_diagnostics, of_lines
+from ..rules.names import misspelt_resources
 from ..rules.options import Given, given_diagnostics, model_of
+from ..rules.references import reference_diagnostics
 from ..rules.requests import request_diagnostics
-from ..rules.variables import unread_variables
+from ..rules.servers import server_diagnostics
+from ..rules.variables import unread_variables, variable_diagnostics
 from .files import hits, is_configuration, of_document, of_program, of_script, told
-from .listening import listening_diagnostics, same_port_of_given
+from .listening import launches, listening_diagnostics, option_file
 
 __all__ = [
     "is_alone",
@@ -50,11 +57,10 @@ RECIPE = "vLLM recipe"
 
 def option_files(source: Text) -> Iterator[tuple[Word, Named | None]]:
     """The configuration files that the commands of a file read, each with the model of its one."""
-    name = engines.load(ENGINE).option_file_flag
-    for row, _ in _given(source, _newest(), is_told=False) if f"--{name}" in source.text else ():
-        file = row.arguments.options.get(name)
-        if row.as_flags and isinstance(file, str) and not isinstance(file, Variable):
-            yield Word(file, row.arguments.places[name], True), model_of(row.arguments)
+    flag = f"--{engines.load(VLLM).option_file_flag}"
+    for row, _ in _given(source, _newest(), is_told=False) if flag in source.text else ():
+        if row.as_flags and (file := option_file(row)):
+            yield file, model_of(row.arguments)
 
 
 def is_options(source: Text, is_told: bool = False) -> bool:
@@ -87,7 +93,7 @@ def _is_model(source: Text) -> bool:
 
 @lru_cache(maxsize=1)
 def _newest() -> Release:
-    engine = engines.load(ENGINE)
+    engine = engines.load(VLLM)
     return release.load(release.newest_stable(engine), engine=engine)
 
 
@@ -107,9 +113,11 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
         found += listening_diagnostics(row, holder, table)
     if source.form == PYTHON:
         found += request_diagnostics(source.text, table)
-    if source.form == SCRIPT:
-        found += same_port_of_given(given, source.text, table)
-        found += _of_lines(source.text, given)
+    if source.form in (SCRIPT, DOCKERFILE):
+        found += _of_script(source, given, rule_context)
+    else:
+        found += _of_containers(source, given, rule_context)
+    found += variable_diagnostics(source.text)
     held = [(row.role, ranks(row.arguments.options, table)) for row in given if row.role]
     if held:
         found += rank_diagnostics(source.documents[0], held)
@@ -155,14 +163,40 @@ def _no_json(text: str) -> Iterator[Diagnostic]:
         yield located(Location(fault.lineno, fault.colno), "", what, fix)
 
 
-def _of_lines(text: str, given: Sequence[Given]) -> Iterator[Diagnostic]:
-    """What the lines of a script lose, unless it is told for the other engine's servers there."""
-    if mentions_server(text):
+def _of_script(
+    source: Text, given: Sequence[Given], rule_context: RuleContext
+) -> Iterator[Diagnostic]:
+    """What is wrong around the servers of a script; its lines are checked once for all engines."""
+    found = read_script(source.text)
+    values = Values(found.statements)
+    rows = [row for row in given if row.command and not row.command.is_part]
+    starts = [row.command.statement for row in rows if row.command]
+    if not mentions_server(source.text):
+        words = [row.command.words for row in given if row.command]
+        yield from of_lines(found, words, values, starts.__contains__)
+    servers = list(launches(rows, rule_context.release))
+    yield from launch_diagnostics(found, servers, values, len(servers) == len(rows))
+
+
+def _of_containers(
+    source: Text, given: Sequence[Given], rule_context: RuleContext
+) -> Iterator[Diagnostic]:
+    """What is wrong around the servers that containers start."""
+    servers = in_documents(source.documents, VLLM)
+    if not servers:
         return
-    found = read_script(text)
-    starts = [row.command.statement for row in given if row.command]
-    words = [row.command.words for row in given if row.command]
-    yield from of_lines(found, words, Values(found.statements), starts.__contains__)
+    folder, first = source.path.parent, source.documents[0]
+    options: dict[str, Mapping[str, Any]] = dict(on_disk(servers, folder))
+    for row in given:
+        if row.within and not row.as_flags:
+            options[file_in(row.within)] = row.arguments.options
+    yield from misspelt_resources(source.documents)
+    yield from reference_diagnostics(source.documents, VLLM)
+    if services := compose.services(first, VLLM):
+        options = compose.option_files(services, folder) | options
+        yield from compose.compose_diagnostics(first, services, options, folder)
+    handed = of_scripts((), source.text)
+    yield from server_diagnostics(servers, options, rule_context, handed=handed)
 
 
 def told_lines(source: Text) -> Iterator[int]:
