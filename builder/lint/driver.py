@@ -23,18 +23,9 @@ from .file_check import check_file
 from .links import Starter, other_starters, starters
 from .model import NOTHING, Verdict
 from .other_engines import EngineVerdict, OtherStarter, report_alone, report_beside, split, verdicts
-from .read.file import (
-    DOCKERFILE,
-    MODEL_CONFIG,
-    PROSE,
-    PYTHON,
-    SCRIPT,
-    YAML_SUFFIXES,
-    Text,
-    mentions_options,
-    read_file,
-)
+from .read.file import Text, mentions_options, read_file
 from .read.files import BundleContext, SourceFile, expand
+from .read.forms import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, SCRIPT, YAML_SUFFIXES
 from .read.option_file import DEPLOYMENT, holds_deployment, stated_engine, stated_release
 from .releases import Pins
 from .report import Checked, Report, Skipped
@@ -42,7 +33,6 @@ from .rules import EMPTY_FILE, NOTHING_TO_JUDGE, UNKNOWN_KIND, UNREADABLE, model
 from .rules.images import Policy
 from .rules.model import UNKNOWN
 from .rules.options import stated_context
-from .rules.requests import of_clients
 from .rules.sides import Side, may_be_side, pair_diagnostics
 from .tables import (
     FindingsByRelease,
@@ -100,13 +90,16 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
                 _check(target, request, planner, report, starter, other)
             sides.append(target)
         seen.add((target.path, target.diagnostic))
+    from .rules import requests
+
     with report.isolated("the comparison of files"):
         report.findings += pair_diagnostics(_sides(sides, request, started, report))
-        report.findings += of_clients(sides, report.files)
+        report.findings += requests.of_clients(sides, report.files)
     _say_unknown_models(report)
     report.say_assumed_releases()
     if not report.checked and not report.findings:
         report.notes.append("nothing here is of a kind that check knows")
+    report.findings = list(dict.fromkeys(report.findings))  # of two engines in one file
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
     report.say_images_once()
     return report

@@ -21,8 +21,6 @@ from ..files import read_text
 from .engine import COMMAND, FILE_FLAGS, TOOLS, WORKER
 from .model import Section, Server, is_open
 from .other_engines import OtherStarter, readers
-from .read.commands import in_script
-from .read.containers import in_documents
 from .read.file import Text, read_file
 from .read.option_file import read_option_file
 from .releases import PinnedTables, Pins
@@ -182,9 +180,11 @@ def _in_file(path: Path) -> Iterator[Starter]:
 
 
 def _workers(source: Text) -> Sequence[Server]:
+    from .read import commands, containers  # option files alone need neither
+
     if source.documents:
-        return in_documents(source.documents)
-    return in_script(source.text)
+        return containers.in_documents(source.documents)
+    return commands.in_script(source.text)
 
 
 def _agree(rows: Sequence[Starter]) -> bool:

@@ -23,8 +23,9 @@ from ..facts.engines import Engine
 from ..facts.release import Release, published
 from ..rules.context import RuleContext
 from .model import NOTHING, Judged, Named, Verdict
-from .read.file import PROSE, Text
+from .read.file import Text
 from .read.files import SourceFile
+from .read.forms import PROSE
 from .releases import PinnedTables, Pins
 from .report import Checked, Report
 from .rules.model import for_model

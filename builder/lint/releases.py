@@ -11,17 +11,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..documents import Yaml
 from ..errors import BadInput
-from ..facts import engines, images, release
+from ..facts import engines, release
 from ..facts.engines import Engine
-from ..facts.images import Carried
 from ..facts.release import Release
 from ..facts.release.version import order
 from .engine import VLLM, formats
 from .read.yaml_text import places
+
+if TYPE_CHECKING:  # most files name no image
+    from ..facts.images import Carried, Reference
 
 _VERSION = r"v?(?P<version>\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*)"
 _BOUND = re.compile(r"(?P<sign>===?|~=|>=|<=|!=|<|>)[ \t]*v?(?P<version>\d[\w.]*)(?P<any>\*?)")
@@ -393,6 +395,8 @@ def naming() -> Naming:
 def _of_images(line: str) -> Iterator[Carried]:
     """The images of the server in a line, and those of others that carry the engine; a tag such as
     `nightly` tells no release. One of another publisher is a fork, whose tag may tell one."""
+    from ..facts import images
+
     carried = list(images.carried_releases(line, engines.load(VLLM)))
     yield from carried
     taken = {row.start + len(row.words) for row in carried}
@@ -404,10 +408,10 @@ def _of_images(line: str) -> Iterator[Carried]:
             continue  # of the newest release
         told = () if found.name in formats().extended_images or not version else (version,)
         is_fork = not is_own or found.is_development
-        yield Carried(found.start, found.text, told, is_fork)
+        yield images.Carried(found.start, found.text, told, is_fork)
 
 
-def _is_own(image: images.Reference) -> bool:
+def _is_own(image: Reference) -> bool:
     """Whether an image is its publisher's, or a mirror of it."""
     known = formats()
     if image.name in known.extended_images:
@@ -428,7 +432,7 @@ def _of_minimum(line: str) -> Iterator[Carried]:
         ]
         oldest = order(release.known(engine)[0])
         own = [found["version"]] if here and oldest and here >= oldest else []
-        yield Carried(found.start(), found[0].strip(), tuple(dict.fromkeys((*own, *newer))))
+        yield _carried(found.start(), found[0].strip(), tuple(dict.fromkeys((*own, *newer))))
 
 
 def stating(text: str) -> str:

@@ -15,12 +15,10 @@ from typing import Any
 from .. import __version__
 from ..diagnostics import NOWHERE, Diagnostic, located
 from ..errors import BadInput, ToolkitError
-from ..facts import advisories
 from ..files import whole_file
-from ..general_rules import VULNERABLE_VERSION, Rule
+from ..general_rules import UNKNOWN_VERSION, VULNERABLE_VERSION, Rule
 from .model import ITSELF, NOTHING, Judged
 from .rules import INTERNAL_ERROR
-from .rules.table import every
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ class Report:
 
     def say_images_once(self) -> None:
         """A warning of an image's version stands where the image is named first."""
-        rules = (advisories.RULE, advisories.UNKNOWN_RULE)
+        rules = (VULNERABLE_VERSION, UNKNOWN_VERSION)
         places = Counter(
             row.message for row in self.findings if row.rule in rules and _is_image(row)
         )
@@ -218,6 +216,8 @@ _SEVERITIES = {"error": "major", "warning": "minor"}
 def sarif(report: Report, root: Path) -> dict[str, Any]:
     """The findings as one run, with a notification for each file of which nothing was judged;
     files below `root` are named from there."""
+    from .rules.table import every  # for SARIF alone
+
     findings = report.findings
     ids = sorted({row.rule for row in findings})
     results = [

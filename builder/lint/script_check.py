@@ -15,21 +15,83 @@ from ..rules.context import RuleContext
 from ..rules.options import by_name
 from .arguments.click import ParsedCommand, parse_command
 from .engine import COMMAND
-from .links import of_file
-from .model import Content, Judged, Script, Section, Server, Verdict, below, of_named_side, role_of
-from .read.file import SCRIPT
+from .links import of_file, on_disk
+from .model import (
+    ITSELF,
+    Content,
+    Judged,
+    Script,
+    Section,
+    Server,
+    Verdict,
+    below,
+    of_named_side,
+    role_of,
+)
+from .read import shell
+from .read.commands import in_script
+from .read.file import Text
+from .read.forms import DOCKERFILE, IMAGES, SCRIPT, is_job, is_recipe
 from .read.launchers import AUTODEPLOY_NAME
 from .read.option_file import AUTODEPLOY_RULE, DISAGGREGATED, ENGINE, read_option_file, read_options
+from .read.shell import without_data
 from .read.shell_files import WrittenFile, unread_words, unread_writes, written_files
 from .read.shell_values import Values
+from .read.slurm import read_job
 from .read.yaml_text import variable_paths
-from .rules import PORT_UNREACHED, requests
+from .rules import PORT_UNREACHED, names, requests
+from .rules.files import of_scripts
+from .rules.flags import beside_flags
 from .rules.lines import script_diagnostics
 from .rules.model import at_model, context, find_model, named_model, unknown_model, unknown_models
-from .rules.options import beside_flags, section_diagnostics
+from .rules.names import misspelt_program
+from .rules.options import section_diagnostics
 from .rules.requests import OPTION, unguided
+from .rules.servers import server_diagnostics
 from .rules.sides import disagreements
 from .rules.variables import variable_diagnostics
+
+JOB = "Slurm job script"
+
+
+def check_script_file(
+    source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
+) -> Verdict:
+    servers = in_script(source.text)
+    read_script = shell.read_script(source.text)
+    misspelt = list(misspelt_program(read_script.statements))
+    is_whole = source.form == SCRIPT and not is_recipe(source.path.name)
+    open_quote = names.open_quote(without_data(source.text)) if is_whole else None
+    misspelt += [open_quote] if open_quote else []
+    ran = check_script(read_script, source.text, source.path, {}, rule_context, servers)
+    if ran.judged or (named and source.form == DOCKERFILE):
+        diagnostics = [*diagnostics, *_around_script(source, servers, read_script, rule_context)]
+    judged = ran.judged + Judged(images=named)
+    found = [*misspelt, *diagnostics, *ran.diagnostics]
+    if is_job(source.text) or (servers and "srun" in source.text):
+        from .rules import jobs
+
+        job, folder = read_job(source.text), source.path.parent
+        if is_job(source.text):
+            found += jobs.line_ends(source.path)
+            found += jobs.job_diagnostics(job, folder, rule_context.block)
+            return Verdict(JOB, found, judged + ITSELF)
+        found += jobs.ranks(job, folder)
+    kind = source.form if ran.judged or misspelt else IMAGES if named else None
+    return Verdict(kind, found, judged)
+
+
+def _around_script(
+    source: Text, servers: Sequence[Server], found: Script, rule_context: RuleContext
+) -> Iterator[Diagnostic]:
+    """What is wrong around the commands of a script: names, models and numbers of GPUs."""
+    yield from variable_diagnostics(source.text)
+    if not rule_context.checkpoint:
+        yield from unknown_models(servers)
+    options = on_disk(servers, source.path.parent) | written_options(found, rule_context)
+    in_job, handed = is_job(source.text), of_scripts([found])
+    yield from server_diagnostics(servers, options, rule_context, in_job, handed)
+
 
 MOST_COMMANDS = 500  # of one script: each is held against every rule
 

@@ -8,7 +8,6 @@ from functools import cache
 from operator import itemgetter
 
 from ..diagnostics import Diagnostic
-from ..facts import advisories
 from ..facts.engines import Engine
 from ..facts.release import Release, of_engine
 from ..facts.release.version import NO_VERSION, Order, order
@@ -214,7 +213,7 @@ def _new(
     seen = {(row.within, row.path) for row in by_release[accepting]}
     for diagnostic in by_release[refusing]:
         where = diagnostic.within, diagnostic.path
-        if where not in seen and diagnostic.rule != advisories.RULE:
+        if where not in seen and diagnostic.rule != VULNERABLE_VERSION:
             seen.add(where)
             what = f"right for {accepting.name}, not for {refusing.name}: {diagnostic.message}"
             remedy = _new_name(diagnostic.path, accepting, refusing) or diagnostic.fix

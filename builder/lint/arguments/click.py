@@ -81,10 +81,10 @@ def parse_command(words: Sequence[Word], release: Release) -> ParsedCommand:
         text = value.text if value else None
         if value is None or value.certain:
             found = server_flags.flag_faults(name, text, release, command.subcommand)
-            command.diagnostics += (_at_location(row, (value or word).location) for row in found)
+            command.diagnostics += (at_location(row, (value or word).location) for row in found)
         elif name not in known:
             found = server_flags.flag_faults(name, None, release, command.subcommand)
-            command.diagnostics += (_at_location(row, word.location) for row in found)
+            command.diagnostics += (at_location(row, word.location) for row in found)
     command.diagnostics += _misspelt_task(command, release)
     command.diagnostics += _switched(words, known)
     return command
@@ -113,5 +113,5 @@ def _misspelt_task(command: ParsedCommand, release: Release) -> Iterator[Diagnos
         yield located(first.location, first.text, what, f"did you mean {near}?", UNKNOWN_VALUE)
 
 
-def _at_location(diagnostic: Diagnostic, place: Location) -> Diagnostic:
+def at_location(diagnostic: Diagnostic, place: Location) -> Diagnostic:
     return replace(diagnostic, where="", path=diagnostic.where, location=place)

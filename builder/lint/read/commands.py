@@ -12,11 +12,12 @@ from ...documents import START, Yaml
 from ...facts import hardware
 from ..engine import COMMAND, MODE_FLAG, SPAWNERS, TOOLS, WORKER, formats, holder, image_pattern
 from ..model import ROLES, Gpus, HereDocument, Server, Statement, Word
-from . import slurm
+from . import forms
+from .forms import is_job
 from .python_files import command_lines
 from .shell import before, is_script, read_script, starting, statements
 from .shell_values import Values, parts
-from .slurm import is_job, read_job
+from .slurm import read_job
 from .yaml_text import inside
 
 Words = list[tuple[str, Location]]
@@ -29,7 +30,7 @@ _GRES = re.compile(r"gpu:(?:([a-z]\w*):)?([0-9]+)")
 def in_script(text: str) -> list[Server]:
     """The servers that a script starts, with the variables put in whose values it sets."""
     gpus, gpu = _visible(text), None
-    is_job = slurm.is_job(text)
+    is_job = forms.is_job(text)
     if is_job:
         gpus, gpu = of_job(text)
     found = []
@@ -227,11 +228,20 @@ def of_statement(words: Sequence[Word], depth: int) -> Iterator[CommandLine]:
         name = word.text.rpartition("/")[2]
         rest = words[index + 1 :]
         if name == known.program and rest and rest[0].text == known.subcommand:
-            yield CommandLine(tuple(rest[1:]), gpus=_gpus_before(words[:index]), program=name)
+            before = tuple(words[:index])
+            yield CommandLine(
+                tuple(rest[1:]), gpus=_gpus_before(before), before=before, program=name
+            )
             return
         if word.text in (*known.modules, *known.workers):
-            is_open, gpus = word.text in known.workers, _gpus_before(words[:index])
-            yield CommandLine(tuple(rest), is_open=is_open, gpus=gpus, program=word.text)
+            is_open, before = word.text in known.workers, tuple(words[:index])
+            yield CommandLine(
+                tuple(rest),
+                is_open=is_open,
+                gpus=_gpus_before(before),
+                before=before,
+                program=word.text,
+            )
             return
         if (image := image_pattern().search(word.text)) and index:
             if _is_handled(words[:index]):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-_NAME = re.compile(r"(?:Docker|Container)file(?:\..+)?|.+\.(?:docker|container)file", re.IGNORECASE)
-_FROM = re.compile(r"^FROM[ \t]+\S+", re.MULTILINE | re.IGNORECASE)
 _RUNS = re.compile(
     r"^(?P<before>[ \t]*)(?P<word>RUN|CMD|ENTRYPOINT)(?P<rest>[ \t](?:.*\\\n)*.*)$",
     re.MULTILINE | re.IGNORECASE,
@@ -14,15 +11,6 @@ _RUNS = re.compile(
 _FLAGS = re.compile(r"(?:[ \t]+--[a-z]+=\S+)+")  # of RUN itself, such as its mounts
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\],]')
 _LIST_FOLLOWS = re.compile(r"\n[ \t]*CMD[ \t]*\[", re.IGNORECASE)
-
-
-def is_dockerfile(name: str) -> bool:
-    return _NAME.fullmatch(Path(name).name) is not None
-
-
-def has_base(text: str) -> bool:
-    """Whether a text has the line that every Dockerfile begins with."""
-    return _FROM.search(text) is not None
 
 
 def dockerfile_as_shell(text: str) -> str:

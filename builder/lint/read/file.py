@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...diagnostics import Diagnostic, Location
 from ...documents import Yaml, scan_yaml
@@ -14,27 +15,14 @@ from ...errors import BadInput
 from ...facts.release import Release
 from ...files import read_text
 from ..model import Server
-from .containers import ContainerCommand, container_commands, in_documents
-from .dockerfile import dockerfile_as_shell, has_base, is_dockerfile
-from .shell import is_recipe, mentions_any, recipe_as_shell
-from .slurm import is_job
+from .forms import DOCKERFILE, PROSE, PYTHON, SCRIPT, form_of, is_job, is_recipe
 from .yaml_text import TEMPLATE, MaskedText, template_as_shell
 
-SCRIPT = "script"
-MODEL_CONFIG = "Triton config.pbtxt"
-DOCKERFILE = "Dockerfile"
-PYTHON = "Python program"
-PROSE = "text"
+if TYPE_CHECKING:
+    from .containers import ContainerCommand
+
 # Nobody writes longer ones, and reading them takes long.
 MAX_CHARACTERS = 300_000
-YAML_SUFFIXES = (".yaml", ".yml", ".json")
-_SCRIPT_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
-# What tells of options, images and commands without using any.
-PROSE_SUFFIXES = (".md", ".markdown", ".rst", ".adoc", ".html", ".ipynb")
-_MODEL_CONFIG_LINE = re.compile(
-    r"^\s*(input|output|instance_group|parameters|model_transaction_policy)\s*:?\s*[\[{]\s*$", re.M
-)
-_SHELL_LINE = re.compile(r"\A#!.*sh\b|^\s*(exec\s+)?(\S+/)?trtllm-serve\b", re.M)
 
 
 @dataclass(frozen=True)
@@ -55,26 +43,26 @@ class Text:
     @cached_property
     def servers(self) -> list[list[Server]]:
         """The servers that the containers of each document start, whatever the release."""
-        return [in_documents([document]) for document in self.documents]
+        from . import containers  # option files have none
+
+        return [containers.in_documents([document]) for document in self.documents]
 
     @cached_property
     def commands(self) -> list[list[ContainerCommand]]:
         """What the containers of each document run."""
-        return [list(container_commands(document)) for document in self.documents]
+        from . import containers
+
+        return [list(containers.container_commands(document)) for document in self.documents]
 
 
 def read_file(path: Path) -> Text:
     """A file by its form. Raises `BadInput` if it cannot be read."""
     text = read_text(path)
-    form = _form(path, text)
+    form = form_of(path, text)
     if form == PROSE:
         return Text(path, "", PROSE)
-    if form == DOCKERFILE:
-        text = dockerfile_as_shell(text)
-    if form == SCRIPT and is_recipe(path.name):
-        text = recipe_as_shell(text)
     if form in (SCRIPT, DOCKERFILE):
-        text = template_as_shell(text)
+        text = _as_shell(path, text, form)
     silent = form == SCRIPT and not _is_telling(text)
     if silent or (form == PYTHON and not _is_telling_program(text)):
         return Text(path, "", form)
@@ -98,6 +86,17 @@ def read_file(path: Path) -> Text:
     return Text(path, text, form, documents)
 
 
+def _as_shell(path: Path, text: str, form: str) -> str:
+    """The commands of a script or a Dockerfile as a shell reads them."""
+    from . import dockerfile, shell  # most files are neither
+
+    if form == DOCKERFILE:
+        text = dockerfile.dockerfile_as_shell(text)
+    elif is_recipe(path.name):
+        text = shell.recipe_as_shell(text)
+    return template_as_shell(text)
+
+
 def _unread(document: Yaml) -> str:
     """The part of a template that cannot be read."""
     line = document.diagnostics[0].location.line
@@ -111,10 +110,11 @@ def _in_other_branch(repeated: Diagnostic) -> str:
 
 def _is_telling(text: str) -> bool:
     """Whether a script has anything to judge."""
-    if mentions_any(text) or is_job(text):
-        return True
     from ...facts import engines, images
+    from . import shell
 
+    if shell.mentions_any(text) or is_job(text):
+        return True
     return engines.are_mentioned(text) or images.are_named(text)
 
 
@@ -124,24 +124,6 @@ def _is_telling_program(text: str) -> bool:
 
     starts = python_files.may_write(text) or python_files.may_start(text)
     return starts or python_api.may_be_program(text)
-
-
-def _form(path: Path, text: str) -> str:
-    """`MODEL_CONFIG`, `SCRIPT`, `DOCKERFILE` or `PROSE`; empty for what may be YAML."""
-    if path.suffix in YAML_SUFFIXES:
-        return ""
-    if is_dockerfile(path.name) and has_base(text):
-        return DOCKERFILE
-    if path.suffix.lower() in PROSE_SUFFIXES:
-        return PROSE
-    if path.suffix == ".py":
-        return PYTHON
-    is_script = is_recipe(path.name) or path.suffix in _SCRIPT_SUFFIXES
-    if is_script or text.startswith("#!"):
-        return SCRIPT
-    if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
-        return MODEL_CONFIG
-    return SCRIPT if _SHELL_LINE.search(text) or is_job(text) else ""
 
 
 def mentions_options(text: str, release: Release) -> bool:

@@ -25,21 +25,22 @@ from ...contents import MANIFEST
 from ...diagnostics import NOWHERE, Diagnostic, located
 from ...documents import scan_yaml, value_at
 from ...errors import BadFacts, BadInput, ToolkitError
-from ...facts import advisories, engines
+from ...facts import engines
 from ...facts.release import ServerRole
 from ...files import is_folder, is_there, load_json_mapping, read_text
 from ..model import StatedWorkload, int_at
 from ..rules import DAMAGED_BUNDLE, UNREADABLE
+<<<<<<< HEAD
 >>>>>>> 26739906 (lint: readers, arguments and rules are packages; modules are named by their noun):builder/lint/read/files.py
 from .dockerfile import is_dockerfile
 from .shell import is_recipe
+=======
+from .forms import SUFFIXES, is_dockerfile, is_recipe
+>>>>>>> 6e7016df (check: engine-neutral faults are found for vLLM as for TensorRT-LLM; option files import less)
 
 if TYPE_CHECKING:
     from ...facts.checkpoint import Checkpoint
 
-SUFFIXES = frozenset(
-    (".yaml", ".yml", ".json", ".pbtxt", ".sh", ".bash", ".sbatch", ".slurm", ".tpl", ".j2")
-)
 _OF_ENGINE = re.compile(r"tensorrt[-_]llm|trtllm", re.IGNORECASE)
 # A file lies at most so deep in a bundle: triton/model_repository/NAME/1/model.yaml.
 _BUNDLE_DEPTH = 6
@@ -186,7 +187,7 @@ def _surroundings(folder: Path) -> BundleContext | None:
     if "format" not in manifest or not isinstance(engine, dict) or "release" not in engine:
         return None
     from ... import bundle  # other files are checked without
-    from ...facts import checkpoint
+    from ...facts import advisories, checkpoint
 
     damage: tuple[Diagnostic, ...] = ()
     facts = None

@@ -231,11 +231,6 @@ def _without(documents: Iterable[HereDocument], text: str) -> str:
     return "".join(lines)
 
 
-def is_recipe(name: str) -> bool:
-    """Whether a file has commands of a shell below the names of what they make."""
-    return name.lower() in ("makefile", "gnumakefile", "justfile") or name.endswith(".mk")
-
-
 # How make and just are told not to show a command, to go on behind one that fails, or to run it
 # always; a line behind a backslash goes on with the last command.
 _MARKS = re.compile(r"(?<!\\\n)(?<!\\\r\n)^([ \t]+)(?!--)([@+-]+)", re.MULTILINE)

@@ -134,10 +134,6 @@ def table() -> Mapping[str, Any]:
     return found
 
 
-def is_job(text: str) -> bool:
-    return re.search(r"^#SBATCH\s", text, re.M) is not None
-
-
 def read_job(text: str) -> Job:
     """A job script as sbatch and the shell read it."""
     parts: list[list[Option]] = [[]]

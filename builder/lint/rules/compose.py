@@ -51,7 +51,7 @@ class Service:
         return next((path for path in found if path and path.startswith(("./", "../"))), "")
 
 
-def option_files(services: Sequence[Service], folder: Path) -> dict[str, Mapping[str, Any]]:
+def service_files(services: Sequence[Service], folder: Path) -> dict[str, Mapping[str, Any]]:
     """What servers read of files beside a Compose file in a folder, by the last part of the name in
     the container."""
     rows = [(row.worker.file, row.outside) for row in services]

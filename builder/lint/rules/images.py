@@ -8,7 +8,6 @@ from functools import cache
 from itertools import chain
 
 from ...diagnostics import Diagnostic, located
-from ...facts import advisories
 from ..read.yaml_text import places
 
 
@@ -33,7 +32,7 @@ def read_images(text: str, policy: Policy) -> tuple[int, list[Diagnostic]]:
 
 
 def _vulnerable(text: str, policy: Policy) -> Iterator[Diagnostic]:
-    from ...facts import images
+    from ...facts import advisories, images
 
     place = places(text)
     for content in images.untold(text):

@@ -15,8 +15,9 @@ from ...rules.context import RuleContext
 from ...rules.judgement import agreed
 from ..engine import MODE_FLAG, worker_flags
 from ..model import SIDE, Section, Server, is_open, side_of
-from ..read.file import YAML_SUFFIXES, Text
+from ..read.file import Text
 from ..read.files import SourceFile
+from ..read.forms import YAML_SUFFIXES
 from ..read.option_file import ENGINE, read_options
 from . import DISAGG_MODE, DISAGG_MODEL
 from .options import section_context

@@ -23,14 +23,14 @@ from ..engine import ENGINE_FILE, VLLM, formats
 from ..model import Gpus, Section, Word, below, int_at
 from ..read.commands import CommandLine, in_dockerfile, in_program, in_prose, vllm_in_text
 from ..read.containers import COMMANDS, in_containers
-from ..read.dockerfile import has_base
+from ..read.forms import has_base
 from ..read.launchers import recipe_roles
 from ..read.python_api import Api, sections
 from ..read.shell import read_script
 from ..read.shell_files import written_files
 from ..read.yaml_text import SHELL, MaskedText
 from ..rules import STRAY_WORD
-from ..rules.options import Given, is_meant, is_of_another
+from ..rules.flags import Given, is_meant, is_of_another
 
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of a key in whatever case
 
@@ -255,8 +255,13 @@ def _walk(
             yield _of_list(words, inner, data, release, extended)
         elif isinstance(value, Mapping | list):
             yield from _walk(document, value, inner, release, extended, known)
-        elif isinstance(value, str) and "\n" in value and inner not in known:
+        elif isinstance(value, str) and inner not in known and _is_text(value, inner):
             yield from _in_text(document, value, inner, release, extended)
+
+
+def _is_text(value: str, path: str) -> bool:
+    """Whether a value is a text or a file of its own."""
+    return "\n" in value or re.search(r"\.ya?ml$", path) is not None
 
 
 def _are_ours(words: Sequence[Word], path: str, beside: Any, release: Release) -> bool:

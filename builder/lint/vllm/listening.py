@@ -11,7 +11,7 @@ from ...facts.release import Release
 from ..engine import VLLM
 from ..model import Word
 from ..read.containers import object_at
-from ..rules.options import Given
+from ..rules.flags import Given
 from ..rules.ports import Launch, unreached_server, wrong_port
 
 _NO_PORT = ("headless", "uds")  # a server with one of these listens elsewhere

@@ -14,12 +14,12 @@ from ...facts.release import Release
 from ...general_rules import DUPLICATE_KEY, UNKNOWN_KEY, VALUE_TYPE
 from ...rules.context import RuleContext
 from ..engine import ENGINE_FILE, VLLM, formats, mentions_server
-from ..file_check import of_empty_documents
 from ..links import file_in, on_disk
 from ..model import Judged, Named, Verdict, Word
 from ..read.charts import COMPOSE, EMBEDDED
 from ..read.containers import in_documents
-from ..read.file import DOCKERFILE, PYTHON, SCRIPT, Text
+from ..read.file import Text
+from ..read.forms import DOCKERFILE, PYTHON, SCRIPT
 from ..read.option_file import KUBERNETES
 from ..read.python_api import KIND
 from ..read.shell import read_script
@@ -27,11 +27,13 @@ from ..read.shell_values import Values
 from ..read.yaml_text import variable_paths
 from ..releases import naming, stating
 from ..rules import FLAG_VALUE, UNKNOWN_FLAG, compose
+from ..rules.compose import compose_diagnostics, service_files
 from ..rules.files import of_scripts
+from ..rules.flags import Given, given_diagnostics, model_of
 from ..rules.gpus import rank_diagnostics, ranks
 from ..rules.lines import launch_diagnostics, of_lines
 from ..rules.names import misspelt_resources
-from ..rules.options import Given, given_diagnostics, model_of
+from ..rules.options import of_empty_documents
 from ..rules.references import reference_diagnostics
 from ..rules.requests import request_diagnostics
 from ..rules.servers import server_diagnostics
@@ -193,8 +195,8 @@ def _of_containers(
     yield from misspelt_resources(source.documents)
     yield from reference_diagnostics(source.documents, VLLM)
     if services := compose.services(first, VLLM):
-        options = compose.option_files(services, folder) | options
-        yield from compose.compose_diagnostics(first, services, options, folder)
+        options = service_files(services, folder) | options
+        yield from compose_diagnostics(first, services, options, folder)
     handed = of_scripts((), source.text)
     yield from server_diagnostics(servers, options, rule_context, handed=handed)
 

@@ -1,0 +1,321 @@
+"""Checks YAML documents that hold more than options: containers, charts, launchers, recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..diagnostics import Diagnostic, is_misspelling, located
+from ..documents import Yaml, above, merged
+from ..facts.release import Release
+from ..rules.context import RuleContext
+from . import links
+from .engine import COMMAND, MODULE, TOOLS, WORKER
+from .links import by_file, file_name, on_disk
+from .model import ITSELF, Content, Judged, Section, Server, Verdict, below, of_named_side
+from .read.charts import COMPOSE, KINDS, empty, read_embedded
+from .read.containers import ContainerCommand, object_at
+from .read.file import Text
+from .read.forms import IMAGES, has_base
+from .read.launchers import LAUNCHERS
+from .read.option_file import DEPLOYMENT, ENGINE, KUBERNETES, SURROUNDINGS, read_options
+from .rules import MISSPELT_NAME, compose, names
+from .rules.compose import compose_diagnostics, service_files
+from .rules.files import of_scripts
+from .rules.gpus import gpu_diagnostic, gpus_beside, recipe_diagnostics, world_size
+from .rules.model import model_diagnostics, unknown_models
+from .rules.names import (
+    container_diagnostics,
+    layout,
+    misspelt_programs,
+    misspelt_sections,
+    no_texts,
+    wrong_values,
+)
+from .rules.options import of_empty_documents
+from .rules.references import graph_diagnostics, reference_diagnostics
+from .rules.servers import server_diagnostics
+from .rules.variables import variable_diagnostics
+from .script_check import check_script, content_diagnostics, variables, written_options
+
+
+def check_yaml(
+    source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
+) -> Verdict:
+    """A YAML file by one release; each variant of a recipe is checked as a recipe."""
+    if not has_variants(source.documents, rule_context.release):
+        return check_documents(source, rule_context, named, diagnostics)
+
+    def judge(variant: Yaml) -> Verdict:
+        return check_documents(
+            replace(source, documents=[variant]), rule_context, named, diagnostics
+        )
+
+    return check_variants(source.documents[0], judge)
+
+
+def check_documents(
+    source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
+) -> Verdict:
+    syntax = [row for document in source.documents for row in document.diagnostics]
+    content = read_options(source.documents, rule_context.release)
+    if content and content.kind == ENGINE and rule_context.role == "agg":
+        content.sections = [of_named_side(row, source.path.name) for row in content.sections]
+    if content is None or content.kind.startswith(KUBERNETES):
+        content = _with_embedded(source, content, rule_context.release)
+    servers = [server for row in source.servers for server in row]
+    around = list(_around(source, content, servers, rule_context))
+    if content is None and any(row.rule == MISSPELT_NAME for row in around):
+        return Verdict(layout(source.documents[0]), [*syntax, *around], ITSELF)
+    if content is None:
+        if not _uses_images(source):
+            return Verdict(None, syntax)
+        found = [*syntax, *diagnostics, *around]
+        return Verdict(IMAGES if named else None, found, Judged(images=named))
+    kind = content.kind
+    judged = Judged(
+        len(content.sections),
+        images=named,
+        variables=tuple(variables(content.sections)),
+        unread=(*content.unread, *source.unread),
+    )
+    own = kind not in (ENGINE, *SURROUNDINGS, *KINDS)
+    judged += Judged(itself=own or content.is_read)
+    found = [
+        *syntax,
+        *diagnostics,
+        *content_diagnostics(content, rule_context, servers),
+        *around,
+    ]
+    if kind not in SURROUNDINGS and kind not in KINDS:
+        found += of_empty_documents(source)
+    if content.kind.startswith((KUBERNETES, *KINDS)):
+        for started, commands in zip(source.servers, source.commands, strict=True):
+            by_path = links.by_path(started)
+            for run in commands:
+                within = [row for path in above(run.path) for row in by_path.get(path, ())]
+                verdict = _run(run, source.path, content, rule_context, within)
+                found += verdict.diagnostics
+                judged += verdict.judged
+        judged = replace(judged, commands=max(judged.commands, len(servers)))
+        if content.kind in SURROUNDINGS and (judged.commands or judged.sections):
+            kind = KUBERNETES
+    if content.kind in KINDS and not judged:
+        return Verdict(None, syntax)
+    return Verdict(f"{kind}, a template" if source.is_template else kind, found, judged)
+
+
+def _with_embedded(source: Text, content: Content | None, release: Release) -> Content | None:
+    """A file with the options that stand in it beside those of its own format."""
+    if not any(isinstance(document.data, dict) for document in source.documents):
+        return content  # a list of its own is a data set and starts nothing
+    inside = read_embedded(source.documents, release)
+    if content is None:
+        starts = (COMMAND, MODULE, WORKER, *TOOLS)
+        runs = any(name in source.text for name in starts)
+        return inside or (empty(source.documents) if runs else None)
+    if inside:
+        known = {(section.path, section.within) for section in content.sections}
+        content.sections += (row for row in inside.sections if (row.path, row.within) not in known)
+        content.diagnostics += inside.diagnostics
+    return content
+
+
+def _around(
+    source: Text, content: Content | None, servers: Sequence[Server], rule_context: RuleContext
+) -> Iterator[Diagnostic]:
+    """What is wrong around the engine options of a YAML file: names, models and numbers of GPUs."""
+    first = source.documents[0] if source.documents else Yaml()
+    content = content or Content("", document=first)
+    if content.kind == DEPLOYMENT:
+        return
+    if content.kind or servers or layout(content.document):
+        yield from variable_diagnostics(source.text)
+        yield from misspelt_sections(content.document)
+        yield from wrong_values(content.document)
+    if not rule_context.checkpoint:
+        section = content.sections[0] if content.sections else Section({}, content.document)
+        if content.kind and section.document.data is content.document.data:
+            yield from model_diagnostics(section.document, section.options, section.path)
+        yield from unknown_models(servers)
+    yield from recipe_diagnostics(content.document, content.sections)
+    for document in source.documents if "trtllm-" in source.text else ():
+        yield from misspelt_programs(document)
+    yield from no_texts(source.documents)
+    if servers:
+        yield from container_diagnostics(source.documents)
+        yield from graph_diagnostics(source.documents)
+        yield from reference_diagnostics(source.documents)
+    else:
+        yield from _gpus_beside(content)
+    options = on_disk(servers, source.path.parent) | by_file(content.sections)
+    scripts = [run.script for row in source.commands for run in row] if servers else []
+    for each in scripts:
+        options |= written_options(each, rule_context)
+    if content.kind == COMPOSE:
+        services, folder = compose.services(content.document), source.path.parent
+        options = service_files(services, folder) | options
+        yield from compose_diagnostics(content.document, services, options, folder)
+    places = [section.file for section in content.sections if "/" in section.file]
+    handed = of_scripts(scripts, source.text, places)
+    yield from server_diagnostics(servers, options, rule_context, handed=handed)
+
+
+def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
+    """GPUs that a chart's values or the like ask for, against the ranks of the options there."""
+    for section in content.sections if content.kind in KINDS else ():
+        here = object_at(section.document, section.path)
+        around = here.around if here else None
+        sizes = [name for name in section.options if str(name).endswith("_parallel_size")]
+        world = world_size(section.options) if sizes else None
+        gpus = around.total if around else None
+        gpus = gpus or gpus_beside(section.document, section.path)
+        if world and gpus and not section.within:
+            found = gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
+            if found:  # they may be those of one node of several
+                yield replace(found, severity="warning")
+
+
+def _uses_images(source: Text) -> bool:
+    """Whether the images that a file names are those that it starts, as far as its form tells."""
+    rows = source.documents
+    return has_base(source.text) or any(isinstance(x.data, dict | list) for x in rows)
+
+
+def _run(
+    run: ContainerCommand,
+    path: Path,
+    content: Content,
+    rule_context: RuleContext,
+    servers: Sequence[Server],
+) -> Verdict:
+    """The errors of what a container runs, beside the files that config maps give it."""
+    mounted = {name for server in servers for name in server.config_maps.values()}
+    given = {
+        file_name(section): Content(ENGINE, [section])
+        for section in content.sections
+        if section.config_map in mounted or not (mounted and section.config_map)
+    }
+    verdict = check_script(run.script, run.text, path, given, rule_context, servers)
+    told = {(place, server.path) for server in servers for _, place in server.words}
+    return replace(verdict, diagnostics=[run.move(row, told) for row in verdict.diagnostics])
+
+
+_BASE, _OVERRIDE, _ZIPPED = "base", "override_", "zip_override_"
+_MAX_VARIANTS = 50
+
+
+def has_variants(documents: Sequence[Yaml], release: Release) -> bool:
+    """Whether a file is a recipe with variants."""
+    data = documents[0].data if len(documents) == 1 else None
+    base = data.get(_base(data)) if isinstance(data, Mapping) else None
+    return isinstance(base, Mapping) and any(fits(base, release) for _, fits, _ in LAUNCHERS)
+
+
+def check_variants(document: Yaml, judge: Callable[[Yaml], Verdict]) -> Verdict:
+    """What is wrong with each variant, said once, and with the names of the variants."""
+    misspelt = list(_misspelt(document))
+    found = [*document.diagnostics, *misspelt]
+    kind, judged = None, Judged()
+    unknown = {row.path.partition(".")[0] for row in misspelt}
+    for variant, holders in _variants(document, unknown):
+        each = judge(variant)
+        kind = kind or each.kind
+        judged += each.judged
+        found += (replace(row, path=_written(row.path, holders)) for row in each.diagnostics)
+    data = document.data
+    for key in data:
+        beyond = _count(data[key]) if key.startswith(_ZIPPED) else 0
+        if beyond > _MAX_VARIANTS:
+            said = f"{key}: variants {_MAX_VARIANTS + 1} to {beyond}"
+            judged = replace(judged, unread=(*judged.unread, said))
+    return Verdict(kind, list(dict.fromkeys(found)), judged)
+
+
+def _base(data: Mapping[str, Any]) -> str:
+    """The key of the base, which may be misspelt where there are overrides."""
+    if _BASE in data:
+        return _BASE
+    named = any(str(key).startswith((_OVERRIDE, _ZIPPED)) for key in data)
+    return next((str(key) for key in data if named and is_misspelling(str(key), _BASE)), "")
+
+
+def _variants(document: Yaml, without: Collection[str]) -> Iterator[tuple[Yaml, Mapping[str, str]]]:
+    """Each variant as a document, with the key above each of its paths."""
+    name = _base(document.data)
+    base = document.data[name]
+    places, above = _inner(document, name)
+    yield replace(document, data=base, places=places, diagnostics=[]), above
+    for key, given in document.data.items():
+        is_one = str(key).startswith((_OVERRIDE, _ZIPPED)) and isinstance(given, Mapping)
+        if not is_one or key in without:
+            continue
+        own, own_above = _inner(document, key)
+        count = _count(given) if key.startswith(_ZIPPED) else 0
+        rows = [_of_one(given, n) for n in range(min(count, _MAX_VARIANTS))] if count else [given]
+        for row in rows:
+            variant = Yaml(merged(base, row), {**places, **own, "": places.get("", own[""])})
+            yield variant, {**above, **own_above}
+
+
+def _inner(document: Yaml, key: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The places of what stands below a key, by the paths from there on, and the key above each."""
+    places = {"": document.locate(key)}
+    for path, place in document.places.items():
+        if path.startswith(f"{key}."):
+            places[path.removeprefix(f"{key}.")] = place
+    return places, dict.fromkeys(places, key)
+
+
+def _written(path: str, above: Mapping[str, str]) -> str:
+    """A path as it stands in the file."""
+    inner = path
+    while inner and inner not in above:
+        inner = inner.rpartition(".")[0]
+    return below(above[inner], path) if inner else path
+
+
+def _count(data: Any) -> int:
+    """How many variants the lists have values for: they stand beside each other, and a list of one
+    value stands for all."""
+    if isinstance(data, Mapping):
+        return max((1, *map(_count, data.values())))
+    return max(1, len(data)) if isinstance(data, list) else 1
+
+
+def _of_one(data: Any, index: int) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _of_one(value, index) for key, value in data.items()}
+    if isinstance(data, list) and data:
+        return data[min(index, len(data) - 1)]
+    return data
+
+
+def _misspelt(document: Yaml) -> Iterator[Diagnostic]:
+    """Names of variants, and of what stands in them, that are misspelt: they are not read."""
+    name = _base(document.data)
+    layout = names.layout(replace(document, data=document.data[name]))
+    for key, given in document.data.items():
+        if str(key).startswith((_OVERRIDE, _ZIPPED)) and isinstance(given, Mapping):
+            places, _ = _inner(document, key)
+            own = Yaml(given, places)
+            rows = misspelt_sections(own, layout)
+            yield from (replace(row, path=below(key, row.path)) for row in rows)
+        elif isinstance(given, Mapping) and key != _BASE and (near := _near(str(key), name)):
+            what = "is no variant and no base: nothing below it is read"
+            fix = f"did you mean {near}?"
+            yield located(document.locate(key), key, what, fix, MISSPELT_NAME)
+
+
+def _near(key: str, base: str) -> str:
+    """The name that a key is misspelt of, the part behind its mark as it is."""
+    if key == base:
+        return _BASE
+    words = key.split("_")
+    for mark in (_OVERRIDE, _ZIPPED):
+        length = mark.count("_")
+        if is_misspelling("_".join(words[:length]), mark.rstrip("_")):
+            return f"{mark}{'_'.join(words[length:])}"
+    return ""

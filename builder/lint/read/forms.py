@@ -1,0 +1,66 @@
+"""Tells the form of a file by its name and its text: script, Dockerfile, program, YAML."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+IMAGES = "container images"  # a file of another kind that names some of the publisher's
+_NAME = re.compile(r"(?:Docker|Container)file(?:\..+)?|.+\.(?:docker|container)file", re.IGNORECASE)
+_FROM = re.compile(r"^FROM[ \t]+\S+", re.MULTILINE | re.IGNORECASE)
+
+
+def is_dockerfile(name: str) -> bool:
+    return _NAME.fullmatch(Path(name).name) is not None
+
+
+def has_base(text: str) -> bool:
+    """Whether a text has the line that every Dockerfile begins with."""
+    return _FROM.search(text) is not None
+
+
+SCRIPT = "script"
+MODEL_CONFIG = "Triton config.pbtxt"
+DOCKERFILE = "Dockerfile"
+PYTHON = "Python program"
+PROSE = "text"
+YAML_SUFFIXES = (".yaml", ".yml", ".json")
+_SCRIPT_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
+# What tells of options, images and commands without using any.
+PROSE_SUFFIXES = (".md", ".markdown", ".rst", ".adoc", ".html", ".ipynb")
+_MODEL_CONFIG_LINE = re.compile(
+    r"^\s*(input|output|instance_group|parameters|model_transaction_policy)\s*:?\s*[\[{]\s*$", re.M
+)
+_SHELL_LINE = re.compile(r"\A#!.*sh\b|^\s*(exec\s+)?(\S+/)?trtllm-serve\b", re.M)
+
+
+def form_of(path: Path, text: str) -> str:
+    """`MODEL_CONFIG`, `SCRIPT`, `DOCKERFILE` or `PROSE`; empty for what may be YAML."""
+    if path.suffix in YAML_SUFFIXES:
+        return ""
+    if is_dockerfile(path.name) and has_base(text):
+        return DOCKERFILE
+    if path.suffix.lower() in PROSE_SUFFIXES:
+        return PROSE
+    if path.suffix == ".py":
+        return PYTHON
+    is_script = is_recipe(path.name) or path.suffix in _SCRIPT_SUFFIXES
+    if is_script or text.startswith("#!"):
+        return SCRIPT
+    if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
+        return MODEL_CONFIG
+    return SCRIPT if _SHELL_LINE.search(text) or is_job(text) else ""
+
+
+SUFFIXES = frozenset(
+    (".yaml", ".yml", ".json", ".pbtxt", ".sh", ".bash", ".sbatch", ".slurm", ".tpl", ".j2")
+)
+
+
+def is_recipe(name: str) -> bool:
+    """Whether a file has commands of a shell below the names of what they make."""
+    return name.lower() in ("makefile", "gnumakefile", "justfile") or name.endswith(".mk")
+
+
+def is_job(text: str) -> bool:
+    return re.search(r"^#SBATCH\s", text, re.M) is not None

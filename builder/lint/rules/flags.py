@@ -1,0 +1,376 @@
+"""Checks the flags of a command against a release, alone and with the option file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from ...diagnostics import NOWHERE, Diagnostic, closest, located, nearest
+from ...documents import Variable, Yaml, value_at
+from ...facts import release as releases
+from ...facts.release import Release
+from ...facts.release.version import order
+from ...general_rules import UNKNOWN_KEY
+from ...rules import constraints
+from ...rules import flags as server_flags
+from ...rules.context import RuleContext
+from ...rules.options import SHAPES, WRONG_VALUES, wrong_type
+from ...rules.remedies import age, elsewhere, of_other_engine, without_counterpart
+from ...rules.validation import validate
+from ..arguments.argparse import Arguments, known_flags
+from ..arguments.click import GivenFlag, ParsedCommand, at_location
+from ..engine import formats
+from ..model import Gpus, Named, Section, below
+from ..read.commands import CommandLine
+from . import UNKNOWN_FLAG
+from .gpus import SIZES, ranks_diagnostic
+from .model import for_model
+
+_SIZE = "tensor_parallel_size"
+
+
+def beside_flags(
+    command: ParsedCommand,
+    options: Mapping[str, Any],
+    rule_context: RuleContext,
+    section: Section | None = None,
+) -> Iterator[Diagnostic]:
+    """What flags and option file do to each other, and rules that only both together break: at the
+    flag, or at the option of the file where its `section` is known."""
+    wrong = {row.path for row in command.diagnostics}
+    given = {row.spelling: row for row in command.given}
+    flags = {
+        name: row.value.text if row.value else True
+        for name, row in given.items()
+        if name not in wrong and (row.value is None or row.value.certain)
+        if not row.word.optional
+    }
+    known = {key: value for key, value in options.items() if not isinstance(value, Variable)}
+    for diagnostic in server_flags.flag_traps(flags, known, rule_context.release):
+        yield _at(given, diagnostic)
+    together = server_flags.with_flags(flags, options, rule_context.release)
+    if _is_whole(command, options):
+        together = {_SIZE: 1, **together}  # which the engine takes without
+    broken = list(constraints.violations(together, rule_context))
+    if not broken:
+        return
+    # What is wrong with the model is said with its options, where they are known.
+    of_file = {row.where for row in constraints.violations(options, rule_context)}
+    alone = of_file if section else of_file - {"model"}
+    setters = {
+        server_flags.option_path(given[name].flag, rule_context.release): name for name in flags
+    }
+    for diagnostic in broken:
+        if diagnostic.where in alone:
+            continue
+        if diagnostic.where == "model" and command.arguments:
+            yield at_location(diagnostic, command.arguments[0].location)
+        elif diagnostic.where in setters:
+            yield _at(given, replace(diagnostic, where=setters[diagnostic.where]))
+        elif section and value_at(section.options, diagnostic.where) is not None:
+            yield section.locate(diagnostic)
+        elif diagnostic.where in ("model", _SIZE) and command.arguments:
+            yield at_location(diagnostic, command.arguments[0].location)
+
+
+def _is_whole(command: ParsedCommand, options: Mapping[str, Any]) -> bool:
+    """Whether a command and its file say how many GPUs share the model, by silence too."""
+    words = (*command.arguments, *(row.word for row in command.given))
+    known = bool(options) or command.option_file is None
+    flags = {row.flag.name for row in command.given}
+    return known and all(row.certain for row in words) and not flags & {"tp_size", _SIZE}
+
+
+def _at(given: Mapping[str, GivenFlag], diagnostic: Diagnostic) -> Diagnostic:
+    known = diagnostic.where in given
+    return at_location(diagnostic, given[diagnostic.where].word.location if known else NOWHERE)
+
+
+_NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Options as a file gives them: `as_flags` of a command or else as keys, below `path` of a
+    document or `within` a file inside it. Flags of a command that `is_extended` may be those of
+    another program. `gpus` are those of the server, `role` is that of a recipe's, `command` where
+    the flags are of one. Nothing can be added to what an `is_engine_file` holds."""
+
+    arguments: Arguments
+    path: str = ""
+    within: str = ""
+    as_flags: bool = False
+    is_extended: bool = False
+    gpus: Gpus | None = None
+    is_engine_file: bool = False
+    role: str = ""
+    command: CommandLine | None = None
+
+
+def given_diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
+    """The faults of options, and of the names among them that the release does not know."""
+    found = [
+        *given.arguments.diagnostics,
+        *_unknown(given, rule_context.release),
+        *(
+            _as_written(row, given, rule_context.release)
+            for row in _values(given, for_model(rule_context, model_of(given.arguments)))
+        ),
+    ]
+    for row in found:
+        path = row.path if given.as_flags else below(given.path, row.path)
+        yield replace(row, path=path, within=given.within)
+    read, release = given.arguments, rule_context.release
+    is_worker = given.command is not None and given.command.program in formats().workers
+    may_differ = read.is_open or (given.is_extended and given.as_flags and not is_worker)
+    may_differ |= any(_meant(name, release) in SIZES for name in read.unknown)
+    if found_gpus := ranks_diagnostic(read.options, given.gpus, release, may_differ):
+        yield found_gpus
+
+
+def model_of(arguments: Arguments) -> Named | None:
+    """The model that a command or a file names, as far as it does."""
+    word = arguments.model
+    if word is not None and word.certain:
+        return Named(word.text, word.location)
+    name = arguments.options.get("model")
+    is_told = isinstance(name, str) and not isinstance(name, Variable)
+    return Named(str(name), arguments.places["model"]) if is_told else None
+
+
+def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
+    """What is wrong with values, at their places."""
+    arguments, release = given.arguments, rule_context.release
+    every = arguments.options
+    judged = {k: v for k, v in every.items() if k not in formats().converted}
+    options = {k: v for k, v in judged.items() if k in release.top_level}
+    server = {k: v for k, v in judged.items() if k in release.server_options}
+    start = next(iter(arguments.places.values()), NOWHERE)
+    section = Section(options, Yaml(options, {"": start, **arguments.places}))
+    found = [*validate(release, options), *validate(_server(release), server)]
+    found += _of_commands(judged, release)
+    by = formats().brought_by
+    found = [row for row in found if value_at(every, by.get(row.where, "-")) is None]
+    yield from map(section.locate, found)
+    if arguments.is_open:
+        return
+    wrong = {row.where for row in found if row.rule in WRONG_VALUES}
+    unknown = [row.where for row in found if row.rule == UNKNOWN_KEY]
+    meant_by_others = _meant_options(arguments, release)
+    is_whole = given.is_engine_file or (given.as_flags and "config" not in every)
+    for row in constraints.violations(every, rule_context):
+        meant = any(where.startswith(f"{row.where}.") for where in unknown)
+        if row.where in wrong or meant:  # one mistake is one error
+            continue
+        if meant_by_others & _options_of(row, release):
+            continue
+        if not (is_whole or _is_told(row, every, release)):
+            message = f"{row.message}, as far as this part of the options says"
+            row = replace(row, message=message, severity="warning")
+        yield section.locate(row)
+
+
+def _is_told(row: Diagnostic, options: Mapping[str, Any], release: Release) -> bool:
+    """Whether all that a broken rule rests on stands here: a command and its configuration file
+    have each a part of the options, and what one lacks the other may have. The model is known, or
+    no rule of its facts were broken."""
+    return _options_of(row, release) - {"model"} <= options.keys()
+
+
+def _options_of(row: Diagnostic, release: Release) -> set[str]:
+    """The options that a broken rule rests on."""
+    known = (row.rule, row.severity)
+    rules = (x for x in constraints.of_release(release) if (x.id, x.severity) == known)
+    return {path.partition(".")[0] for rule in rules for path in rule.options()}
+
+
+def _meant_options(arguments: Arguments, release: Release) -> set[str]:
+    """The options that unknown names are misspellings of, or whose place is there now."""
+    found: set[str] = set()
+    for name in arguments.unknown:
+        told = formats().former.get(_option(name), "")
+        found |= set(re.findall(r"\w+", told)) & release.top_level.keys()
+        found |= {_meant(name, release) or ""} - {""}
+    return found
+
+
+def _of_commands(options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:
+    """Wrong numbers for flags of the command that are neither the engine's nor the server's."""
+    others = {row.name: row.option for row in known_flags(release).values()}
+    for name, value in options.items():
+        if name in release.top_level or name in release.server_options:
+            continue
+        row = others[name]
+        is_known = "type" in row and value is not None and not isinstance(value, Variable)
+        if is_known and not SHAPES[row["type"]](value):
+            yield wrong_type(name, value, row)
+
+
+@lru_cache(maxsize=16)
+def _server(release: Release) -> Release:
+    """The options that the server has beside those of the engine."""
+    return replace(release, table={**release.table, "root": release.table["server_root"]})
+
+
+def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
+    for name, (_, place) in given.arguments.unknown.items():
+        near = _meant(name, release)
+        if given.is_extended and not (near or _having(_option(name), release)):
+            continue
+        remedy = _remedy(name, release, near)
+        what = f"is no {'flag' if given.as_flags else 'option'} of {release.engine.title} "
+        what += release.name
+        unsure = given.is_extended or (_is_newer(release) and not remedy)
+        if unsure and not given.is_extended:
+            what += ", and what came later is not known"
+        rule = UNKNOWN_FLAG if given.as_flags else UNKNOWN_KEY
+        listing = remedy or nearest(
+            _option(name), {row.name for row in known_flags(release).values()}
+        )
+        fix = _flags_of(listing, release) if given.as_flags else _keys_of(listing, name)
+        yield located(place, name, what, fix, rule, "warning" if unsure else "error")
+
+
+def is_meant(flag: str, release: Release) -> bool:
+    """Whether a flag is the engine's in any release, or a misspelling of one of its own."""
+    option = _option(flag)
+    if flag in known_flags(release) or option in formats().former or _having(option, release):
+        return True
+    names = {row.name for row in known_flags(release).values()}
+    option = option.removeprefix("no_")
+    return option in names or bool(_meant(flag, release))
+
+
+def is_of_another(flag: str, release: Release) -> bool:
+    """Whether a flag or a key is one that only another engine has."""
+    option = _option(flag.partition("=")[0])
+    if option in {row.name for row in known_flags(release).values()}:
+        return False
+    return bool(of_other_engine(release, option) or formats().foreign.get(option))
+
+
+def _keys_of(text: str, name: str) -> str:
+    """A sentence with the key that is meant spelled with dashes where the file has them."""
+    if "-" not in name:
+        return text
+    return re.sub(r"(?<=did you mean )\w+", lambda found: found[0].replace("_", "-"), text)
+
+
+def _option(name: str) -> str:
+    """A flag or key as the name of the option that it would be."""
+    return name.lstrip("-").partition(".")[0].replace("-", "_")
+
+
+def _meant(name: str, release: Release) -> str | None:
+    """The option that an unknown name is a misspelling of."""
+    names = {row.name for row in known_flags(release).values()}
+    option = _option(name)
+    if turned := _turned(option, names):
+        return turned
+    if found := closest(option, names):
+        return found
+    off = option.removeprefix("no_")
+    if off != option:
+        found = closest(off, names) or _alike(off, names)
+        return found and f"no_{found}"
+    return _alike(option, names)
+
+
+def _turned(option: str, names: Collection[str]) -> str | None:
+    """What turns off the option that a name would turn on, or the reverse: `no_enable_x` for
+    `disable_x`."""
+    word, _, rest = option.partition("_")
+    other = {"disable": "enable", "enable": "disable", "no": "enable"}.get(word)
+    return f"no_{other}_{rest}" if other and f"{other}_{rest}" in names else None
+
+
+def _alike(option: str, names: Collection[str]) -> str | None:
+    """The only option of the same words, written out or cut short."""
+    found = [name for name in names if _is_alike(option.split("_"), name.split("_"))]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_alike(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two names are of the same words, written out or cut short."""
+    return len(words) == len(others) and all(
+        one == two or (len(two) > 2 and one[:3] == two[:3])
+        for one, two in zip(words, others, strict=True)
+    )
+
+
+def _having(option: str, release: Release) -> list[Release]:
+    """The other releases that have an option."""
+    flag = f"--{option.replace('_', '-')}"
+    others = releases.of_engine(release.engine)
+    return [other for other in others if other.name != release.name and flag in known_flags(other)]
+
+
+def _remedy(name: str, release: Release, near: str | None) -> str:
+    option = _option(name)
+    if option in release.top_level:
+        return f"write {option}"
+    if option in {row.name for row in known_flags(release).values()}:
+        return "this is an option of the server, not of the engine"
+    others = _having(option, release)
+    former = formats().former.get(option, "")
+    told = "; ".join(filter(None, (age(release, others) if others else "", former)))
+    short = next((text for text in known_flags(release) if text == f"-{option}"), "")
+    gone = None if near else closest(option, _gone(release))
+    return (
+        told
+        or formats().foreign.get(option, "")
+        or of_other_engine(release, name.lstrip("-").replace("-", "_"))
+        or elsewhere(release, option)
+        or (f"did you mean {short}?" if short else "")
+        or (f"did you mean {near}?" if near else "")
+        or without_counterpart(release, option)
+        or (f"this looks like {gone}: {_remedy(gone, release, None)}" if gone else "")
+    )
+
+
+@lru_cache(maxsize=16)
+def _gone(release: Release) -> frozenset[str]:
+    """Options that other releases have, or had before the first table."""
+    others = releases.of_engine(release.engine)
+    names = {row.name for other in others for row in known_flags(other).values()}
+    names |= {name for name in formats().former if "." not in name}
+    return frozenset(names - {row.name for row in known_flags(release).values()})
+
+
+def _is_newer(release: Release) -> bool:
+    """Whether a table stands for a release that is newer than all tables."""
+    newest = releases.known(release.engine)[-1]
+    here = order(release.stands_for) if release.stands_for else None
+    return release.name == newest and here is not None and here > (order(newest) or ())
+
+
+def _as_written(row: Diagnostic, given: Given, release: Release) -> Diagnostic:
+    """A fault with the name that the file gives an option, a flag where it has flags."""
+    top, dot, rest = row.path.partition(".")
+    written = given.arguments.written.get(top, top)
+    fix = row.fix
+    if row.rule == UNKNOWN_KEY and dot:  # a key of an option, whose fix names keys as well
+        fix = formats().former.get(row.path, fix)
+    elif given.as_flags:
+        fix = _flags_of(fix, release)
+    return replace(row, path=f"{written}{dot}{rest}", fix=fix)
+
+
+def _flags_of(text: str, release: Release) -> str:
+    """A sentence with its options spelled as flags."""
+    flags = {row.name: row.spelling for row in known_flags(release).values()}
+    flags |= {f"no_{name}": f"--no-{text.lstrip('-')}" for name, text in flags.items()}
+
+    def flag(match: re.Match[str]) -> str:
+        top, dot, rest = match[0].partition(".")
+        return f"{flags[top]}{dot}{rest}" if top in flags else match[0]
+
+    meant = re.sub(
+        r"(did you mean |; \w+ has )([a-z]+)\b",
+        lambda found: found[1] + flags.get(found[2], found[2]),
+        text,
+    )
+    return _NAME.sub(flag, meant)
