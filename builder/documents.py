@@ -339,6 +339,8 @@ def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
         place = Location(before.count("\n") + 1, control.start() - before.rfind("\n"))
     else:
         place = Location(mark.line + 1, mark.column + 1) if mark else NOWHERE
+    if "nesting depth" in reason:  # newer parsers count it themselves
+        return located(place, "", "is nested too deeply", "flatten it")
     if "cannot start any token" in reason and _character(text, place) == "\t":
         reason = "found a tab character where indentation is expected"
     if "mapping values are not allowed" in reason and (odd := _odd_indent(text, place)):

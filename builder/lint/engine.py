@@ -12,7 +12,7 @@ from ..documents import DATA
 from ..facts import data_file, plain_data
 from ..facts.release import Release
 from ..facts.release.table import FORMAT_TABLE
-from ..facts.schema import Text
+from ..schema import Text
 
 VLLM_FORMAT = DATA / "formats" / "vllm.yaml"
 VLLM = "vllm"

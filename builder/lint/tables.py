@@ -14,16 +14,10 @@ from ..facts.release.version import NO_VERSION, Order, order
 from ..general_rules import MISSING_KEY, UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_RANGE, VULNERABLE_VERSION
 from ..rules import constraints
 from ..rules.options import WRONG_VALUES
-<<<<<<< HEAD:builder/lint/judging.py
 from ..rules.validation import Refusals, agreed
-from . import rules
-from .coverage import Verdict
-from .stated import Named, Stated
-=======
 from .model import Verdict
 from .releases import PinnedTables, Pins
 from .rules import DRIFT, FLAG_VALUE, UNKNOWN_FLAG
->>>>>>> 26739906 (lint: readers, arguments and rules are packages; modules are named by their noun):builder/lint/tables.py
 
 MOST_TABLES = 8  # of one file: the whole of it is checked by each
 Judge = Callable[[Release], Verdict]

@@ -11,17 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-<<<<<<< HEAD:builder/lint/files.py
-from ..bundle import MANIFEST
-from ..diagnostics import NOWHERE, Diagnostic, located
-from ..documents import scan_yaml, value_at
-from ..errors import BadFacts, BadInput, ToolkitError
-from ..facts import advisories, engines
-from ..facts.release import ServerRole
-from ..files import is_folder, is_there, load_json_mapping, read_text
-from . import rules
-=======
-from ...contents import MANIFEST
+from ...bundle import MANIFEST
 from ...diagnostics import NOWHERE, Diagnostic, located
 from ...documents import scan_yaml, value_at
 from ...errors import BadFacts, BadInput, ToolkitError
@@ -30,13 +20,7 @@ from ...facts.release import ServerRole
 from ...files import is_folder, is_there, load_json_mapping, read_text
 from ..model import StatedWorkload, int_at
 from ..rules import DAMAGED_BUNDLE, UNREADABLE
-<<<<<<< HEAD
->>>>>>> 26739906 (lint: readers, arguments and rules are packages; modules are named by their noun):builder/lint/read/files.py
-from .dockerfile import is_dockerfile
-from .shell import is_recipe
-=======
 from .forms import SUFFIXES, is_dockerfile, is_recipe
->>>>>>> 6e7016df (check: engine-neutral faults are found for vLLM as for TensorRT-LLM; option files import less)
 
 if TYPE_CHECKING:
     from ...facts.checkpoint import Checkpoint

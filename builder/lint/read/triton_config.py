@@ -6,15 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-<<<<<<< HEAD:builder/lint/protobuf_text.py
-from ..diagnostics import Diagnostic, Location, located
-from ..documents import MAX_DEPTH
-from ..errors import BadInput
-=======
 from ...diagnostics import Diagnostic, Location, located
+from ...documents import MAX_DEPTH
 from ...errors import BadInput
-from ...yaml_nodes import MAX_DEPTH
->>>>>>> 26739906 (lint: readers, arguments and rules are packages; modules are named by their noun):builder/lint/read/triton_config.py
 
 _TOKEN = re.compile(
     r"""(?P<space>[\s]+|\#[^\n]*)

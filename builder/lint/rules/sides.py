@@ -12,7 +12,7 @@ from ...diagnostics import Diagnostic, located, nearest
 from ...facts.release import Release
 from ...rules import constraints
 from ...rules.context import RuleContext
-from ...rules.judgement import agreed
+from ...rules.validation import agreed
 from ..engine import MODE_FLAG, worker_flags
 from ..model import SIDE, Section, Server, is_open, side_of
 from ..read.file import Text

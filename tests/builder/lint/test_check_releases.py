@@ -12,14 +12,8 @@ import pytest
 from builder import lint
 from builder.facts import images
 from builder.facts.release import load
-<<<<<<< HEAD
-from builder.lint.stated import Stated
-from builder.rules.validation import agreed, checked, validate
-=======
 from builder.lint.releases import Pins as Stated
-from builder.rules.judgement import agreed, judged
-from builder.rules.validation import validate
->>>>>>> 26739906 (lint: readers, arguments and rules are packages; modules are named by their noun)
+from builder.rules.validation import agreed, checked, validate
 from tests.conftest import ABSENT, ROOT
 
 INFERENCEX = ROOT.parent / "shared" / "corpus-inferencex"

@@ -103,6 +103,8 @@ DOCKER = """\
 docker run --gpus all -p 8000:8000 -v /data/llm:/etc/llm IMAGE SERVE CONFIG /etc/llm/options.yaml
 """
 
+ALONE = DOCKER.replace(" CONFIG /etc/llm/options.yaml", "")
+
 # What is put in the place of what, and the rule with the line that finds it.
 FAULTS: dict[str, tuple[str, str, str, str, str, int]] = {
     "an option file that is written after the start": (
@@ -122,7 +124,7 @@ FAULTS: dict[str, tuple[str, str, str, str, str, int]] = {
         "gpu-shared", 7,
     ),
     "another port than the published one": (
-        "serve.sh", DOCKER.replace(" CONFIG /etc/llm/options.yaml", ""), "8000:8000", "8000:9000", "port-unreached", 2,
+        "serve.sh", ALONE, "8000:8000", "8000:9000", "port-unreached", 2,
     ),
     "a misspelt variable of NCCL": (
         "serve.sh", SCRIPT, "NCCL_DEBUG", "NCCL_DEBGU", "misspelt-variable", 2,

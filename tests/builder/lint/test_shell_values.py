@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder import lint, pipeline
+from builder.lint.model import Word
 from builder.lint.read import shell, shell_files
 from builder.lint.read.shell_values import Values
 
@@ -89,7 +90,7 @@ RESOLVED: dict[str, tuple[str, str, list[str]]] = {
 }
 
 
-def words_of(before: str, words: str) -> list[shell.Word]:
+def words_of(before: str, words: str) -> list[Word]:
     rows = shell.read_script(f"{before}trtllm-serve {words}\n")
     return Values(rows.statements).words(rows.commands[0])
 
