@@ -258,6 +258,8 @@ def of_copies(rows: Sequence[Statement]) -> list[Mount]:
     folder, is_known = "", True
     for row in rows:
         words = [word.text for word in row.words if not word.text.startswith("--")]
+        if not words:  # flags that a lost backslash leaves alone
+            continue
         if words[0] == "FROM" and len(words) > 1:
             found, folder, is_known = list(stages.get(words[1].lower(), ())), "", True
             stages[words[-1].lower()] = found
