@@ -16,7 +16,7 @@ from builder.facts import engines as known_engines
 from . import cpu_build, endpoint, serving
 from . import engine as engines
 from . import run as runs
-from .bench import clients, config, prompts, results, system_under_test, workload
+from .bench import clients, config, results, system_under_test, workload
 from .bench.config import BenchConfig
 from .bench.progress import Progress
 from .bench.runner import Runner
@@ -162,7 +162,7 @@ def _quick_bench(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:
     """The document, whose files are left in a run folder."""
     api = clients.offered(system.endpoint)[0]
     tokenizer = system.tokenizer
-    made_of = prompts.from_tokenizer(tokenizer) if tokenizer else prompts.from_word_list()
+    made_of = workload.from_tokenizer(tokenizer) if tokenizer else workload.from_word_list()
     quick = BenchConfig(
         workload=workload.fixed(made_of, BENCH_ISL, BENCH_OSL, workload.TEMPLATE),
         levels=config.closed("concurrency", BENCH_CONCURRENCIES),

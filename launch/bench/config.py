@@ -13,14 +13,13 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
 from ..endpoint import Endpoint
-from . import clients, datasets, load, prompts, system_under_test, workload
+from . import clients, load, system_under_test, workload
 from .clients import Api
 from .load import Kind, LoadPlan
 from .point_metrics import LIMITS, MetricOptions
-from .prompts import Prompts
 from .request import LoadRequest
 from .system_under_test import SystemUnderTest
-from .workload import BenchWorkload
+from .workload import BenchWorkload, Prompts
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
 # Requests of a point for each one that runs at a time, as InferenceMAX has it; and at least these.
@@ -184,13 +183,13 @@ def _prompts(
 ) -> Prompts:
     """Text by a tokenizer that is named or there; else token ids, if their number is known."""
     if options.tokenizer:
-        return prompts.from_tokenizer(options.tokenizer)
+        return workload.from_tokenizer(options.tokenizer)
     folder = system.tokenizer
     if folder and importlib.util.find_spec("tokenizers"):
-        return prompts.from_tokenizer(folder)
+        return workload.from_tokenizer(folder)
     size = system.vocabulary_size(version)
     text_only = api == "openai_chat" or options.workload in ("agent", "sharegpt")
-    return prompts.from_word_list() if size is None or text_only else prompts.from_token_ids(size)
+    return workload.from_word_list() if size is None or text_only else workload.from_token_ids(size)
 
 
 def _workload(
@@ -207,9 +206,9 @@ def _workload(
     seed = options.seed
     if options.workload == "sharegpt":
         context = options.context_length
-        return datasets.sharegpt(made_of, options.data, template, seed, options.osl, context)
+        return workload.sharegpt(made_of, options.data, template, seed, options.osl, context)
     if options.workload == "trace":
-        return datasets.trace(made_of, options.data, template, seed)
+        return workload.trace(made_of, options.data, template, seed)
     if options.workload == "shared-prefix":
         if options.prefix >= isl:
             raise BadInput(Diagnostic("--prefix", f"{options.prefix} is not below --isl {isl}"))

@@ -11,8 +11,7 @@ from typing import Any, Literal, get_args
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from ..report.json_object import JsonObject
-from ..report.results import check_counts
+from ..report.results import JsonObject, check_counts
 from . import results, samples
 from .samples import LEAST_SAMPLES, Interval
 

@@ -16,7 +16,7 @@ from . import server_metrics, workers
 from .load import NS, LoadPlan
 from .request import US_PER_MS, RequestRecord
 from .samples import summarize, summarize_counts
-from .worker import ProcessUsage
+from .workers import ProcessUsage
 
 # Per measure and point, so that two runs can be compared with confidence intervals.
 MOST_SAMPLES = 2000

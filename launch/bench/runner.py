@@ -17,13 +17,13 @@ from . import point_metrics, results, server_metrics, workers
 from .config import BenchConfig, LoadLevel, label
 from .load import LoadPlan
 from .progress import Progress
-from .prompts import Prompts
 from .request import Failure, FailureKind, RequestRecord
 from .results import Results
 from .samples import PERCENTILE_DEFINITION
 from .server_metrics import MetricsReading
 from .system_under_test import SystemUnderTest
-from .worker import ProcessUsage
+from .workers import ProcessUsage
+from .workload import Prompts
 
 TOOL = "trtllm-deployment-toolkit"
 # What may be done about a warm-up that fails, by the kind of its first failure.

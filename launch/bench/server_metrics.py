@@ -172,9 +172,9 @@ def changes(before: MetricsReading, after: MetricsReading) -> dict[str, Any]:
 
 
 async def _read(endpoint: Endpoint, requests: float) -> MetricsReading:
+    from ..bounded_answer import client as session
     from ..smoke import metrics
     from ..smoke.client import CheckFailure, NotSupported, RequestRejected
-    from ..smoke.http import session
 
     absent = []
     samples: Metrics = {}

@@ -24,7 +24,7 @@ from ..run import SUMMARY
 from ..smoke import metrics
 from ..smoke.client import CheckFailure, NotSupported, RequestRejected, reading
 from ..target import Target
-from . import prompts
+from . import workload
 
 UNKNOWN = "unknown"
 ENGINE_WORD = ", TensorRT-LLM "
@@ -53,7 +53,7 @@ class SystemUnderTest:
     def tokenizer(self) -> Path | None:
         """The folder that the server loads, if it is here with a tokenizer."""
         folder = self.checkpoint
-        return folder if folder and (folder / prompts.FILE).is_file() else None
+        return folder if folder and (folder / workload.TOKENIZER).is_file() else None
 
     def vocabulary_size(self, version: str) -> int | None:
         """Of the model that is served: that of the folder that the server loads if it is here, else
@@ -159,7 +159,8 @@ async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
             return f"{version}{ENGINE_WORD}{release}" if release else version, None
     model = endpoint.model
     if model is None:
-        from ..smoke.http import get_json, session
+        from ..bounded_answer import client as session
+        from ..smoke.http import get_json
 
         headers = endpoint.access.http_headers
         async with session(endpoint.url or "", TIMEOUT_S, headers) as http:

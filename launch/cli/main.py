@@ -168,7 +168,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from ..report import evidence, page, summary
+    from ..report import evidence, page
 
     file = options.output or _page_of(options.runs)
     if file.is_dir():
@@ -181,7 +181,7 @@ def _report(options: argparse.Namespace) -> None:
     for one in skipped:
         _say(f"skipped: {one}")
     if options.json:
-        found = summary.of_page(runs, file) | {"skipped": list(map(str, skipped))}
+        found = page.summary(runs, file) | {"skipped": list(map(str, skipped))}
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         print(file)

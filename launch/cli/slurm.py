@@ -175,14 +175,14 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def probe(options: argparse.Namespace) -> None:
-    from ..slurm.probe import probe_site, profile  # with the schema of a profile
+    from ..slurm import probe  # with the schema of a profile
 
     with Interrupts():
-        text = probe_site(profile.SiteOptions.from_arguments(options), say)
+        text = probe.probe_site(probe.SiteOptions.from_arguments(options), say)
     if options.output is None:
         print(text, end="")
         return
-    profile.save(text, options.output)
+    probe.save(text, options.output)
     say(f"site profile: {options.output}")
 
 

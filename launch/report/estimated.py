@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from builder.facts.published_results import LATENCIES, MEASURES
 
 from .evidence import RunEvidence
-from .json_object import JsonObject
 from .number_format import SPACE, number, percent, unit
-from .results import LoadPoint
+from .results import JsonObject, LoadPoint
 
 INSIDE = "inside"
 

@@ -15,9 +15,8 @@ from builder.errors import BadInput, ToolkitError
 from ..bench.results import BENCH, FORMAT, KIND
 from ..run import SUMMARY as RUN
 from ..smoke.results import CheckResult
-from . import importers, json_object, results
-from .json_object import UnknownFormat
-from .results import BenchResults
+from . import importers, results
+from .results import BenchResults, JsonObject, UnknownFormat
 
 SMOKE = "smoke.json"
 AIPERF = "profile_export_aiperf.json"
@@ -113,7 +112,7 @@ def _read(path: Path) -> Any:
 
 
 def _unmeasured(path: Path) -> dict[str, Any]:
-    run = json_object.JsonObject(json_object.read_json(path), str(path))
+    run = JsonObject(results.read_json(path), str(path))
     name = run.child("bundle").text("name")
     run.check()
     kept = {key: run.values.get(key) for key in ("bundle", "target", "engine")}
@@ -173,13 +172,13 @@ def _evidence(path: Path, document: Any) -> RunEvidence:
 def _smoke(path: Path) -> list[CheckResult]:
     if not path.is_file():
         return []
-    return results.read_smoke(json_object.read_json(path), str(path))
+    return results.read_smoke(results.read_json(path), str(path))
 
 
 def _ready_after_s(path: Path) -> float | None:
     if not path.is_file():
         return None
-    run = json_object.JsonObject(json_object.read_json(path), str(path))
+    run = JsonObject(results.read_json(path), str(path))
     seconds = run.number("ready_after_s")
     run.check()
     return seconds

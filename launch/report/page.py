@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -232,3 +233,48 @@ def _bundle(run: RunEvidence, table: PageTable) -> dict[str, Any]:
         "summary": f"{len(table.rows)} decisions with their reasons",
         "memory": tables.memory(run),
     }
+
+
+def summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
+    """The runs as JSON, and how each differs from the first one at the same load."""
+    return {
+        "file": str(file),
+        "runs": [_run_summary(run) for run in runs],
+        "differences": comparison.differences(runs),
+    }
+
+
+def _run_summary(run: RunEvidence) -> dict[str, Any]:
+    bench = run.bench
+    return {
+        "title": run.title,
+        "place": run.place,
+        "tool": bench.tool,
+        "rehearsal": run.rehearsal,
+        "outcome": bench.outcome,
+        "interrupted": bench.interrupted,
+        "near_limit": bench.near_limit,
+        "points": [point.label for point in bench.points],
+        "sent": bench.sent,
+        "failed": bench.failed,
+        "notes": list(run.notes),
+        "estimate": _estimate_summary(run),
+        "published": [
+            {
+                "source": row.source,
+                "summary": row.summary,
+                "same_conditions": row.same_conditions,
+                "causes": list(map(asdict, row.causes)),
+            }
+            for row in published.for_run(run)
+            if row.speeds
+        ],
+    }
+
+
+def _estimate_summary(run: RunEvidence) -> dict[str, Any] | None:
+    found = estimated.for_run(run)
+    if found is None:
+        return None
+    measures = [asdict(one) | {"verdict": one.verdict} for one in found.measures]
+    return {"load": found.load, "summary": found.summary, "measures": measures}

@@ -1,16 +1,241 @@
-"""Compares measurements with published results for the same model on the same GPUs."""
+"""Compares a run with published results, and tells why it is slower.
+
+Effects are factors: what is left of the published speed with this one difference. They are taken
+from the measurements of the run, or from figures that others published; without either, the effect
+is unknown."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .conditions import LOAD, PER_USER, Cause, causes, explained
+from builder.facts.published_results import acceptance_lengths
+
 from .evidence import RunEvidence
-from .number_format import SPACE, number
+from .number_format import SPACE, number, percent
 from .results import LoadPoint
+
+NOT_SAID = "not said"
+LOAD = "requests at a time"
+PER_USER = "output_tokens_per_s_per_user"
+# The number of draft tokens under the names that releases have for it.
+DRAFT_TOKENS = ("max_draft_len", "num_nextn_predict_layers")
+MTP = "mtp_draft_tokens"
+
+SIDES = ("published", "planned")  # of an option
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A condition that was not the same, or that is not known of one side; `factor` is what is left
+    of the published speed with it, `how` where that is from."""
+
+    name: str
+    published: str
+    here: str
+    factor: float | None = None
+    how: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        return NOT_SAID not in (self.published, self.here)
+
+    @property
+    def effect(self) -> str:
+        """On the speed, in percent; empty where it is not known."""
+        if self.factor is None:
+            return ""
+        percents = round((self.factor - 1) * 100)
+        return f"{percents:+d}{SPACE}%" if percents else f"0{SPACE}%"
+
+    def __str__(self) -> str:
+        effect = f" ({self.effect})" if self.effect else ""
+        return f"{self.name} {self.published}, here {self.here}{effect}"
+
+
+def causes(run: RunEvidence, row: Row, figure: Row, point: LoadPoint, measure: str) -> list[Cause]:
+    """The causes of a difference, those with a figure first and the largest first of these."""
+    found = [
+        *_system(run, row),
+        *_load(run, figure, point, measure),
+        *_workload(run, row, point, measure),
+        *_speculation(run, row, figure, point),
+        *_options(run, row),
+        *_client(run, point),
+        *_incomplete(row),
+    ]
+    return sorted(found, key=_rank)
+
+
+def _incomplete(row: Row) -> Iterator[Cause]:
+    """What a source does not record, unless another condition says so."""
+    for what in row.get("incomplete", ()):
+        if not any(word in what for word in ("length", "concurrency", "number of GPUs")):
+            yield Cause(what, NOT_SAID, "")
+
+
+def _rank(cause: Cause) -> tuple[bool, float, bool]:
+    size = 0.0 if cause.factor is None else -abs(math.log(cause.factor))
+    return (cause.factor is None, size, not cause.is_known)
+
+
+def explained(found: Sequence[Cause]) -> float:
+    """What is left of the speed with all differences that have a figure."""
+    return math.prod(cause.factor for cause in found if cause.factor is not None)
+
+
+def _compared(name: str, published: object, here: object) -> Iterator[Cause]:
+    if published is None or published != here:
+        yield Cause(name, _text(published), _text(here))
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return NOT_SAID
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(value) if isinstance(value, int | float) else str(value)
+
+
+def _system(run: RunEvidence, row: Row) -> Iterator[Cause]:
+    subject = run.bench.subject
+    if _engine(row.get("engine")) != _engine(subject.engine):
+        yield Cause("engine", _text(row.get("engine")), _text(subject.engine))
+    yield from _compared("release", row.get("conditions", {}).get("release"), subject.release)
+    theirs, ours = row.get("num_gpus"), subject.num_gpus
+    if theirs != ours:
+        factor = ours / theirs if theirs and ours else None
+        yield Cause("GPUs", _text(theirs), _text(ours), factor, "if the speed grows with the GPUs")
+
+
+def _engine(name: str | None) -> str:
+    """The engine without its version: sources write it with a hyphen or an underscore."""
+    return (name or "").replace("-", "_").partition(" ")[0].lower()
+
+
+def _load(run: RunEvidence, figure: Row, point: LoadPoint, measure: str) -> Iterator[Cause]:
+    theirs = figure.get("concurrency")
+    if theirs is None or theirs != point.concurrency:
+        here = run.bench.clean_points
+        there = _interpolated([(p.concurrency, p.rate(measure)) for p in here], theirs)
+        rate = point.rate(measure)
+        factor = rate / there if rate and there else None
+        how = "between this run's own loads" if factor else ""
+        yield Cause(LOAD, _text(theirs), _text(point.concurrency), factor, how)
+
+
+def _interpolated(
+    points: Sequence[tuple[int | None, float | None]], load: int | None
+) -> float | None:
+    """The value at a load between two measured ones, on logarithmic axes."""
+    known = sorted((x, y) for x, y in points if x and y)
+    below = [pair for pair in known if load and pair[0] <= load]
+    above = [pair for pair in known if load and pair[0] >= load]
+    if not load or not below or not above:
+        return None
+    (x0, y0), (x1, y1) = below[-1], above[0]
+    share = 0.0 if x0 == x1 else math.log(load / x0) / math.log(x1 / x0)
+    return float(y0 * (y1 / y0) ** share)
+
+
+def _workload(run: RunEvidence, row: Row, point: LoadPoint, measure: str) -> Iterator[Cause]:
+    said, ours = row.get("conditions", {}), run.bench
+    dataset = said.get("dataset")
+    yield from _compared("data set", dataset, DATASETS.get(ours.kind or "", ours.kind))
+    if dataset is not None and dataset == ours.kind:  # whose prompts are those within this bound
+        yield from _compared("context length", said.get("context_length"), ours.context_length)
+    else:
+        yield from _length("prompt tokens", row.get("isl"), ours.isl, point, measure)
+    yield from _length(
+        "answer tokens", row.get("osl") or said.get("osl"), _answered(ours.osl, point), point,
+        measure,
+    )  # fmt: skip
+    yield from _compared("answers run to their length", said.get("ignore_eos"), ours.ignore_eos)
+
+
+# What a kind of workload of the toolkit is called elsewhere.
+DATASETS = {"fixed": "random", "shared_prefix": "random with a shared prefix"}
+
+
+def _answered(osl: float | None, point: LoadPoint) -> float | None:
+    """The length of answers as measured, where they end by themselves; else as asked for."""
+    mean = point.stats("output_tokens").mean
+    return osl if mean is None or (osl and abs(mean / osl - 1) < 0.01) else mean
+
+
+def _length(
+    name: str, theirs: float | None, ours: float | None, point: LoadPoint, measure: str
+) -> Iterator[Cause]:
+    """A length, and what it costs by this run's TTFT, which grows with the prompt, and TPOT."""
+    if theirs is not None and theirs == ours:
+        return
+    ttft, tpot = point.stats("ttft_ms").p50, point.stats("tpot_ms").mean
+    answer = point.stats("output_tokens").mean
+    if None in (theirs, ours, ttft, tpot, answer) or measure == PER_USER:
+        yield Cause(name, _text(theirs), _text(ours))
+        return
+    assert theirs and ours and ttft and tpot and answer
+    if name == "prompt tokens":
+        there = _speed(ttft * theirs / ours, tpot, answer)
+    else:
+        there = _speed(ttft, tpot, theirs)
+    factor = _speed(ttft, tpot, answer) / there
+    yield Cause(name, _text(theirs), _text(ours), factor, "by this run's TTFT and TPOT")
+
+
+def _speed(ttft_ms: float, tpot_ms: float, answer_tokens: float) -> float:
+    """Tokens per ms of a request."""
+    return answer_tokens / (ttft_ms + (answer_tokens - 1) * tpot_ms)
+
+
+def _speculation(run: RunEvidence, row: Row, figure: Row, point: LoadPoint) -> Iterator[Cause]:
+    """Tokens a step: one takes as long whatever is accepted, so that the speed goes with them."""
+    decided = {one["path"]: one["value"] for one in (run.manifest or {}).get("decisions", ())}
+    ours = next((v for k, v in decided.items() if k.rpartition(".")[2] in DRAFT_TOKENS), 0)
+    theirs = figure.get(MTP, row.get("options", {}).get(MTP))
+    if theirs is not None and theirs != ours:
+        yield Cause("draft tokens", _text(theirs), _text(ours), None, "see tokens a step")
+    here, there = point.tokens_per_step, figure.get("accepted_length")
+    if there is None and theirs:
+        kind = str(decided.get("speculative_config.decoding_type", "MTP"))
+        elsewhere = acceptance_lengths(row.get("checkpoint", ""), kind, int(theirs))
+        if elsewhere:
+            low, high = elsewhere[0], elsewhere[-1]
+            published = f"{NOT_SAID}; {number(low)} to {number(high)} elsewhere"
+            if here is None:
+                yield Cause("tokens a step", published, NOT_SAID)
+            elif not low <= here <= high:
+                factor = here / (low if here < low else high)
+                how = "elsewhere: coding prompts of SPEED-Bench"
+                yield Cause("tokens a step", published, number(here), factor, how)
+            return
+    if there is not None and here is not None:
+        if abs(here / there - 1) >= 0.01:
+            how = "a step takes as long whatever is accepted"
+            yield Cause("tokens a step", number(there), number(here), here / there, how)
+    elif there is not None or theirs or ours:
+        yield Cause("tokens a step", _text(there), _text(here))
+
+
+def _options(run: RunEvidence, row: Row) -> Iterator[Cause]:
+    """Published options that the bundle does not use, each with the plan's reason."""
+    for one in (run.manifest or {}).get("differences", ()):
+        if one["source"] == row["source"] and one["path"] != MTP:
+            published, planned = (
+                "not set" if one[key] is None else _text(one[key]) for key in SIDES
+            )
+            yield Cause(one["path"], published, planned, None, one["reason"])
+
+
+def _client(run: RunEvidence, point: LoadPoint) -> Iterator[Cause]:
+    if point.client_limited or run.bench.near_limit:
+        here = f"at {percent(run.bench.share_of_limit)} of its limit"
+        yield Cause("client", NOT_SAID, here, None, "the server may be faster")
+
 
 AS_FAST = "as fast"
 # Rates that are compared, the first that is published, and their units.

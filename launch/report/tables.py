@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 from .estimated import RunEstimate
 from .evidence import RunEvidence
-from .json_object import JsonObject
 from .number_format import UNKNOWN, milliseconds, number, percent, unit, usd
 from .published import PublishedFigure
-from .results import BenchResults, LoadPoint
+from .results import BenchResults, JsonObject, LoadPoint
 
 NUMERIC = "num"
 MAX_METRICS = 40

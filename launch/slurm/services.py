@@ -1,7 +1,9 @@
-"""The services in a state folder, and what each does now by its files and Slurm's queue."""
+"""The services in state folders: which ones this user submitted, and what each does now."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -20,12 +22,44 @@ from supervisor.state import (
     parse_time,
     read_json,
     state_root,
+    write_json,
 )
 
 from . import description
 from .jobs import of_service
 from .scheduler import SlurmJob
-from .submitted import remembered
+
+OWN_FOLDER = Path("trtllm-deployment-toolkit", "slurm")
+FOLDER = "folder"  # the key of a file: the path of the service's folder
+
+
+def remember(service: ServiceFolder) -> None:
+    """The service was submitted now. Raises `OSError`."""
+    digest = hashlib.sha256(os.fsencode(service.path)).hexdigest()
+    write_json(_own_folder() / f"{digest[:16]}.json", {FOLDER: str(service.path)})
+
+
+def remembered() -> list[ServiceFolder]:
+    """The services that this user submitted, the last one first, wherever their state is now."""
+    found = []
+    try:
+        for file in _own_folder().glob("*.json"):
+            path = Path(str((read_json(file) or {}).get(FOLDER, "")))
+            if path.is_absolute() and path.name:
+                found.append((file.stat().st_mtime_ns, ServiceFolder(path.parent, path.name)))
+    except OSError:  # as if nothing were remembered: --state names the folder
+        return []
+    return [service for _, service in sorted(found, key=lambda one: one[0], reverse=True)]
+
+
+def _own_folder() -> Path:
+    """Raises `OSError` where this user has no home."""
+    try:
+        base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError as fault:
+        raise OSError(errno.ENOENT, str(fault), "~") from None
+    return base / OWN_FOLDER
+
 
 ENDED = ("ended", "dead", "none")
 UNREADABLE = "unreadable"

@@ -21,7 +21,7 @@ from supervisor.state import JobFolder, ServiceFolder
 from .. import engine as engines
 from .. import trust
 from ..target import named_checkpoints
-from . import description, jobs, scheduler, services, submitted
+from . import description, jobs, scheduler, services
 from .jobs import LAST_LINES, Say
 
 SERVE, PREFLIGHT, BENCH = "serve.sbatch", "preflight.sbatch", "bench.sbatch"
@@ -121,7 +121,7 @@ class Submission:
         }
         state.write_json(job.path / state.SUBMISSION, facts)
         with suppress(OSError):  # whoever asks for it then needs --state
-            submitted.remember(self.service)
+            services.remember(self.service)
         return job
 
     def preflight(self, timeout_s: float, say: Say) -> None:

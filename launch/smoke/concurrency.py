@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from ..bounded_answer import client as session
 from ..endpoint import Endpoint
 from . import metrics
 from .client import (
@@ -29,7 +30,7 @@ from .client import (
     expect_text,
 )
 from .generation import MEDIUM, difference
-from .http import parse_json, receive, session
+from .http import parse_json, receive
 from .metrics import MODEL, REQUESTS
 
 TOPICS = ("rivers", "bread", "winter", "music", "horses", "ships", "stars", "letters")

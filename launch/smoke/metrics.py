@@ -35,7 +35,9 @@ Metrics = Mapping[str, float]
 
 async def read(endpoint: Endpoint) -> Metrics:
     """All samples of a server. Raises `NotSupported` where it has no metrics."""
-    from .http import receive, session  # of an extra, which a comparison of results goes without
+    # Of an extra, which a comparison of results goes without.
+    from ..bounded_answer import client as session
+    from .http import receive
 
     if endpoint.api == "kserve" and endpoint.metrics is None:
         raise NotSupported("the server has no metrics port")
@@ -127,7 +129,8 @@ async def wait_until(endpoint: Endpoint, holds: Callable[[Metrics], bool]) -> Me
 
 async def engine_version(endpoint: Endpoint) -> str | None:
     """`None` where the server does not report it."""
-    from .http import get_json, session
+    from ..bounded_answer import client as session
+    from .http import get_json
 
     try:
         if endpoint.api == "kserve":

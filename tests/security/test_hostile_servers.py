@@ -16,12 +16,12 @@ import pytest
 from builder.errors import BadInput, NotReady, ToolkitError
 from launch import discovery, endpoint, ready
 from launch.bench import server_metrics, system_under_test
-from launch.bench.clients import Api, connect, offered, receiver
+from launch.bench.clients import Api, connect, connection, offered
 from launch.bench.request import LoadRequest, RequestRecord
 from launch.endpoint import Endpoint
 from launch.smoke import concurrency, metrics, negative, suite
-from launch.smoke.checks import POSITIVE
 from launch.smoke.client import CheckFailure, RequestRejected
+from launch.smoke.suite import POSITIVE
 from launch.target import Target
 from tests.launch.scripted_server import ENDLESS, answering, by_path, say
 from tests.security import hostile_server
@@ -93,7 +93,7 @@ def measured(served: Endpoint, api: Api) -> list[RequestRecord]:
         except ToolkitError:
             assert not records
 
-    receiver.run(send())
+    connection.run(send())
     return records
 
 

@@ -13,7 +13,7 @@ from launch.bench.load import LoadPlan
 from launch.bench.point_metrics import MetricOptions
 from launch.bench.request import Failure, LoadRequest, RequestRecord
 from launch.bench.samples import summarize, summarize_counts
-from launch.bench.worker import ProcessUsage
+from launch.bench.workers import ProcessUsage
 from tests.launch.bench.records import failed, seen, stream
 
 WHOLE = MetricOptions(window="whole")
