@@ -102,34 +102,34 @@ def check(a: Document, b: Document, allowed: Collection[str] = ()) -> None:
         for aspect, what in _obstacles(a, b)
         if aspect not in allowed
     ]
-    for pair in _pairs(a, b):
-        for side, point in zip("AB", pair, strict=True):
-            if len(_samples(point, "e2e_ms")) < LEAST_SAMPLES:
-                what = f"has {_successes(point)}; {LEAST_SAMPLES} at least are needed"
-                diagnostics.append(Diagnostic(f"point {point['label']} of {side}", what))
+    for side, point in _sides(a, b):
+        if len(_samples(point, "e2e_ms")) < LEAST_SAMPLES:
+            what = f"has {_successes(point)}; {LEAST_SAMPLES} at least are needed"
+            diagnostics.append(Diagnostic(f"point {point['label']} of {side}", what))
     if diagnostics:
         raise BadInput(diagnostics)
 
 
 def warnings(a: Document, b: Document) -> list[str]:
-    """In words, what a reader should know of two results that can be compared."""
-    found = [
-        f"{name} differs: {_shown(one)} in A and {_shown(other)} in B"
-        for name, key in SYSTEM
-        if (one := a["subject"].get(key)) != (other := b["subject"].get(key))
-    ]
-    limited = [
-        f"point {point['label']} of {side}: the client was the limit, not the server"
-        for pair in _pairs(a, b)
-        for side, point in zip("AB", pair, strict=True)
-        if point.get("client_limited")
-    ]
-    return found + limited
+    """What may explain a difference between two results that can be compared."""
+    found = []
+    for name, key in SYSTEM:
+        one, other = a["subject"].get(key), b["subject"].get(key)
+        if one != other:
+            found.append(f"{name} differs: {_shown(one)} in A and {_shown(other)} in B")
+    for side, point in _sides(a, b):
+        if point.get("client_limited"):
+            where = f"point {point['label']} of {side}"
+            found.append(f"{where}: the client was the limit, not the server")
+    return found
 
 
 def compare(a: Document, b: Document, margin_percent: float) -> list[PointDifference]:
     """All differences at points that both have. Raises `BadInput` if they share no point."""
-    return [one for pair in _pairs(a, b) for one in _at(*pair, margin_percent)]
+    found: list[PointDifference] = []
+    for one, other in _pairs(a, b):
+        found += _at(one, other, margin_percent)
+    return found
 
 
 def worst(found: Sequence[PointDifference]) -> Verdict:
@@ -149,26 +149,33 @@ def _pairs(a: Document, b: Document) -> list[tuple[Document, Document]]:
     return both
 
 
+def _sides(a: Document, b: Document) -> Iterator[tuple[str, Document]]:
+    """Both points of each pair, with the side that it is of."""
+    for one, other in _pairs(a, b):
+        yield "A", one
+        yield "B", other
+
+
 def _obstacles(a: Document, b: Document) -> Iterator[tuple[Aspect, str]]:
-    """What differs that must not, in words."""
+    """What differs and must not."""
     one, other = a["workload"], b["workload"]
-    keys = [key for key in one | other if key not in NOT_COMPARED]
-    values: list[tuple[Aspect, str, Any, Any]] = [
-        ("workload", f"its {key}", one.get(key), other.get(key)) for key in keys
-    ]
+    values: list[tuple[Aspect, str, Any, Any]] = []
+    for key in one | other:
+        if key not in NOT_COMPARED:
+            values.append(("workload", f"its {key}", one.get(key), other.get(key)))
     for x, y in _pairs(a, b):
         label = x["label"]
         values.append(("workload", f"the load of {label}", x["load"], y["load"]))
         if not (x["requests"]["ok"] and y["requests"]["ok"]):
             continue  # which measured nothing
-        kinds = [(point.get("window") or {}).get("kind") for point in (x, y)]
-        values.append(("window", f"that of {label}", kinds[0], kinds[1]))
-        values += [("points", f"{name} of {label}", *has) for name, has in _measured(x, y)]
-    rehearsals = ["yes" if side["subject"]["engine"].get("rehearsal") else "no" for side in (a, b)]
+        values.append(("window", f"that of {label}", _window(x), _window(y)))
+        for name in sorted(_measured(x) ^ _measured(y)):
+            has = ("measured", "missing") if name in _measured(x) else ("missing", "measured")
+            values.append(("points", f"{name} of {label}", *has))
     values += [
         ("api", "it", a["client"].get("api"), b["client"].get("api")),
         ("model", "it", a["subject"].get("model"), b["subject"].get("model")),
-        ("rehearsal", "it", rehearsals[0], rehearsals[1]),
+        ("rehearsal", "it", _is_rehearsal(a), _is_rehearsal(b)),
     ]
     for aspect, name, of_a, of_b in values:
         if of_a != of_b:
@@ -183,12 +190,18 @@ def _obstacles(a: Document, b: Document) -> Iterator[tuple[Aspect, str]]:
             yield "outcome", f"that of {side} is {_shown(outcome)}"
 
 
-def _measured(x: Document, y: Document) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Whether each measure of a point is there; one that is on one side only would go unjudged."""
-    words = {False: "missing", True: "measured"}
-    yield SPEED, (words[bool(x.get(SPEED))], words[bool(y.get(SPEED))])
-    for key in dict.fromkeys(key for _, key, _ in MEASURES):
-        yield key, (words[bool(_samples(x, key))], words[bool(_samples(y, key))])
+def _window(point: Document) -> Any:
+    return (point.get("window") or {}).get("kind")
+
+
+def _is_rehearsal(document: Document) -> str:
+    return "yes" if document["subject"]["engine"].get("rehearsal") else "no"
+
+
+def _measured(point: Document) -> set[str]:
+    """The measures of a point; one that only one side has could not be compared."""
+    found = {key for _, key, _ in MEASURES if _samples(point, key)}
+    return found | {SPEED} if point.get(SPEED) else found
 
 
 def _shown(value: Any) -> str:
@@ -231,14 +244,18 @@ def _is_usable(row: Sequence[float], share: float | None) -> bool:
 def _difference(
     label: str, measure: str, values: Sequence[float], change: Interval | None, verdict: Verdict
 ) -> PointDifference:
-    low, high = ((bound - 1) * 100 for bound in change) if change else (None, None)
+    low, high = _percents(change) if change else (None, None)
     percent = (values[1] / values[0] - 1) * 100
     return PointDifference(label, measure, values[0], values[1], percent, low, high, verdict)
 
 
+def _percents(change: Interval) -> Interval:
+    return (change[0] - 1) * 100, (change[1] - 1) * 100
+
+
 def _verdict(change: Interval, less_is_better: bool, margin_percent: float) -> Verdict:
     """Better or worse if the whole interval is beyond the margin, the same if it is within it."""
-    low, high = ((bound - 1) * 100 for bound in change)
+    low, high = _percents(change)
     if low > margin_percent:
         return "worse" if less_is_better else "better"
     if high < -margin_percent:

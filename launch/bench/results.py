@@ -89,7 +89,9 @@ def read(path: Path) -> Mapping[str, Any]:
 def table(document: Mapping[str, Any]) -> str:
     """The points as CSV: a column for each value, named by its path."""
     rows = [_about(document) | dict(flattened(point, NOT_IN_CSV)) for point in document["points"]]
-    columns = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, Any] = {}
+    for row in rows:
+        columns |= row
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()

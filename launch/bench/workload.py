@@ -250,7 +250,10 @@ def joined(*parts: Prompt) -> Prompt:
     """One prompt of several, all of them text or all of them token ids."""
     if all(isinstance(part, str) for part in parts):
         return "".join(str(part) for part in parts)
-    return tuple(token for part in parts for token in part if isinstance(token, int))
+    tokens: list[int] = []
+    for part in parts:
+        tokens += [token for token in part if isinstance(token, int)]
+    return tuple(tokens)
 
 
 # A prompt or an answer below this is dropped.

@@ -16,11 +16,12 @@ from ..bench.results import BENCH, FORMAT, KIND
 from ..run import SUMMARY as RUN
 from ..smoke.results import CheckResult
 from . import importers, results
-from .results import BenchResults, JsonObject, UnknownFormat
+from .results import BenchResults, JsonObject, LoadPoint, UnknownFormat
 
 SMOKE = "smoke.json"
 AIPERF = "profile_export_aiperf.json"
 RESULTS = (BENCH, AIPERF, SMOKE)
+RUN_FILES = (*RESULTS, RUN)  # one of them makes a folder a run
 MAX_DEPTH = 4  # of runs below a folder that is given
 REMEDY = "give a run folder, a bench.json or a result file of another tool"
 
@@ -41,6 +42,17 @@ class RunEvidence:
     def rehearsal(self) -> bool:
         return self.bench.subject.rehearsal
 
+    @property
+    def decisions(self) -> dict[str, Any]:
+        """What the bundle decided: each value by its path."""
+        return {row["path"]: row["value"] for row in (self.manifest or {}).get("decisions", ())}
+
+
+def every_point(runs: Iterable[RunEvidence]) -> Iterator[tuple[RunEvidence, LoadPoint]]:
+    for run in runs:
+        for point in run.bench.points:
+            yield run, point
+
 
 def gather(paths: Sequence[Path]) -> list[RunEvidence]:
     """The evidence of runs, under unique titles. Raises `BadInput` with every diagnostic."""
@@ -58,16 +70,17 @@ def survey(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[Diagnostic]]:
     skipped: list[Diagnostic] = []
     diagnostics: list[Diagnostic] = []
     documents = []
-    for given, place in [(path, place) for path in paths for place in _places(path)]:
-        if place != given and not any((place / name).is_file() for name in RESULTS):
-            skipped.append(Diagnostic(str(place), "is a run that measured nothing"))
-            continue
-        try:
-            documents.append((place, _read(place)))
-        except UnknownFormat as error:
-            skipped += error.diagnostics
-        except BadInput as error:
-            diagnostics += error.diagnostics
+    for given in paths:
+        for place in _places(given):
+            if place != given and not _has_file(place, RESULTS):
+                skipped.append(Diagnostic(str(place), "is a run that measured nothing"))
+                continue
+            try:
+                documents.append((place, _read(place)))
+            except UnknownFormat as error:
+                skipped += error.diagnostics
+            except BadInput as error:
+                diagnostics += error.diagnostics
     runs = []
     for path, document in _merge(documents):
         try:
@@ -81,20 +94,20 @@ def survey(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[Diagnostic]]:
 
 def _places(path: Path) -> list[Path]:
     """The runs below a folder that is not a run: a rehearsal, or a bundle with its evidence."""
-    if not path.is_dir() or _is_run(path):
+    if not path.is_dir() or _has_file(path, RUN_FILES):
         return [path]
     found: list[Path] = []
     for name, below, _ in os.walk(path):
         folder = Path(name)
-        if is_run := _is_run(folder):
+        if is_run := _has_file(folder, RUN_FILES):
             found.append(folder)
         is_last = is_run or len(folder.relative_to(path).parts) >= MAX_DEPTH
         below[:] = sorted(one for one in below if not (is_last or one.startswith(".")))
     return found or [path]
 
 
-def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (*RESULTS, RUN))
+def _has_file(folder: Path, names: Sequence[str]) -> bool:
+    return any((folder / name).is_file() for name in names)
 
 
 def _read(path: Path) -> Any:
@@ -203,16 +216,19 @@ def _with_unique_titles(runs: Sequence[RunEvidence]) -> list[RunEvidence]:
     """Runs with the same title get what differs between them in it, or else a number."""
     titles = [run.title for run in runs]
     for detail in DETAILS:
-        alike = [
-            {detail(other) for other, same in zip(runs, titles, strict=True) if same == title}
-            for title in titles
-        ]
-        titles = [
-            ", ".join(filter(None, (title, detail(run) if len(found) > 1 else None)))
-            for run, title, found in zip(runs, titles, alike, strict=True)
-        ]
-    named = (replace(run, title=title) for run, title in zip(runs, titles, strict=True))
-    return list(_numbered(named))
+        found: dict[str, set[str | None]] = {}
+        for run, title in zip(runs, titles, strict=True):
+            found.setdefault(title, set()).add(detail(run))
+        for index, run in enumerate(runs):
+            title, more = titles[index], detail(run)
+            if more and len(found[title]) > 1:
+                titles[index] = f"{title}, {more}"
+    named, counts = [], dict[str, int]()
+    for run, title in zip(runs, titles, strict=True):
+        counts[title] = counts.get(title, 0) + 1
+        number = f" ({counts[title]})" if counts[title] > 1 else ""
+        named.append(replace(run, title=title + number))
+    return named
 
 
 def _file(run: RunEvidence) -> str:
@@ -227,10 +243,3 @@ DETAILS: tuple[Callable[[RunEvidence], str | None], ...] = (
     lambda run: run.bench.subject.release,
     _file,
 )
-
-
-def _numbered(runs: Iterable[RunEvidence]) -> Iterator[RunEvidence]:
-    counts: dict[str, int] = {}
-    for run in runs:
-        count = counts[run.title] = counts.get(run.title, 0) + 1
-        yield replace(run, title=f"{run.title} ({count})") if count > 1 else run

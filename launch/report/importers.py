@@ -187,8 +187,9 @@ def convert_aiperf(found: Any, where: str, name: str) -> Document:
 
 
 def _first_text(found: object) -> str | None:
-    texts = (one for one in found if isinstance(one, str)) if isinstance(found, list) else iter(())
-    return next(texts, None)
+    if not isinstance(found, list):
+        return None
+    return next((one for one in found if isinstance(one, str)), None)
 
 
 def _aiperf_phase(settings: JsonObject) -> JsonObject:
@@ -231,13 +232,11 @@ def _aiperf_statistics(metric: JsonObject) -> Document | None:
     factor = AIPERF_UNITS_TO_MS.get(metric.text("unit") or "ms")
     if factor is None:
         return None  # an unknown unit
-    values = {name: metric.number(AIPERF_STATISTICS.get(name, name)) for name in STATISTICS}
-    return _statistics(
-        {
-            name: value if value is None or name == "n" else value * factor
-            for name, value in values.items()
-        }
-    )
+    values = {}
+    for name in STATISTICS:
+        value = metric.number(AIPERF_STATISTICS.get(name, name))
+        values[name] = value if value is None or name == "n" else value * factor
+    return _statistics(values)
 
 
 def _aiperf_errors(fields: JsonObject) -> Document:
@@ -276,16 +275,14 @@ def convert_guidellm(found: Any, where: str, name: str) -> Document:
     rows = list(top.children("benchmarks"))
     backend = top.child("config").child("spec").child("backend")  # version 2
     arguments = top.child("args")
-    starts = [value for row in rows if (value := row.number("start_time")) is not None]
-    ends = [value for row in rows if (value := row.number("end_time")) is not None]
     result = _document(
         GUIDELLM,
         name,
         version=top.child("metadata").text("guidellm_version"),
         model=backend.text("model") or arguments.text("model"),
         url=backend.text("target") or arguments.text("target"),
-        started=_time(min(starts, default=None)),
-        ended=_time(max(ends, default=None)),
+        started=_time(min(_numbers(rows, "start_time"), default=None)),
+        ended=_time(max(_numbers(rows, "end_time"), default=None)),
         workload=_lengths(None, None, GUIDELLM_WORKLOAD, "unknown"),
         points=[_guidellm_point(row) for row in rows],
     )
@@ -329,23 +326,29 @@ def _guidellm_load(strategy: JsonObject) -> Document:
 
 def _guidellm_errors(failed: float | None, unfinished: float | None) -> Document:
     """Requests that were under way when the time was up count as neither good nor failed."""
-    counts = {"not said": failed, "cancelled": unfinished}
-    return {kind: {"count": count, "example": ""} for kind, count in counts.items() if count}
+    found = {"not said": {"count": failed, "example": ""}} if failed else {}
+    return found | ({"cancelled": {"count": unfinished, "example": ""}} if unfinished else {})
 
 
 def _guidellm_statistics(metrics: JsonObject, name: str, factor: float = 1.0) -> Document | None:
     good = metrics.child(name).child("successful")
     if not good.number("count"):
         return None  # zeros stand for values that were not measured
-    values = {p: good.child("percentiles").number(p) for p in ("p50", "p90", "p95", "p99")}
-    values |= {one: good.number(one) for one in ("mean", "min", "max")}
-    values["stddev"] = good.number("std_dev")
-    scaled = {key: None if value is None else value * factor for key, value in values.items()}
-    return _statistics(scaled | {"n": good.number("count")})
+    percentiles = good.child("percentiles")
+    values: dict[str, float | None] = {"n": good.number("count")}
+    for name in STATISTICS[1:]:
+        holder = percentiles if name.startswith("p") else good
+        value = holder.number("std_dev" if name == "stddev" else name)
+        values[name] = None if value is None else value * factor
+    return _statistics(values)
 
 
 def _guidellm_mean(metrics: JsonObject, name: str) -> float | None:
     return metrics.child(name).child("successful").number("mean")
+
+
+def _numbers(rows: Sequence[JsonObject], key: str) -> list[float]:
+    return [value for row in rows if (value := row.number(key)) is not None]
 
 
 def _time(seconds: float | None) -> str | None:

@@ -24,8 +24,6 @@ PER_USER = "output_tokens_per_s_per_user"
 DRAFT_TOKENS = ("max_draft_len", "num_nextn_predict_layers")
 MTP = "mtp_draft_tokens"
 
-SIDES = ("published", "planned")  # of an option
-
 Row = Mapping[str, Any]
 
 
@@ -132,12 +130,15 @@ def _interpolated(
     points: Sequence[tuple[int | None, float | None]], load: int | None
 ) -> float | None:
     """The value at a load between two measured ones, on logarithmic axes."""
-    known = sorted((x, y) for x, y in points if x and y)
-    below = [pair for pair in known if load and pair[0] <= load]
-    above = [pair for pair in known if load and pair[0] >= load]
+    below = above = None
+    for x, y in sorted((x, y) for x, y in points if x and y):
+        if load and x <= load:
+            below = (x, y)
+        if load and x >= load and above is None:
+            above = (x, y)
     if not load or not below or not above:
         return None
-    (x0, y0), (x1, y1) = below[-1], above[0]
+    (x0, y0), (x1, y1) = below, above
     share = 0.0 if x0 == x1 else math.log(load / x0) / math.log(x1 / x0)
     return float(y0 * (y1 / y0) ** share)
 
@@ -194,8 +195,11 @@ def _speed(ttft_ms: float, tpot_ms: float, answer_tokens: float) -> float:
 
 def _speculation(run: RunEvidence, row: Row, figure: Row, point: LoadPoint) -> Iterator[Cause]:
     """Tokens a step: one takes as long whatever is accepted, so that the speed goes with them."""
-    decided = {one["path"]: one["value"] for one in (run.manifest or {}).get("decisions", ())}
-    ours = next((v for k, v in decided.items() if k.rpartition(".")[2] in DRAFT_TOKENS), 0)
+    decided, ours = run.decisions, 0
+    for path, value in decided.items():
+        if path.rpartition(".")[2] in DRAFT_TOKENS:
+            ours = value
+            break
     theirs = figure.get(MTP, row.get("options", {}).get(MTP))
     if theirs is not None and theirs != ours:
         yield Cause("draft tokens", _text(theirs), _text(ours), None, "see tokens a step")
@@ -225,10 +229,12 @@ def _options(run: RunEvidence, row: Row) -> Iterator[Cause]:
     """Published options that the bundle does not use, each with the plan's reason."""
     for one in (run.manifest or {}).get("differences", ()):
         if one["source"] == row["source"] and one["path"] != MTP:
-            published, planned = (
-                "not set" if one[key] is None else _text(one[key]) for key in SIDES
-            )
-            yield Cause(one["path"], published, planned, None, one["reason"])
+            published, planned = (one["published"], one["planned"])
+            yield Cause(one["path"], _option(published), _option(planned), None, one["reason"])
+
+
+def _option(value: object) -> str:
+    return "not set" if value is None else _text(value)
 
 
 def _client(run: RunEvidence, point: LoadPoint) -> Iterator[Cause]:
@@ -267,6 +273,11 @@ class PublishedFigure:
     speeds: tuple[str, str] | None
     ratio: float | None
     causes: tuple[Cause, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Equal for one figure that several bundles carry."""
+        return self.source, self.label, self.note
 
     @property
     def label(self) -> str:
@@ -308,13 +319,11 @@ def _slower(ratio: float) -> str:
 
 def for_run(run: RunEvidence) -> list[PublishedFigure]:
     """The published figures that the run's bundle carries, under the nearest conditions first."""
-    rows = (run.manifest or {}).get("published", ())
-    found = [
-        _figure(row, figure, run)
-        for row in rows
-        for figure in row.get("figures", ())
-        if any(key.startswith(("output_tokens", "prefill_tokens")) for key in figure)
-    ]
+    found = []
+    for row in (run.manifest or {}).get("published", ()):
+        for figure in row.get("figures", ()):
+            if any(key.startswith(("output_tokens", "prefill_tokens")) for key in figure):
+                found.append(_figure(row, figure, run))
     return sorted(found, key=lambda one: (one.speeds is None, len(one.causes)))
 
 
@@ -369,8 +378,9 @@ def _nearest(run: RunEvidence, figure: Mapping[str, Any]) -> LoadPoint | None:
     wanted = concurrency or figure.get("at_tokens_per_s_per_user")
     if wanted is None:
         return run.bench.headline
-    loads = [
-        (p.concurrency if concurrency else p.rate(PER_USER), p) for p in run.bench.clean_points
-    ]
-    near = [(abs(math.log(load / wanted)), point) for load, point in loads if load]
-    return min(near, key=lambda pair: pair[0])[1] if near else None
+    nearest, least = None, math.inf
+    for point in run.bench.clean_points:
+        load = point.concurrency if concurrency else point.rate(PER_USER)
+        if load and (distance := abs(math.log(load / wanted))) < least:
+            nearest, least = point, distance
+    return nearest

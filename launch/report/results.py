@@ -324,20 +324,23 @@ class BenchResults:
     @property
     def headline(self) -> LoadPoint | None:
         """The point with the highest output of those at which no request failed."""
-        rates = [(rate, p) for p in self.clean_points if (rate := p.rate(RATES[0]))]
-        return max(rates, key=lambda pair: pair[0])[1] if rates else None
+        points = [point for point in self.clean_points if point.rate(RATES[0])]
+        return max(points, key=lambda point: point.rate(RATES[0]) or 0, default=None)
 
     @property
     def sent(self) -> int:
-        return sum(point.sent or 0 for point in self.points)
+        return self._total("sent")
 
     @property
     def ok(self) -> int:
-        return sum(point.ok or 0 for point in self.points)
+        return self._total("ok")
 
     @property
     def failed(self) -> int:
-        return sum(point.failed or 0 for point in self.points)
+        return self._total("failed")
+
+    def _total(self, count: str) -> int:
+        return sum(getattr(point, count) or 0 for point in self.points)
 
 
 def read_bench(document: Any, where: str) -> BenchResults:
@@ -345,14 +348,15 @@ def read_bench(document: Any, where: str) -> BenchResults:
     top = JsonObject(document, where)
     _check_format(top)
     subject = top.child("subject")
-    slo = {name: top.child("slo").number(name) for name in SLO_MEASURES}
+    limits = top.child("slo")
+    slo = {name: one for name in SLO_MEASURES if (one := limits.number(name)) is not None}
     results = top.read(
         BenchResults,
         subject=subject.read(
             MeasuredSystem, name=subject.text("name") or subject.text("model") or where
         ),
         tool=top.child("client").text("tool") or "an unnamed client",
-        slo={name: value for name, value in slo.items() if value is not None},
+        slo=slo,
         points=tuple(sorted(map(_point, top.children("points")), key=_load_order)),
         quality=top.child("quality").values or None,
     )

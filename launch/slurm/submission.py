@@ -97,11 +97,9 @@ class Submission:
 
     def check(self) -> None:
         """Raises `BadInput` where Slurm would refuse the scripts."""
-        diagnostics = [
-            diagnostic
-            for name in (SERVE, PREFLIGHT)
-            for diagnostic in scheduler.check(self.script(name), self.options, self.environment)
-        ]
+        diagnostics: list[Diagnostic] = []
+        for name in (SERVE, PREFLIGHT):
+            diagnostics += scheduler.check(self.script(name), self.options, self.environment)
         if diagnostics:
             raise BadInput(diagnostics)
 

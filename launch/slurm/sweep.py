@@ -43,12 +43,17 @@ class ServiceSweep:
         """The bundle's own workload; an operator's arguments win, since they come last."""
         deployment = system_under_test.deployment(self.order.bundle)
         workload, slo = deployment.get("workload") or {}, deployment.get("slo") or {}
-        given = {name: workload.get(name) for name in ("isl", "osl")}
-        given["gpus"] = (deployment.get("hardware") or {}).get("num_gpus")
-        limits = {name: slo[name] for name in point_metrics.LIMITS if slo.get(name)}
-        given["slo"] = ",".join(f"{name}={value}" for name, value in limits.items())
-        named = [(f"--{name}", str(value)) for name, value in given.items() if value]
-        return [*(text for pair in named for text in pair), *self.arguments]
+        limits = [f"{name}={slo[name]}" for name in point_metrics.LIMITS if slo.get(name)]
+        given = {
+            "--isl": workload.get("isl"),
+            "--osl": workload.get("osl"),
+            "--gpus": (deployment.get("hardware") or {}).get("num_gpus"),
+            "--slo": ",".join(limits),
+        }
+        words: list[str] = []
+        for option, value in given.items():
+            words += [option, str(value)] if value else []
+        return [*words, *self.arguments]
 
     def make_folder(self) -> None:
         """Raises `BadInput` if there is something in it."""
@@ -123,12 +128,15 @@ def _parts(folder: Path) -> list[Path]:
 
 def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> dict[str, Any]:
     """One document: the points of all, and what the first one and the bundle say of the rest."""
-    first, points = documents[0], [point for one in documents for point in one["points"]]
-    measured = first["subject"]
+    first, measured = documents[0], documents[0]["subject"]
+    points: list[Any] = []
+    failures: list[str] = []
+    for one in documents:
+        points += one["points"]
+        failures += [one["failure"]] if one.get("failure") else []
     system = SystemUnderTest(endpoint.from_url(url), bundle)
     about = system.described((measured["server_version"], measured["model"]))
     outcomes = {one["outcome"] for one in documents}
-    failures = [one["failure"] for one in documents if one.get("failure")]
     return {
         **first,
         "subject": about,
