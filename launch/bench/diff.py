@@ -1,4 +1,4 @@
-"""Two results compared, point by point: better, worse or the same, if they can be compared."""
+"""Compares two results point by point: better, worse, the same or unsure."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ Aspect = Literal["workload", "api", "model", "rehearsal", "window", "points", "o
 ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
 Document = Mapping[str, Any]
 
-# Of a workload: the same in words, and where its prompts are from.
+# Parts of a workload that repeat others, and the source of its prompts.
 NOT_COMPARED = ("words", "prompts", "file")
 REMEDY = "measure it again"
 REMEDIES: Mapping[Aspect, str] = {"model": "measure bundles, which name theirs"}
-# Two that are unknown are not the same.
+# Aspects that must be known to be the same.
 IDENTITY: tuple[Aspect, ...] = ("api", "model")
 SPEED = "output_tokens_per_s"
-# Of a system, in words: what may be the reason of a difference.
+# What may explain a difference: its name and its key.
 SYSTEM = (("GPU", "gpu"), ("number of GPUs", "num_gpus"), ("precision", "precision"))
-# A measure, the samples that it is taken of, and which quantile of them it is, or their mean.
-# Less is better of all of them.
+# A measure, its samples, and the quantile, or `None` for the mean. Lower is better.
 MEASURES: tuple[tuple[str, str, float | None], ...] = (
     ("median TTFT in ms", "ttft_ms", 0.5),
     ("p90 TTFT in ms", "ttft_ms", 0.9),
@@ -42,8 +41,8 @@ MEASURES: tuple[tuple[str, str, float | None], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PointDifference:
-    """`percent` is the change from A to B, or of failures their difference; the interval is that
-    of the change, where there are samples to tell it from."""
+    """`percent` is the change from A to B, for failures the difference; with enough samples it has
+    an interval."""
 
     point: str
     measure: str
@@ -56,7 +55,7 @@ class PointDifference:
 
 
 def read(path: Path) -> Document:
-    """A result whose parts that are compared are there. Raises `BadInput`."""
+    """A result with all parts that are compared. Raises `BadInput`."""
     document = results.read(path)
     top = JsonObject(document, str(path))
     for key in ("subject", "client", "workload", "points"):
@@ -77,7 +76,7 @@ def read(path: Path) -> Document:
 
 
 def _check_counts(point: JsonObject) -> None:
-    """Numbers of requests that agree with each other and with the samples."""
+    """Checks that numbers of requests agree with each other and with the samples."""
     check_counts(point)
     requests = point.child("requests")
     for key in ("sent", "ok", "failed"):
@@ -133,7 +132,7 @@ def compare(a: Document, b: Document, margin_percent: float) -> list[PointDiffer
 
 
 def worst(found: Sequence[PointDifference]) -> Verdict:
-    """One word for all: worse if anything is, better if anything is and nothing is worse."""
+    """Worse if any difference is; better if any is and none is worse."""
     verdicts = {one.verdict for one in found}
     order: tuple[Verdict, ...] = ("worse", "better", "unsure", "same")
     return next(verdict for verdict in order if verdict in verdicts)
@@ -150,7 +149,7 @@ def _pairs(a: Document, b: Document) -> list[tuple[Document, Document]]:
 
 
 def _sides(a: Document, b: Document) -> Iterator[tuple[str, Document]]:
-    """Both points of each pair, with the side that it is of."""
+    """Both points of each pair, each with its side."""
     for one, other in _pairs(a, b):
         yield "A", one
         yield "B", other
@@ -236,7 +235,7 @@ def _at(a: Document, b: Document, margin_percent: float) -> Iterator[PointDiffer
 
 
 def _is_usable(row: Sequence[float], share: float | None) -> bool:
-    """A quantile of so few that they could have no interval is left out."""
+    """Whether there are enough samples for an interval of this quantile."""
     least = sum(row) if share is None else min(row, default=0)
     return samples.has_interval(len(row), share) and least > 0
 
@@ -264,7 +263,7 @@ def _verdict(change: Interval, less_is_better: bool, margin_percent: float) -> V
 
 
 def _throughput_change(a: Document, b: Document, speeds: Sequence[float]) -> Interval | None:
-    """Of a closed loop, whose throughput goes as 1 / mean latency; around the measured change."""
+    """The interval for a closed loop, whose throughput is proportional to 1 / mean latency."""
     one, other = (_samples(point, "e2e_ms") for point in (a, b))
     if a["load"]["kind"] != "concurrency" or (change := samples.ratio(other, one, None)) is None:
         return None
@@ -274,7 +273,7 @@ def _throughput_change(a: Document, b: Document, speeds: Sequence[float]) -> Int
 
 
 def _failures(label: str, a: Document, b: Document, margin_percent: float) -> PointDifference:
-    """More than by chance are worse, however few; the margin is for what may be chance."""
+    """Significantly more failures are worse, however few; the margin covers chance."""
     sent = [max(side["sent"], 1) for side in (a, b)]
     shares = [side["failed"] / of for side, of in zip((a, b), sent, strict=True)]
     bounds = [samples.wilson(share, of) for share, of in zip(shares, sent, strict=True)]

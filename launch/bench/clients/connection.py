@@ -42,14 +42,15 @@ NAP_S = 0.001 if STAMPS else 0.0
 
 
 def ask_for_stamps(stream: socket.socket) -> None:
-    """Have the kernel tell when data comes, on a socket or on all that it accepts."""
+    """Ask the kernel to stamp incoming data, on a socket or on all that it accepts."""
     if STAMPS:
         stream.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
 
 def read_clocks() -> tuple[int, int]:
-    """CLOCK_MONOTONIC, and by how much CLOCK_REALTIME is ahead of it: read again where the process
-    had to wait between the two, which would make all that came seem earlier by that."""
+    """CLOCK_MONOTONIC, and by how much CLOCK_REALTIME is ahead of it.
+
+    Read again if the process had to wait between the two: all arrivals would look earlier."""
     while True:
         now_ns = time.monotonic_ns()
         ahead_ns = time.time_ns() - now_ns
@@ -58,7 +59,7 @@ def read_clocks() -> tuple[int, int]:
 
 
 def arrival_ns(control: Sequence[tuple[int, int, bytes]], now_ns: int, clocks_ns: int) -> int:
-    """When data came by the kernel's `control` messages with it, or now, by `read_clocks`."""
+    """The arrival of data: the kernel's stamp in `control`, or else now."""
     if not control:
         return now_ns
     stamp: tuple[int, int] = STAMP.unpack(control[0][2])
@@ -93,7 +94,7 @@ class Receiver(selectors.EpollSelector):
             self._epoll.unregister(stream)
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
-        """What is ready besides streams; nothing at the end of one, which its owner waits for."""
+        """Ready sockets other than streams; an empty list when a stream ends."""
         streams, keys = self._streams, self.get_map()
         deadline = None if timeout is None else time.monotonic() + max(timeout, 0)
         while True:
@@ -138,7 +139,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """As `asyncio.run`, in such a loop."""
+    """Like `asyncio.run`, in a `Loop`."""
     with asyncio.Runner(loop_factory=Loop) as runner:
         runner.run(main)
 
@@ -148,7 +149,7 @@ MAX_ANSWER_BYTES = 64 << 20  # a token takes some 300 bytes of a stream
 
 
 class Malformed(ValueError):
-    """This is not the protocol that was spoken to."""
+    """The answer is not of the expected protocol."""
 
 
 class Exchange(asyncio.Protocol):
@@ -157,7 +158,7 @@ class Exchange(asyncio.Protocol):
     `sent_ns` is when the request was given to the socket; before that, when it was tried.
     """
 
-    is_long = False  # whether more is to be said than a socket takes at once
+    is_long = False  # whether the request is larger than what a socket takes in one write
 
     def __init__(self, request: bytes) -> None:
         self.sent_ns = time.monotonic_ns()
@@ -193,7 +194,7 @@ class Exchange(asyncio.Protocol):
         self._lose(exc)
 
     def received(self, arrived_ns: int, data: bytes | OSError) -> bool:
-        """Of data, of nothing at the connection's end, or of what broke it. True at the end."""
+        """Takes data, nothing at the end of the connection, or an error. True at the end."""
         if not data or isinstance(data, OSError):
             self._lose(data if isinstance(data, OSError) else None)
             return True
@@ -207,7 +208,7 @@ class Exchange(asyncio.Protocol):
         return self.ended.done()
 
     def close(self) -> None:
-        """Nothing more is waited for."""
+        """Stops waiting and closes the connection."""
         if self._transport is not None:
             self._transport.abort()
         if self._stream is not None:
@@ -216,7 +217,7 @@ class Exchange(asyncio.Protocol):
         self.end(time.monotonic_ns())
 
     def look(self, data: bytes) -> None:
-        """Whether the bytes that have just arrived, which `end` gets, are the end."""
+        """Calls `end` if the bytes that have just arrived complete the answer."""
         raise NotImplementedError
 
     def say(self, data: bytes) -> None:
@@ -268,9 +269,9 @@ class Connector:
 
     @asynccontextmanager
     async def exchange(self, exchange: Exchange, timeout_s: float) -> AsyncIterator[Failure | None]:
-        """Lasts from the end of the exchange; tells why it is none that can be read.
+        """Entered when the exchange has ended, with the reason if its answer cannot be read.
 
-        One at a time gets there, so that not all answers that end together are read at once.
+        Answers that end together are read one after the other.
         """
         failure = None
         try:
@@ -312,7 +313,7 @@ def tls(access: Access, protocol: str) -> ssl.SSLContext:
     )
     context.set_alpn_protocols([protocol])
     if access.certificate and access.certificate_key:
-        with tempfile.NamedTemporaryFile() as file:  # which is all that OpenSSL is given here
+        with tempfile.NamedTemporaryFile() as file:  # OpenSSL reads only files
             file.write(access.certificate_key + b"\n" + access.certificate)
             file.flush()
             context.load_cert_chain(file.name)
@@ -320,7 +321,7 @@ def tls(access: Access, protocol: str) -> ssl.SSLContext:
 
 
 def _reason(error: OSError) -> str:
-    """In the system's words: those of asyncio repeat the address, as a tuple of Python."""
+    """The system's message; asyncio's repeats the address as a Python tuple."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return error.strerror or str(error)
