@@ -168,7 +168,7 @@ _OWN_ROWS = (
 )
 
 
-# Meituan LongCat-Flash: each layer has two latent attentions, two MLPs and experts, some of which
+# Meituan LongCat-Flash: each layer has two latent attentions, two MLPs and experts; some experts
 # do nothing.
 #
 # Names and shapes: longcat_flash of Hugging Face transformers 5.23.

@@ -23,7 +23,7 @@ from .table import (
 
 # Options by path. A kind of a union is named in angle brackets: `speculative_config<MTP>`. Without
 # it a path goes into all kinds. `absent` are options and kinds that the release does not have,
-# `options` whole rows, new or in the place of the other table's, `kinds` new kinds of a union.
+# `options` whole rows, new or instead of the other table's, `kinds` new kinds of a union.
 CHANGE_ROW: Any = {
     "source": Text,
     "confidence": Literal["read", "inferred"],
@@ -42,7 +42,7 @@ FLAG_CHANGE_ROW: Any = {
     "flags?": [FLAG_ROW],
 }
 
-# A release as the changes to the table of `based_on`. `sources` are those that changes name by a
+# A release as the changes to the table of `based_on`. `sources` are the sources of changes by a
 # short word. `unread_options` says that the release may have options which its table lacks.
 CHANGES: Any = {
     "release": ReleaseName,
@@ -169,7 +169,7 @@ def _unions_of(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Update:
-    """The options of a table, of which only what changes is copied."""
+    """The options of a table; only what changes is copied."""
 
     def __init__(self, base: Mapping[str, Any]) -> None:
         self.types: dict[str, Any] = dict(base["types"])
@@ -194,7 +194,7 @@ class _Update:
             self.types[name] = {**record, "open_keys": ["*"]}
 
     def drop_unreached(self) -> None:
-        """Groups and unions in which no option stands any more."""
+        """Drops groups and unions that no option uses any more."""
         reached, waiting = {self._root}, [self._root]
         unions: set[str] = set()
         while waiting:
@@ -255,7 +255,7 @@ class _Update:
         return None, kind
 
     def _kinds(self, path: str) -> list[str]:
-        """The groups of options that may stand at a path."""
+        """The groups of options that a path may lead to."""
         kinds = [self._root]
         for step in filter(None, path.split(".")):
             name, _, only = step.removesuffix(">").partition("<")
@@ -276,7 +276,7 @@ class _Update:
 Table = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-# What only the older release is known by, and what no list of both can be made of.
+# Parts that describe only the older release, or that cannot be combined.
 _NONE: Mapping[str, Any] = {"containers": {}, "support_matrix": None}
 _LOWER_BOUNDS, _UPPER_BOUNDS = ("ge", "gt", "min_length"), ("le", "lt")
 _DEFAULTS = ("default", "default_factory", "effective_default")
@@ -310,7 +310,7 @@ def between(name: str, older: Table, newer: Table) -> dict[str, Any]:
 def _both_provenances(older: Table, newer: Table) -> dict[str, Any]:
     names = f"{older['release']} and {newer['release']}"
     sources = [*older["provenance"]["sources"], *newer["provenance"]["sources"]]
-    return {"sources": sources, "confidence": f"no table of its own: what {names} both accept"}
+    return {"sources": sources, "confidence": f"no own table: what {names} both accept"}
 
 
 class _Options:
@@ -340,7 +340,7 @@ class _Options:
         return name
 
     def _option(self, row: Row, other: Row) -> dict[str, Any] | None:
-        """What both take; `None` if they have no value in common."""
+        """What both accept; `None` if they have no value in common."""
         found = self._narrowed(row, other)
         if found is None:
             return None

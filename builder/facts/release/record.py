@@ -1,4 +1,4 @@
-"""One release of an engine as the rest of the toolkit asks for it: its table in words."""
+"""One release of an engine: answers what the rest of the toolkit asks about its table."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Flag:
 class Release:
     """One release of an engine. `path` is the file of its table; one table is one release.
 
-    A release without a table has `neighbours`: it is judged by each of them, and its own table is
-    what they have in common; a neighbour that judges `stands_for` it. `based_on` is the one that a
-    file of changes starts from.
+    A release without a table has `neighbours`: a file is checked against each of them, and its own
+    table is what they have in common; such a neighbour `stands_for` it. `based_on` is the one that
+    a file of changes starts from.
     """
 
     table: Mapping[str, Any] = field(repr=False)
@@ -62,12 +62,12 @@ class Release:
 
     @property
     def judged_name(self) -> str:
-        """The name of the release that it judges: its own, or the one that it stands for."""
+        """The name of the release that it checks for: its own, or the one that it stands for."""
         return self.stands_for or self.name
 
     @property
     def judges(self) -> tuple[Release, ...]:
-        """The tables by which a file for this release is judged: its own, or its neighbours'."""
+        """The tables to check a file for this release against: its own, or its neighbours'."""
         return self.neighbours or (self,)
 
     @property
@@ -84,7 +84,7 @@ class Release:
 
     @property
     def statement(self) -> str:
-        """Where it stands among the tables, for a release that has none; empty for the others."""
+        """How a release without a table is checked; empty for the others."""
         names = [row.name for row in self.neighbours]
         if not names:
             return ""
@@ -93,7 +93,7 @@ class Release:
             lacks = "is not a known release and has no option table"
         if len(names) == 2:
             return (
-                f"{self.name} {lacks}: it is judged by its neighbours "
+                f"{self.name} {lacks}: it is checked against its neighbours "
                 f"{' and '.join(names)}; an error is what both refuse"
             )
         (one,) = self.neighbours
@@ -103,7 +103,7 @@ class Release:
             why = f"of which it is a {'build' if '+' in self.name else 'patch'}"
         else:
             why = "the newest table; what came later is not known"
-        return f"{self.name} {lacks}: it is judged by {one.name}, {why}"
+        return f"{self.name} {lacks}: it is checked against {one.name}, {why}"
 
     @property
     def may_lack_options(self) -> bool:
@@ -193,7 +193,7 @@ class Release:
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The Prometheus metrics without the prefix, none where nobody has read them."""
+        """The Prometheus metrics without the prefix; none if they are unknown."""
         return tuple(self.table["metrics"].get("names", ()))
 
     @property
@@ -241,7 +241,7 @@ class Release:
 
     @property
     def server_options(self) -> Mapping[str, Field]:
-        """Options of the server that may stand beside the engine's in an option file."""
+        """Options of the server that an option file may have next to the engine's."""
         root = self.table.get("server_root")
         return self.table["types"][root]["fields"] if root else {}
 
@@ -263,7 +263,7 @@ class Release:
         return {path: tuple(rows) for path, rows in found.items()}
 
     def has(self, path: str) -> bool:
-        """Whether there is such an option, or a mapping of any keys that it may stand in."""
+        """Whether there is such an option, or a mapping with free keys for it."""
         above = self.paths.get(path.rpartition(".")[0], ())
         return path in self.paths or any(row["type"] in ("mapping", "any") for row in above)
 
@@ -314,7 +314,7 @@ def discriminator(union: Mapping[str, Any]) -> Field:
 
 
 def record_types(field: Field, unions: Mapping[str, Any], in_items: bool = False) -> Iterator[str]:
-    """The record types that may stand at an option; with `in_items`, also those of its items."""
+    """The record types that an option may have; with `in_items`, also those of its items."""
     if field["type"] == "record":
         yield field["of"]
     elif field["type"] == "union":

@@ -1,6 +1,6 @@
 """Whether a release supports a model, a feature of it, or a MoE backend, and who says so.
 
-What no source says is unknown. It is said to be unknown, and never taken for supported.
+What no source says is unknown, and never treated as supported.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def architecture(release: Release, name: str) -> Support:
 
 
 def named_by(name: str) -> dict[Engine, list[str]]:
-    """The releases of each engine of which a source names an architecture as supported."""
+    """The releases of each engine for which a source lists an architecture as supported."""
     found: dict[Engine, list[str]] = {}
     for release in of_all_engines():
         if name in architectures(release):
@@ -124,7 +124,7 @@ def moe_backends_by_precision(release: Release) -> dict[str, list[str]]:
 
 
 def moe_backend_on_gpu(release: Release, name: str, sm: int) -> Support | None:
-    """That a MoE backend has no kernels for a GPU at all; `None` where it has some, or unknown."""
+    """That a MoE backend has no kernels for a GPU at all; `None` if it has some, or if unknown."""
     only = release.table["moe"].get("only_on", {}).get(name)
     if not only or sm in only["sm"]:
         return None
