@@ -101,10 +101,9 @@ def files() -> list[Path]:
 @contextmanager
 def of_folder(other: Path) -> Iterator[None]:
     """Advisories are those of another folder meanwhile. Raises `BadInput` if they are wrong."""
-    names = [shipped.name for shipped in ADVISORIES.glob("*.yaml")]
-    diagnostics = [
-        each for name in names for each in data_file.validate(other / name, ProductAdvisories)
-    ]
+    diagnostics: list[Diagnostic] = []
+    for shipped in ADVISORIES.glob("*.yaml"):
+        diagnostics += data_file.validate(other / shipped.name, ProductAdvisories)
     if diagnostics:
         raise BadInput(diagnostics)
     before = _FOLDER.set(other)

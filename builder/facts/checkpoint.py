@@ -218,7 +218,7 @@ def read_folder(folder: Path) -> Checkpoint:
     )
 
 
-_BARE = "config.json; without weights, their sizes are computed from the architecture"
+_BARE = "config.json; the weights are computed from the architecture, as the folder has none"
 _BARE_NOTE = (
     "no *.safetensors files in this folder: names and sizes of the weights are assumed to be those "
     "of the architecture; copy the weights and the tokenizer before you start a server"
@@ -416,7 +416,7 @@ def _has_mtp(architecture: Architecture, config: Config, stored: Mapping[str, St
         for row in rows
         if row.role == "mtp_projection"
     }
-    return not rows or any(module in name for name in stored for module in modules)
+    return not rows or any(any(module in name for module in modules) for name in stored)
 
 
 def _tensor_diagnostics(

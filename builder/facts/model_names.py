@@ -32,7 +32,10 @@ def known_names() -> dict[str, Path]:
 
 def known_aliases() -> dict[str, Path]:
     """Other names that the hub has or had for them, and their files."""
-    return {alias: path for path, names in _shipped_names(MODELS) for alias in names[1:]}
+    found: dict[str, Path] = {}
+    for path, names in _shipped_names(MODELS):
+        found |= dict.fromkeys(names[1:], path)
+    return found
 
 
 @lru_cache(maxsize=4)

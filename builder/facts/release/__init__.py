@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def of_engine(engine: Engine) -> list[Release]:
 
 
 def of_all_engines() -> list[Release]:
-    return [row for name in engines.names() for row in of_engine(engines.load(name))]
+    return list(chain.from_iterable(map(of_engine, map(engines.load, engines.names()))))
 
 
 def newest_stable(engine: Engine | None = None) -> str:

@@ -9,10 +9,11 @@ not be there yet. Nothing else sees that a table was not written in full.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Literal
 
 from ...schema import Text
-from .record import record_types
+from .record import alternatives, record_types
 from .table import (
     FLAG_ROW,
     OPTION_ROW,
@@ -162,7 +163,7 @@ def _commands(
 def _unions_of(row: Mapping[str, Any]) -> Iterator[str]:
     if row["type"] == "union":
         yield row["of"]
-    for inner in row["of"] if row["type"] == "either" else ():
+    for inner in alternatives(row):
         yield from _unions_of(inner)
     if "items" in row:
         yield from _unions_of(row["items"])
@@ -260,7 +261,7 @@ class _Update:
         for step in filter(None, path.split(".")):
             name, _, only = step.removesuffix(">").partition("<")
             rows = [row for kind in kinds if (row := self._fields(kind).get(name))]
-            kinds = [found for row in rows for found in self._groups(row, only)]
+            kinds = list(chain.from_iterable(self._groups(row, only) for row in rows))
         return list(dict.fromkeys(kinds))
 
     def _groups(self, row: Mapping[str, Any], only: str) -> Iterator[str]:
@@ -268,8 +269,8 @@ class _Update:
             yield row["of"]
         elif row["type"] == "union":
             types = self.unions[row["of"]]["types"]
-            yield from [types[only]] if only in types else () if only else types.values()
-        for inner in row["of"] if row["type"] == "either" else ():
+            yield from (kind for name, kind in types.items() if only in ("", name))
+        for inner in alternatives(row):
             yield from self._groups(inner, only)
 
 
@@ -448,7 +449,10 @@ def _default(row: Row) -> Any:
 
 
 def _by_name(fields: Mapping[str, Row]) -> dict[str, Row]:
-    return {name: row for key, row in fields.items() for name in (key, *row.get("alias", ()))}
+    found: dict[str, Row] = {}
+    for key, row in fields.items():
+        found |= dict.fromkeys((key, *row.get("alias", ())), row)
+    return found
 
 
 def _enum(row: Row, other: Row) -> dict[str, Any] | None:

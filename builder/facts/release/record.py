@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,7 +80,7 @@ class Release:
     def files(self) -> tuple[Path, ...]:
         """Every file that the table is made of."""
         if self.neighbours:
-            return tuple(dict.fromkeys(path for row in self.neighbours for path in row.files))
+            return tuple(dict.fromkeys(chain.from_iterable(row.files for row in self.neighbours)))
         return (self.path, *(self.based_on.files if self.based_on else ()))
 
     @property
@@ -285,10 +286,9 @@ class Release:
             yield f"{path}.{union['discriminator']}", discriminator(union)
             for kind in union["types"].values():
                 yield from self._walk(kind, f"{path}.", above)
-        elif row["type"] == "either":
-            for option in row["of"]:
-                yield from self._walk_into(option, path, above)
-        elif "items" in row:
+        for option in alternatives(row):
+            yield from self._walk_into(option, path, above)
+        if "items" in row:
             yield f"{path}.*", row["items"]
             yield from self._walk_into(row["items"], f"{path}.*", above)
 
@@ -313,13 +313,18 @@ def discriminator(union: Mapping[str, Any]) -> Field:
     }
 
 
+def alternatives(field: Field) -> Sequence[Field]:
+    """What an option of type `either` may be; nothing for other types."""
+    return field["of"] if field["type"] == "either" else ()
+
+
 def record_types(field: Field, unions: Mapping[str, Any], in_items: bool = False) -> Iterator[str]:
     """The record types that an option may have; with `in_items`, also those of its items."""
     if field["type"] == "record":
         yield field["of"]
     elif field["type"] == "union":
         yield from unions[field["of"]]["types"].values()
-    for inner in field["of"] if field["type"] == "either" else ():
+    for inner in alternatives(field):
         yield from record_types(inner, unions, in_items)
     if in_items and "items" in field:
         yield from record_types(field["items"], unions, in_items)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from ..engines import Engine
@@ -105,7 +106,7 @@ def moe_backend(release: Release, name: str, quant_algo: str | None, sm: int) ->
     if name in sources:
         return Support("supported", sources[name])
     options = release.paths.get("moe_config.backend", ())
-    allowed = [value for row in options for value in row.get("values", ())]
+    allowed = list(chain.from_iterable(row.get("values", ()) for row in options))
     if allowed and name not in allowed:
         return Support("unsupported", f"release {release.name} has no such backend")
     return moe_backend_on_gpu(release, name, sm) or Support("unknown", "no source names it")
@@ -117,9 +118,11 @@ def moe_backends_by_precision(release: Release) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for row in release.table["moe"]["rows"]:
         algo = row["quant_algo"]
-        for precision in ("BF16",) if algo is None else (algo, *("MXFP4",) * (algo in _MXFP4)):
-            names = found.setdefault(precision, [])
-            names += [row["backend"]] * (row["backend"] not in names)
+        for precision in (algo or "BF16", "MXFP4"):
+            if precision != "MXFP4" or algo in (*_MXFP4, "MXFP4"):
+                names = found.setdefault(precision, [])
+                if row["backend"] not in names:
+                    names.append(row["backend"])
     return found
 
 

@@ -299,7 +299,8 @@ def _option(row: Any, table: Mapping[str, Any], path: str, depth: int) -> Iterat
         yield f"{path}.of", f"{row['of']} is not among the {homes[kind]}"
     if kind in ("enum", "either") and not row[key]:
         yield f"{path}.{key}", "is empty"
-    for inner in row["of"] if kind == "either" else [row["items"]] if key == "items" else []:
+    inside = {"either": row.get("of"), "list": [row.get("items")], "mapping": [row.get("items")]}
+    for inner in inside.get(kind, ()):
         yield from _option(inner, table, f"{path}.{key}", depth + 1)
 
 
