@@ -199,7 +199,7 @@ def _page_of(runs: Sequence[Path]) -> Path:
 
 def _up(options: argparse.Namespace) -> None:
     from .. import engine, run, serving, target, trust
-    from ..interrupts import Interrupted, Interrupts
+    from ..process import Interrupted, Interrupts
 
     requirements = requirements_from(options)
     found = trust.read(options.bundle, requirements)
@@ -274,7 +274,7 @@ def _write(path: Path, data: bytes) -> None:
 
 def _rehearse(options: argparse.Namespace) -> None:
     from .. import target, trust
-    from ..interrupts import Interrupts
+    from ..process import Interrupts
 
     requirements = requirements_from(options)
     found = trust.read(options.bundle, requirements)

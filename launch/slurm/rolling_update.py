@@ -16,7 +16,7 @@ from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
 from supervisor.lock import SuccessorLock
 from supervisor.state import CANARY, PREDECESSOR, PROMOTE, JobFolder, ServiceFolder
 
-from ..interrupts import Interrupts
+from ..process import Interrupts
 from . import jobs, scheduler
 from .jobs import POLL_S, Say
 from .submission import Submission

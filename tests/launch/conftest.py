@@ -22,8 +22,7 @@ from builder.bundle import File
 from launch import endpoint, rehearsal, target
 from launch.cli.main import main
 from launch.guardian import MARK
-from launch.interrupts import Interrupts
-from launch.process import ServerProcess
+from launch.process import Interrupts, ServerProcess
 from launch.smoke import concurrency, suite
 from launch.smoke.results import CheckResult
 from supervisor.ports import free_ports
