@@ -1,8 +1,9 @@
-"""Load processes: each sends its share of a load, and their records are merged as they come.
+"""Load processes: each sends its share of a load; their records are merged as they arrive.
 
-A process is sent a `Job` over a socket, whose number is its argument, then its start, and maybe a
-stop; it ends when the socket does, so that it outlives no parent. It answers with "ready", records,
-and as its last message `ProcessUsage` or the error that ended it."""
+A process gets a `Job` over a socket, whose number is its argument, then its start, and maybe a
+stop; it ends when the socket closes, so that it never outlives its parent. It answers with "ready",
+records, and as its last message `ProcessUsage` or the error that ended it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ SAMPLE_S = 0.2  # between two samples of the CPU time
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """What a process spent on its load: CPU time from its start to its end, and peak memory.
+    """The resources that a process used for its load: CPU time and peak memory.
 
     `samples` are pairs of CLOCK_MONOTONIC and the process's own CPU time until then, in ns.
     """
@@ -55,7 +56,7 @@ class ProcessUsage:
     samples: tuple[tuple[int, int], ...] = ()
 
     def share_of_core(self, from_ns: int, to_ns: int) -> float | None:
-        """CPU time over wall time, for the part of this interval in which the load ran."""
+        """CPU time over wall time, for the part of the interval in which the load ran."""
         if not self.samples:
             return None
         start_ns, end_ns = max(from_ns, self.samples[0][0]), min(to_ns, self.samples[-1][0])
@@ -64,7 +65,7 @@ class ProcessUsage:
         return (self._cpu_ns(end_ns) - self._cpu_ns(start_ns)) / (end_ns - start_ns)
 
     def _cpu_ns(self, at_ns: int) -> float:
-        """Between two samples, in proportion to the time."""
+        """CPU time at a moment, interpolated between two samples."""
         place = max(1, bisect.bisect_left(self.samples, (at_ns, 0)))
         (before_ns, before_cpu_ns), (after_ns, after_cpu_ns) = self.samples[place - 1 : place + 1]
         share = (at_ns - before_ns) / (after_ns - before_ns)
@@ -132,7 +133,7 @@ async def _drive(
 
 
 def peak_mib() -> float:
-    """The process's own; `getrusage` begins with that of the one that started it."""
+    """The peak memory of this process; `getrusage` includes the parent's."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
@@ -148,7 +149,7 @@ def _cpu_sample() -> tuple[int, int]:
 
 
 async def _command(reader: asyncio.StreamReader) -> Any:
-    """What the parent says next, which is to stop where it has ended."""
+    """The next message of the parent; "stop" if it has ended."""
     try:
         (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
         return pickle.loads(await reader.readexactly(length))
@@ -162,7 +163,7 @@ async def _watch(reader: asyncio.StreamReader, stopping: asyncio.Event) -> None:
 
 
 def _first(faults: BaseExceptionGroup[ToolkitError]) -> ToolkitError:
-    """Streams of a load fail side by side, all for the same reason."""
+    """The first of several errors, which all have the same reason."""
     fault: BaseException = faults
     while isinstance(fault, BaseExceptionGroup):
         fault = fault.exceptions[0]
@@ -191,12 +192,12 @@ def run(
     cores: Sequence[int] = (),
     on_look: Callable[[], None] = lambda: None,
 ) -> tuple[ProcessUsage, ...]:
-    """Send the load, each record handed over as it comes, and give what each process spent.
+    """Send the load, pass on each record as it arrives, and return what each process used.
 
-    Ends early if `stop` is set. Where anything is raised, an interrupt of the user's as well, the
-    processes are stopped first and what they had measured is handed over. `cores` are where they
-    run alone, and `on_look` is called several times a second. Raises `NotReady` or `BadInput` of a
-    worker's client, and `ChecksFailed` where a worker died.
+    Ends early if `stop` is set. On any exception, also an interrupt, it stops the processes and
+    passes on what they measured. `cores` pins the processes, and `on_look` is called several times
+    a second. Raises `NotReady` or `BadInput` of a worker's client, and `ChecksFailed` if a worker
+    died.
     """
     with ExitStack() as stack:
         workers = [
@@ -215,9 +216,9 @@ def run(
 def share_of_limit(
     usage: Sequence[ProcessUsage], from_ns: int, to_ns: int, cpus: int
 ) -> float | None:
-    """How much of the CPU time that it could have the busiest process used between these times.
+    """The share of its available CPU time that the busiest process used between these times.
 
-    That is a core's, or its part of all `cpus` where there are more processes than these.
+    One core is available to a process, or its part of all `cpus` if there are more processes.
     """
     shares = (one.share_of_core(from_ns, to_ns) for one in usage)
     known = [share for share in shares if share is not None]
@@ -251,7 +252,7 @@ def _collect(
 
 
 def _drain(workers: Sequence[_Worker], on_record: OnRecord) -> None:
-    """What was measured until now; whoever does not end in time is killed afterwards."""
+    """Collect what was measured so far; processes that do not end in time are killed later."""
     _send(workers, "stop")
     deadline = time.monotonic() + STOP_S
     with suppress(ChecksFailed):  # something else ended the load already
@@ -268,9 +269,9 @@ def _send(workers: Sequence[_Worker], command: Command) -> None:
 
 
 def _messages(workers: Sequence[_Worker]) -> Iterator[Message | None]:
-    """What the workers say until the last one has ended, and `None` whenever they are silent.
+    """Messages of the workers until the last one has ended, and `None` while they are silent.
 
-    Raises `ChecksFailed` where one ends without a last word.
+    Raises `ChecksFailed` if one ends without its last message.
     """
     with selectors.DefaultSelector() as selector:
         for worker in workers:
@@ -320,7 +321,7 @@ class _Worker:
         self._errors.close()
 
     def send(self, command: Job | Command) -> None:
-        """A worker that has ended hears nothing; `messages` says so."""
+        """Send a command; `messages` reports a worker that has ended."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(frame(command))
 
@@ -354,5 +355,5 @@ class _Worker:
 
 
 def _path() -> str:
-    """Where workers find this program, wherever they are started."""
+    """The PYTHONPATH of workers, with this program."""
     return os.pathsep.join(filter(None, (str(TOOLKIT), os.environ.get("PYTHONPATH"))))

@@ -19,7 +19,7 @@ from .request import LoadRequest
 Prompt = str | tuple[int, ...]
 
 TOKENIZER = "tokenizer.json"
-# Words that common tokenizers hold as one token each when a blank is before them.
+# Words that are one token each for common tokenizers, with a leading blank.
 WORDS = (
     "time year people way day man thing woman life child world school state family student group "
     "country problem hand part place case week company system program question work government "
@@ -27,7 +27,7 @@ WORDS = (
     "eye job word business issue side kind head house service friend father power hour game line "
     "end member law car city community name president team minute idea body information back"
 )
-# Prompts of made text are this many different words at most; more make no difference to a server.
+# Generated text has at most this many different words.
 VOCABULARY = 4096
 
 
@@ -44,21 +44,21 @@ class Prompts:
     tokenizer: Any = field(default=None, repr=False)
 
     def make(self, count: int, chance: random.Random) -> Prompt:
-        """A prompt of so many tokens."""
+        """A prompt of `count` tokens."""
         chosen = chance.choices(self.pieces, k=count)
         if isinstance(self.pieces[0], int):
             return tuple(one for one in chosen if isinstance(one, int))
         return "".join(map(str, chosen))
 
     def count(self, text: str) -> int | None:
-        """The tokens of a text, where they can be counted here."""
+        """The number of tokens of a text, if a tokenizer is here."""
         if self.tokenizer is None:
             return None
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
 
 def from_word_list() -> Prompts:
-    """English words; only the server can say how many tokens they are."""
+    """English words; only the server can count their tokens."""
     source = "one common word for each token; the server's own count holds"
     return Prompts(source, [f" {word}" for word in WORDS.split()])
 
@@ -71,7 +71,7 @@ def from_token_ids(vocabulary_size: int) -> Prompts:
 
 
 def from_tokenizer(folder: Path) -> Prompts:
-    """Words that the tokenizer of a folder takes for one token each, wherever they stand.
+    """Words that are one token each for the tokenizer in a folder, in any position.
 
     Raises `BadFacts` for a folder without a tokenizer."""
     file = folder / TOKENIZER
@@ -89,7 +89,7 @@ def from_tokenizer(folder: Path) -> Prompts:
 
 
 def _single_token_words(tokenizer: Any, file: Path) -> tuple[str, ...]:
-    """Words with a blank before them that stay one token in the company of others."""
+    """Words with a leading blank that stay one token next to others."""
     texts = tokenizer.decode_batch([[token] for token in range(tokenizer.get_vocab_size())])
     likely = sorted({text for text in texts if text[:1] == " " and _is_plain(text[1:])})
     random.Random(len(likely)).shuffle(likely)
@@ -106,21 +106,22 @@ def _is_plain(word: str) -> bool:
 
 
 def _alone(tokenizer: Any, words: Sequence[str]) -> tuple[str, ...]:
-    """Those of the words that are one token between two others of them."""
+    """The words that are one token between two copies of themselves."""
     rows = tokenizer.encode_batch([word * 3 for word in words], add_special_tokens=False)
     return tuple(word for word, row in zip(words, rows, strict=True) if len(row) == 3)
 
 
 Kind = Literal["fixed", "sharegpt", "trace", "shared_prefix", "agent"]
-# What all requests of a run share, unless options say otherwise.
+# The defaults of all requests of a run.
 TEMPLATE = LoadRequest(ignore_eos=True, temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class BenchWorkload:
-    """`request` gives the one of a place, `task` the calls of one. `facts` go to the document.
+    """`request` returns the request at an index, `task` the calls of a task. `facts` go to the
+    document.
 
-    A trace has `times_s` of its rows; `size` is how many different ones a file has.
+    A trace has `times_s` of its rows; `size` is the number of requests in a file.
     """
 
     kind: Kind
@@ -131,11 +132,11 @@ class BenchWorkload:
     size: int | None = None
 
     def calls(self, first: int, count: int) -> tuple[LoadRequest, ...]:
-        """From one place of the workload on; a file starts again after its last one."""
+        """Requests from an index on; a file starts again after its last one."""
         return tuple(replace(self.request(first + i), index=i) for i in range(count))
 
     def timed(self, count: int | None, speed: float) -> tuple[LoadRequest, ...]:
-        """The rows of a trace at their times, so many times as fast."""
+        """The rows of a trace at their times, sped up."""
         times = self.times_s[:count]
         calls = self.calls(0, len(times))
         return tuple(
@@ -150,7 +151,7 @@ class BenchWorkload:
 
 
 def filled(template: LoadRequest, prompt: Prompt, max_tokens: int) -> LoadRequest:
-    """A request with what all requests of a run share."""
+    """The template with a prompt and a length."""
     return replace(template, prompt=prompt, max_tokens=max_tokens)
 
 
@@ -167,7 +168,7 @@ def fixed(
     seed: int = 0,
     range_ratio: float = 1.0,
 ) -> BenchWorkload:
-    """Lengths are drawn evenly from `range_ratio` of the full ones up to these."""
+    """Lengths are drawn evenly between `range_ratio` of the full length and the full length."""
 
     def request(place: int) -> LoadRequest:
         chance = seeded_random(seed, place)
@@ -223,8 +224,8 @@ def agent(
     turn: int = 200,
     chat: bool = False,
 ) -> BenchWorkload:
-    """Tasks of dependent calls: the first prompt has `isl` tokens, and each later one is all that
-    was said before it and `turn` new tokens, as a tool's result is. Needs prompts that are text."""
+    """Tasks of dependent calls: the first prompt has `isl` tokens; each later one has the
+    conversation so far and `turn` new tokens, like the result of a tool. Needs text prompts."""
 
     def task(place: int) -> tuple[LoadRequest, ...]:
         chance = seeded_random(seed, place)
@@ -240,14 +241,14 @@ def agent(
 
 
 def _turn(request: LoadRequest, chat: bool) -> LoadRequest:
-    """A prompt of a chat is a message of the user."""
+    """The prompt as a message of the user, for chats."""
     if not chat:
         return request
     return replace(request, prompt=None, messages=({"role": "user", "content": request.prompt},))
 
 
 def joined(*parts: Prompt) -> Prompt:
-    """One prompt of several, all of them text or all of them token ids."""
+    """Joins prompts, which are all text or all token ids."""
     if all(isinstance(part, str) for part in parts):
         return "".join(str(part) for part in parts)
     tokens: list[int] = []
@@ -256,7 +257,7 @@ def joined(*parts: Prompt) -> Prompt:
     return tuple(tokens)
 
 
-# A prompt or an answer below this is dropped.
+# Shorter prompts or answers are dropped.
 LEAST_TOKENS = 2
 # Tokens per hash id.
 BLOCK_TOKENS = 512
@@ -276,9 +277,9 @@ def sharegpt(
     osl: int | None = None,
     context: int | None = None,
 ) -> BenchWorkload:
-    """Conversations are shuffled; the first turn of each is the prompt and the second one its
-    answer, whose length is asked for unless `osl` is given. One of fewer than two tokens, or of
-    more than `context` together, is dropped. Raises `BadInput`."""
+    """Shuffled conversations: the first turn is the prompt; the length of the second is requested,
+    unless `osl` is set. Turns of fewer than two tokens, and pairs of more than `context` tokens,
+    are dropped. Raises `BadInput`."""
     rows = [pair for row in _conversations(file) if (pair := _first_two(row))]
     random.Random(seed).shuffle(rows)
     kept = list(_kept(rows, tokens, osl, context))

@@ -45,7 +45,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A data point. `tip` has what a reader wants to know of it, a line each."""
+    """A data point; `tip` has the lines of its tooltip."""
 
     x: float
     y: float
@@ -86,7 +86,7 @@ class Chart:
         return [*values, self.limit[0]] if self.limit and near else values
 
     def _drawn(self) -> Iterator[Position]:
-        """Where marks, lines and bands go, all of which a scale has to reach."""
+        """Positions of marks, lines and bands; the scales must include all."""
         for mark in self.marks():
             yield mark.x, mark.y
         yield from self.front
@@ -221,7 +221,7 @@ def _path(values: Iterable[tuple[float, float]], x: Scale, y: Scale) -> str:
 
 
 def reference_swatch(kind: str) -> Markup:
-    """The legend's symbol of what is not a series: published figures, or the Pareto front."""
+    """The symbol of published figures or of the Pareto front in the legend."""
     drawing = {"published": ("pub", DIAMOND), "front": ("front", "M-8 4L8-4")}[kind]
     return Markup(
         '<svg class="swatch {}" viewBox="-8 -8 16 16" aria-hidden="true"><path d="{}"/></svg>'
@@ -258,7 +258,7 @@ def linear_scale(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def logarithmic_scale(values: Sequence[float], start: float, end: float) -> Scale:
-    """From a round number to a round number. Values that are not above 0 lie at the start."""
+    """Between two round numbers. Values of 0 or below are drawn at the start."""
     above = [value for value in values if value > 0] or [1.0, 10.0]
     first, last = math.floor(math.log10(min(above))), math.ceil(math.log10(max(above)))
     marks: list[float] = []
@@ -287,7 +287,7 @@ def load_scale(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 class Labels:
-    """A label is next to its mark, off the lines if it can be. A label without room is left out."""
+    """Places labels next to their marks, off the lines if possible, or leaves them out."""
 
     def __init__(
         self, frame: Box, marks: Iterable[Position], lines: Iterable[Sequence[Position]]

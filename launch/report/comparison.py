@@ -12,7 +12,7 @@ from .tables import PageTable, numeric, texts
 
 SYSTEM_SETTINGS = ("model", "precision", "gpu", "num_gpus", "engine", "release", "target")
 BENCH_SETTINGS = ("tool", "api", "workload", "isl", "osl", "slo", "price_per_gpu_hour_usd", "seed")
-# By so many times: some tools tell the lengths that they asked for, others their mean.
+# Some tools report the requested lengths, others the mean.
 LENGTHS_DIFFER = 1.15
 # title, the measure of a point
 MEASURES: tuple[tuple[str, Callable[[LoadPoint], float | None]], ...] = (
@@ -49,7 +49,7 @@ def _comparable(runs: Sequence[RunEvidence]) -> list[RunEvidence]:
 
 
 def is_same_workload(one: BenchResults, other: BenchResults) -> bool:
-    """Whether two runs had the same workload, by what both record; tools round lengths."""
+    """Whether two runs had the same workload, as far as both record it; tools round lengths."""
     kinds = {one.kind, other.kind} - {None, "unknown"}
     for a, b in ((one.isl, other.isl), (one.osl, other.osl)):
         if a and b and not 1 / LENGTHS_DIFFER < a / b < LENGTHS_DIFFER:
@@ -107,7 +107,7 @@ def _overview(run: RunEvidence) -> tuple[object, ...]:
 
 
 def settings(runs: Sequence[RunEvidence]) -> PageTable:
-    """What was not the same: a row per setting, a column per run."""
+    """Settings that differ: a row per setting, a column per run."""
     titles = [run.title for run in runs]
     table = PageTable("What differs between the runs", texts("setting", *titles))
     for name, values in _settings(runs):

@@ -1,4 +1,4 @@
-"""The estimate that a bundle carries, beside what its run measured at that load."""
+"""Compares the estimate in a bundle with the measurements of its run at that load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INSIDE = "inside"
 
 @dataclass(frozen=True, slots=True)
 class EstimatedMeasure:
-    """A measure with its interval, and what the run measured, `None` where it did not."""
+    """A measure with its interval, and the measured value, `None` if it is unknown."""
 
     name: str
     unit: str
@@ -27,7 +27,7 @@ class EstimatedMeasure:
 
     @property
     def verdict(self) -> str:
-        """Whether the measured value lies inside the interval, and by how much it does not."""
+        """Whether the measured value is inside the interval, or how far outside it is."""
         if self.measured is None:
             return "not measured"
         if self.low <= self.measured <= self.high:
@@ -38,9 +38,9 @@ class EstimatedMeasure:
 
 @dataclass(frozen=True, slots=True)
 class RunEstimate:
-    """The estimate of a run's bundle, without measures where it was refused.
+    """The estimate in the bundle of a run, without measures if it was refused.
 
-    `summary` says how both compare, or why they cannot; `is_compared` whether they do.
+    `summary` compares both or says why it cannot; `is_compared` tells which.
     """
 
     load: str
@@ -54,9 +54,9 @@ Load = tuple[int, int, int]  # isl, osl and concurrency
 
 
 def for_run(run: RunEvidence) -> RunEstimate | None:
-    """What the run's bundle says of its speed, if it says anything.
+    """The estimate in the run's bundle, if it has one.
 
-    Raises `BadInput` where its manifest has another form.
+    Raises `BadInput` for an estimate of an unknown form.
     """
     document = (run.manifest or {}).get("estimate")
     if document is None:
@@ -71,7 +71,7 @@ def for_run(run: RunEvidence) -> RunEstimate | None:
             found.child(name).number(end)
     rows, refused = found.count("rows"), found.text("refused")
     load = (found.count("isl") or 0, found.count("osl") or 0, found.count("concurrency") or 0)
-    words = "{:,} in and {:,} out, {:,} at a time".format(*load)
+    words = "{:,} in and {:,} out, {:,} concurrent".format(*load)
     found.check()
     evidence = tuple(_evidence(rows, found))
     if refused:

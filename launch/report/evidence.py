@@ -22,13 +22,13 @@ SMOKE = "smoke.json"
 AIPERF = "profile_export_aiperf.json"
 RESULTS = (BENCH, AIPERF, SMOKE)
 RUN_FILES = (*RESULTS, RUN)  # one of them makes a folder a run
-MAX_DEPTH = 4  # of runs below a folder that is given
+MAX_DEPTH = 4  # of runs below a named folder
 REMEDY = "give a run folder, a bench.json or a result file of another tool"
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """One run, or one measurement without a run. `notes` say what could not be shown and why."""
+    """One run, or one measurement without a run. `notes` list what cannot be shown, and why."""
 
     title: str
     place: str
@@ -44,7 +44,7 @@ class RunEvidence:
 
     @property
     def decisions(self) -> dict[str, Any]:
-        """What the bundle decided: each value by its path."""
+        """The values that the bundle decided, by path."""
         return {row["path"]: row["value"] for row in (self.manifest or {}).get("decisions", ())}
 
 
@@ -141,8 +141,7 @@ def _unmeasured(path: Path) -> dict[str, Any]:
 
 
 def _merge(documents: Iterable[tuple[Path, Any]]) -> list[tuple[Path, Any]]:
-    """Some tools write a file for every load: files of one folder that differ in the load alone
-    are one series."""
+    """Joins files of one folder that differ only in the load; some tools write one for each."""
     series: dict[tuple[Any, ...], tuple[Path, Any]] = {}
     for index, (path, document) in enumerate(documents):
         key = _series_key(path, document) or (index,)
@@ -198,7 +197,7 @@ def _ready_after_s(path: Path) -> float | None:
 
 
 def _manifest(bench: BenchResults) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
-    """The manifest of the bundle that was measured, if it still is what it was then."""
+    """The manifest of the measured bundle, if it is unchanged, and notes."""
     subject = bench.subject
     if not subject.bundle_folder:
         return None, ()
@@ -213,7 +212,7 @@ def _manifest(bench: BenchResults) -> tuple[Mapping[str, Any] | None, tuple[str,
 
 
 def _with_unique_titles(runs: Sequence[RunEvidence]) -> list[RunEvidence]:
-    """Runs with the same title get what differs between them in it, or else a number."""
+    """Runs with the same title get their differences added to it, or else a number."""
     titles = [run.title for run in runs]
     for detail in DETAILS:
         found: dict[str, set[str | None]] = {}

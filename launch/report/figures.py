@@ -25,7 +25,7 @@ LoadOf = Callable[[LoadPoint], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Without a chart where nothing was measured for it; `strokes` are the kinds of lines in it."""
+    """A chart, `None` without measurements, and its table; `strokes` are its kinds of lines."""
 
     name: str
     title: str
@@ -120,7 +120,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 def _percentiles(
     runs: Sequence[RunEvidence], name: str, title: str, of: str | None = None
 ) -> Figure:
-    """Of the points whose gaps are `of` tokens or messages, which share no axis; else of all."""
+    """Percentiles over the load, for gaps of tokens or messages only those points."""
     load_of, load_title = _load(runs)
     of_messages = of == "messages"
     short = "gap" if of_messages else name.removesuffix("_ms").upper()
@@ -244,7 +244,7 @@ def _tail(median: float | None, p99: float | None) -> str:
 def _published_marks(
     runs: Sequence[RunEvidence], coordinates: Callable[[PublishedFigure], XY]
 ) -> tuple[Mark, ...]:
-    """Published figures, once each. A miniature on CPU is not drawn beside a real GPU."""
+    """Published figures, once each. A rehearsal has none: it says nothing about GPUs."""
     unique: dict[tuple[str, str, str], PublishedFigure] = {}
     for run in runs:
         if not run.rehearsal:

@@ -21,7 +21,7 @@ CAVEATS = "benchmark_tools.yaml"
 
 
 def caveats(tool: str) -> Sequence[Mapping[str, str]]:
-    """What is known to mislead in the numbers of a tool: statements, each with its source."""
+    """Known ways in which the numbers of a tool mislead, each with its source."""
     found: Mapping[str, Sequence[Mapping[str, str]]] = data_file.shipped(
         CAVEATS, plain_data.BENCHMARK_TOOLS
     )
@@ -193,7 +193,7 @@ def _first_text(found: object) -> str | None:
 
 
 def _aiperf_phase(settings: JsonObject) -> JsonObject:
-    """The load that was measured; others warm the server up."""
+    """The measured phase; the others are warm-up."""
     phases = list(settings.children("phases"))
     measured = [one for one in phases if one.text("kind") == "profiling"]
     return (measured or phases or [JsonObject({}, settings.where)])[0]
@@ -325,7 +325,7 @@ def _guidellm_load(strategy: JsonObject) -> Document:
 
 
 def _guidellm_errors(failed: float | None, unfinished: float | None) -> Document:
-    """Requests that were under way when the time was up count as neither good nor failed."""
+    """Requests that were running when the time was up are neither good nor failed."""
     found = {"not said": {"count": failed, "example": ""}} if failed else {}
     return found | ({"cancelled": {"count": unfinished, "example": ""}} if unfinished else {})
 
@@ -459,7 +459,7 @@ def _vllm_point(fields: JsonObject) -> Document:
 
 
 def _measures(fields: JsonObject, latencies: Mapping[str, str]) -> Document:
-    """What both tools write under the same names. Their ITL is the gap between messages."""
+    """Measures with the same names in both tools. Their ITL is the gap between messages."""
     completed = fields.number("completed")
     return {
         "duration_s": fields.number("duration"),
@@ -493,6 +493,6 @@ def _vllm_speculative(fields: JsonObject) -> Document | None:
 
 
 def _vllm_date(text: str | None) -> str | None:
-    """When the run ended, on the clock and in the time zone of that machine."""
+    """The end of the run in the local time of that machine."""
     match = VLLM_DATE.fullmatch(text or "")
     return "{}-{}-{} {}:{}:{} (local time)".format(*match.groups()) if match else None

@@ -68,8 +68,8 @@ def is_report(file: Path) -> bool:
 
 
 def text(runs: Sequence[RunEvidence], skipped: Sequence[Diagnostic] = ()) -> str:
-    """Every value is escaped by the template or by `Markup.format`; what turns the direction of
-    writing, hides a letter or is none is written out."""
+    """The page. The template or `Markup.format` escapes every value; invisible characters and those
+    that change the direction of writing are written as escapes."""
     css, js = _style(), _asset("page.js")
     page = _template().render(
         **_head(runs), **_first_screen(runs), **_charts(runs), **_others(runs), **_details(runs),
@@ -97,7 +97,7 @@ def _asset(name: str) -> str:
 
 
 def _style() -> str:
-    """What all pages share, then what is this one's own."""
+    """The style sheet that all pages share, then that of this page."""
     shared = resource_root("templates") / "_shared/page.css"
     return shared.read_text(encoding="utf-8") + _asset("page.css")
 

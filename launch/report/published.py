@@ -18,7 +18,7 @@ from .number_format import SPACE, number, percent
 from .results import LoadPoint
 
 NOT_SAID = "not said"
-LOAD = "requests at a time"
+LOAD = "concurrent requests"
 PER_USER = "output_tokens_per_s_per_user"
 # The number of draft tokens under the names that releases have for it.
 DRAFT_TOKENS = ("max_draft_len", "num_nextn_predict_layers")
@@ -29,8 +29,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A condition that was not the same, or that is not known of one side; `factor` is what is left
-    of the published speed with it, `how` where that is from."""
+    """A condition that differs or is unknown on one side.
+
+    `factor` is the effect on the published speed, `how` its source.
+    """
 
     name: str
     published: str
@@ -44,7 +46,7 @@ class Cause:
 
     @property
     def effect(self) -> str:
-        """On the speed, in percent; empty where it is not known."""
+        """The effect on the speed in percent, empty if unknown."""
         if self.factor is None:
             return ""
         percents = round((self.factor - 1) * 100)
@@ -56,7 +58,7 @@ class Cause:
 
 
 def causes(run: RunEvidence, row: Row, figure: Row, point: LoadPoint, measure: str) -> list[Cause]:
-    """The causes of a difference, those with a figure first and the largest first of these."""
+    """The causes of a difference, those with the largest known effects first."""
     found = [
         *_system(run, row),
         *_load(run, figure, point, measure),
@@ -70,7 +72,7 @@ def causes(run: RunEvidence, row: Row, figure: Row, point: LoadPoint, measure: s
 
 
 def _incomplete(row: Row) -> Iterator[Cause]:
-    """What a source does not record, unless another condition says so."""
+    """Conditions that a source does not record, unless another cause covers them."""
     for what in row.get("incomplete", ()):
         if not any(word in what for word in ("length", "concurrency", "number of GPUs")):
             yield Cause(what, NOT_SAID, "")
@@ -82,7 +84,7 @@ def _rank(cause: Cause) -> tuple[bool, float, bool]:
 
 
 def explained(found: Sequence[Cause]) -> float:
-    """What is left of the speed with all differences that have a figure."""
+    """The product of all known effects."""
     return math.prod(cause.factor for cause in found if cause.factor is not None)
 
 
@@ -163,7 +165,7 @@ DATASETS = {"fixed": "random", "shared_prefix": "random with a shared prefix"}
 
 
 def _answered(osl: float | None, point: LoadPoint) -> float | None:
-    """The length of answers as measured, where they end by themselves; else as asked for."""
+    """The measured length of answers if they end early, else the requested length."""
     mean = point.stats("output_tokens").mean
     return osl if mean is None or (osl and abs(mean / osl - 1) < 0.01) else mean
 
@@ -171,7 +173,7 @@ def _answered(osl: float | None, point: LoadPoint) -> float | None:
 def _length(
     name: str, theirs: float | None, ours: float | None, point: LoadPoint, measure: str
 ) -> Iterator[Cause]:
-    """A length, and what it costs by this run's TTFT, which grows with the prompt, and TPOT."""
+    """A length and its effect, by this run's TTFT, which grows with the prompt, and TPOT."""
     if theirs is not None and theirs == ours:
         return
     ttft, tpot = point.stats("ttft_ms").p50, point.stats("tpot_ms").mean
@@ -194,7 +196,7 @@ def _speed(ttft_ms: float, tpot_ms: float, answer_tokens: float) -> float:
 
 
 def _speculation(run: RunEvidence, row: Row, figure: Row, point: LoadPoint) -> Iterator[Cause]:
-    """Tokens a step: one takes as long whatever is accepted, so that the speed goes with them."""
+    """Tokens per step: a step takes the same time whatever is accepted."""
     decided, ours = run.decisions, 0
     for path, value in decided.items():
         if path.rpartition(".")[2] in DRAFT_TOKENS:
@@ -254,9 +256,9 @@ RATES = {
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
-    """One published figure, and the run's own at the load nearest to it.
+    """A published figure and the run's own at the nearest load.
 
-    `ratio` is the run's speed over the published one; `causes` are what was not the same.
+    `ratio` is the run's speed over the published one; `causes` are the differences.
     """
 
     source: str
@@ -291,7 +293,7 @@ class PublishedFigure:
 
     @property
     def summary(self) -> str:
-        """How the run compares, and how much of the difference is known."""
+        """How the run compares, and how much of the difference is explained."""
         if self.speeds is None or self.ratio is None:
             return "This run measured nothing to compare with it."
         published, here = self.speeds
@@ -318,7 +320,7 @@ def _slower(ratio: float) -> str:
 
 
 def for_run(run: RunEvidence) -> list[PublishedFigure]:
-    """The published figures that the run's bundle carries, under the nearest conditions first."""
+    """The published figures in the run's bundle, those with the nearest conditions first."""
     found = []
     for row in (run.manifest or {}).get("published", ()):
         for figure in row.get("figures", ()):
@@ -328,7 +330,7 @@ def for_run(run: RunEvidence) -> list[PublishedFigure]:
 
 
 def _figure(row: Mapping[str, Any], figure: Mapping[str, Any], run: RunEvidence) -> PublishedFigure:
-    """Rates for the whole, per user and per GPU follow from each other where they can."""
+    """Fills in rates for the whole, per user and per GPU from each other."""
     gpus, concurrency = row.get("num_gpus"), figure.get("concurrency")
     total, per_gpu = figure.get("output_tokens_per_s"), figure.get("output_tokens_per_s_per_gpu")
     user = figure.get(PER_USER) or figure.get("at_tokens_per_s_per_user")
@@ -356,7 +358,7 @@ def _figure(row: Mapping[str, Any], figure: Mapping[str, Any], run: RunEvidence)
 def _comparison(
     row: Mapping[str, Any], figure: Mapping[str, Any], run: RunEvidence
 ) -> dict[str, Any]:
-    """The run's own speed; nothing of a rehearsal, which says nothing about a GPU."""
+    """The run's speed, ratio and causes; none for a rehearsal, which says nothing about GPUs."""
     measure = next((name for name in RATES if figure.get(name)), None)
     point = None if run.rehearsal else _nearest(run, figure)
     if measure is None or point is None or not (here := point.rate(measure)):
@@ -373,7 +375,7 @@ def _comparison(
 
 
 def _nearest(run: RunEvidence, figure: Mapping[str, Any]) -> LoadPoint | None:
-    """The point without failures whose load is nearest to that of the figure."""
+    """The point without failures at the nearest load."""
     concurrency = figure.get("concurrency")
     wanted = concurrency or figure.get("at_tokens_per_s_per_user")
     if wanted is None:

@@ -34,11 +34,11 @@ def json_field(path: str) -> Any:
 
 
 class UnknownFormat(BadInput):
-    """No result of any tool that is known."""
+    """A file that is no result of a known tool."""
 
 
 class JsonObject:
-    """A JSON object and its location. Absent and null values are None.
+    """A JSON object and its location; missing and null values become `None`.
 
     All objects of one document collect their diagnostics in one list, which `check` raises.
     """
@@ -110,7 +110,7 @@ class JsonObject:
         return {name: child.child(name) for name in child.values}
 
     def read(self, dataclass: type[T], **others: Any) -> T:
-        """A dataclass: some of its fields as given, the others from here by their annotations."""
+        """A dataclass with the values in `others`; the rest is read by annotation."""
         for one in fields(dataclass):  # type: ignore[arg-type]
             if one.name not in others:
                 *parents, key = one.metadata.get("path", one.name).split(".")
@@ -193,7 +193,7 @@ RATES = (
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Statistics of a measure over requests or tokens. Unknown values are None."""
+    """Statistics of a measure over requests or tokens; unknown values become `None`."""
 
     n: float | None
     mean: float | None
@@ -282,8 +282,7 @@ class MeasuredSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResults:
-    """A bench.json. `imported` says that another tool measured; `share_of_limit` is how near the
-    client came to its own limit."""
+    """A bench.json, `imported` from another tool or not; `share_of_limit` is the client's load."""
 
     subject: MeasuredSystem
     started: str | None
@@ -379,7 +378,7 @@ def read_smoke(document: Any, where: str) -> list[CheckResult]:
 
 
 def _check_format(top: JsonObject) -> None:
-    """The parts without which nothing else can be read."""
+    """Raises `BadInput` if a part is missing that all others depend on."""
     top.check()
     if (found := top.number("format")) != FORMAT:
         what = f"is {found}; this version reads {FORMAT}"
@@ -391,7 +390,7 @@ def _check_format(top: JsonObject) -> None:
 
 
 def _load_order(point: LoadPoint) -> tuple[bool, float]:
-    """Whatever the order in which they were measured, loads stand from the least to the most."""
+    """Sorts loads in ascending order, however they were measured."""
     return (point.rate_per_s is not None, point.rate_per_s or point.concurrency or 0)
 
 

@@ -46,7 +46,7 @@ class PageTable:
         self.rows.append(["" if cell is None else str(cell) for cell in cells[self.first :]])
 
     def without_empty_columns(self) -> PageTable:
-        """Without the numeric columns that have no value; without rows if none has one."""
+        """Removes numeric columns without a value, and all rows if no column has one."""
         for index in range(len(self.columns) - 1, -1, -1):
             has_value = any(row[index] not in ("", UNKNOWN) for row in self.rows)
             if self.columns[index][1] == NUMERIC and not has_value:
@@ -86,7 +86,7 @@ def errors(runs: Sequence[RunEvidence]) -> PageTable:
 def published(rows: Iterable[PublishedFigure]) -> PageTable:
     columns = [
         ("source", "text"),
-        *numeric("at a time", "output tokens/s", "per user", "per GPU", "e2e p50", "TTFT", "GPUs"),
+        *numeric("concurrent", "output tokens/s", "per user", "per GPU", "e2e p50", "TTFT", "GPUs"),
         *texts("engine", "workload"),
     ]
     table = PageTable("Published figures of the same model on the same GPUs", columns)
@@ -100,7 +100,7 @@ def published(rows: Iterable[PublishedFigure]) -> PageTable:
 
 
 def estimated(found: RunEstimate) -> PageTable:
-    """The estimate of a bundle, and where the run's own values lie."""
+    """The estimate of a bundle and the measured values."""
     columns = [("measure", "text"), ("measured", NUMERIC), ("interval", "text"),
                *numeric("from", "estimate", "to"), ("unit", "text")]  # fmt: skip
     caption = f"Estimate of {found.load}; four times of five a value is between the ends"
@@ -112,7 +112,7 @@ def estimated(found: RunEstimate) -> PageTable:
 
 
 def causes(row: PublishedFigure) -> PageTable:
-    """What was not the same as under a published figure, by its effect."""
+    """Differences from the conditions of a published figure, by effect."""
     columns = [("condition", "code"), *texts("published", "here"),
                ("effect on the speed", NUMERIC), ("how that is known", "text")]  # fmt: skip
     table = PageTable("What was not the same, or is not known", columns)
@@ -205,7 +205,7 @@ def memory(run: RunEvidence) -> PageTable | None:
     table.add("total", f"{number(total)} GiB")
     table.add("KV cache per token", f"{number(found['kv_bytes_per_token'])} bytes")
     table.add("tokens in the KV cache", number(found["kv_tokens"]))
-    table.add("requests at a time", number(found["max_concurrency"]))
+    table.add("concurrent requests", number(found["max_concurrency"]))
     return table
 
 

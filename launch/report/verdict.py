@@ -38,7 +38,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A statement with its tone: the verdict, or a limitation stated before any figure."""
+    """A statement with its tone: the verdict, or a limitation of the figures."""
 
     tone: Tone
     title: str
@@ -78,7 +78,7 @@ def _single(run: RunEvidence) -> tuple[str, list[str]]:
         first = "Every figure here is that of a miniature on CPU."
     elif result.slo and result.largest_concurrency_within_slo:
         largest = result.largest_concurrency_within_slo
-        title = f"Within the SLO with up to {number(largest)} requests at a time"
+        title = f"Within the SLO with up to {number(largest)} concurrent requests"
         point = next((p for p in result.points if p.concurrency == largest), best)
         first = f"There, within {_slo(result)}, it delivers {_output(point)}."
     elif _misses_slo(result):
@@ -93,7 +93,7 @@ def _single(run: RunEvidence) -> tuple[str, list[str]]:
 
 
 def _found_failures(run: RunEvidence) -> str:
-    """What of a run failed, in a headline; nothing of a run that may win one."""
+    """The failures of a run as a headline, empty if there are none."""
     failed, sent, smoke = run.bench.failed, run.bench.sent, totals(run.smoke)
     requests = f"{number(failed)} of {number(sent)} requests failed"
     checks = f"{smoke['failed']} of {smoke['checks']} smoke checks failed"
@@ -107,7 +107,7 @@ def _found_failures(run: RunEvidence) -> str:
 
 
 def _misses_slo(run: BenchResults) -> bool:
-    """Whether no concurrency met the service level; an open loop has no concurrency to name."""
+    """Whether no concurrency met the service level; open loops have none."""
     closed = bool(run.points) and all(point.concurrency for point in run.points)
     return bool(run.slo) and closed and not run.largest_concurrency_within_slo
 
@@ -181,10 +181,10 @@ def tiles(evidence: RunEvidence) -> list[Tile]:
 
 
 def _slo_and_cost(run: BenchResults, best: LoadPoint) -> Iterator[Tile]:
-    """Service level and cost, which a miniature on CPU has nothing to say about."""
+    """Service level and cost; not for rehearsals."""
     if run.slo:
         yield Tile(
-            "Within the SLO", unit(run.largest_concurrency_within_slo, "at a time"), _slo(run)
+            "Within the SLO", unit(run.largest_concurrency_within_slo, "concurrent"), _slo(run)
         )
     at = f"at {best.label} and {usd(run.price_per_gpu_hour_usd)} per GPU hour"
     if (cost := best.usd_per_million_output_tokens) is not None:
@@ -194,7 +194,7 @@ def _slo_and_cost(run: BenchResults, best: LoadPoint) -> Iterator[Tile]:
 
 
 def notices(runs: Sequence[RunEvidence]) -> list[Notice]:
-    """What limits the figures; a notice that several runs share is given once."""
+    """Limitations of the figures; a notice of several runs is shown once."""
     shared: dict[Notice, list[str]] = {}
     for run in runs:
         for notice in _notices(run):

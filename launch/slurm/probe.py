@@ -67,7 +67,7 @@ Finding = tuple[str, Any, str]
 
 @dataclass(frozen=True, slots=True)
 class SiteOptions:
-    """What is already known of the site, and a part of every trial."""
+    """Known facts about the site, which are part of every trial."""
 
     name: str | None
     given: Mapping[str, str]
@@ -93,7 +93,7 @@ class SiteOptions:
 
 
 def _profile(found: Sequence[Finding]) -> str:
-    """A profile in which each line says how it was found; what is left out is below."""
+    """A profile whose comments say how each value was found, and what is left out."""
     lines = []
     for key, value, how in found:
         if value is not None:
@@ -105,7 +105,7 @@ def _profile(found: Sequence[Finding]) -> str:
 
 
 def save(profile: str, file: Path) -> None:
-    """The file appears once it is read as a profile."""
+    """Writes the file, if it can be read as a profile."""
     try:
         with whole_file(file) as new:
             new.write_text(profile, encoding="utf-8")
@@ -162,9 +162,9 @@ def _partitions() -> dict[str, int]:
 
 
 def _gpu_partition(options: SiteOptions, partitions: Iterable[str]) -> tuple[str, Finding, int]:
-    """The first partition that takes a request for GPUs, how it does, and how many on a node.
+    """The first partition that accepts a request for GPUs, the request, and GPUs per node.
 
-    Without such a one, the first that takes whole nodes.
+    If there is none, the first that accepts requests for whole nodes.
     """
     wanted = options.given.get("partition")
     candidates = [name for name in partitions if wanted in (None, name)]
@@ -207,7 +207,7 @@ def _given_options(options: SiteOptions, partition: str) -> Iterator[Finding]:
 def _client(
     options: SiteOptions, partitions: Iterable[str], gpu_partition: str
 ) -> Iterator[Finding]:
-    """A partition that has no GPUs to waste on a client."""
+    """A partition without GPUs, for clients."""
     rest = [option for option in options.sbatch if not option.startswith("--partition=")]
     for name in partitions:
         base = [*rest, f"--partition={name}", "--nodes=1"]
@@ -257,7 +257,7 @@ def _cpus(base: Sequence[str]) -> Finding:
 
 
 def _most(takes: Callable[[int], bool], limit: int) -> int:
-    """The largest number up to a limit that is taken; 1 is."""
+    """The largest accepted number up to a limit; 1 is accepted."""
     low, above = 1, limit + 1
     while above - low > 1:
         middle = (low + above) // 2
@@ -301,7 +301,7 @@ def _on_nodes(
     folder: Path,
     say: Say,
 ) -> list[Finding]:
-    """What only a job on nodes can tell; on two of them where there are two."""
+    """Findings of a job on two nodes, or on one if there is only one."""
     for nodes in range(min(2, nodes_of_partition), 0, -1):
         shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
         sbatch = [*base, *shape, "--time=30", "--export=ALL"]
@@ -360,7 +360,7 @@ def _python(results: Mapping[str, TrialResult], nodes: int) -> Iterator[Finding]
 
 
 def _container(options: SiteOptions, results: Mapping[str, TrialResult]) -> Iterator[Finding]:
-    """The runtime that ran every given image."""
+    """The container runtime that ran every image."""
     for runtime in ("pyxis", "apptainer"):
         if options.images and all(results[f"{runtime}-{name}"].ok for name in options.images):
             value: dict[str, Any] = {"runtime": runtime, "images": dict(options.images)}
@@ -404,7 +404,7 @@ def _last(result: TrialResult) -> str:
 def _run_job(
     trials: Mapping[str, Sequence[str]], options: Sequence[str], folder: Path, timeout_s: float
 ) -> dict[str, TrialResult]:
-    """What each trial did in one job, whose results are left in a folder that its nodes see.
+    """The results of all trials in one job, which leaves them in a folder that its nodes see.
 
     Raises `NotReady` if the job does not start in time, or does not see the folder.
     """
@@ -435,7 +435,7 @@ def _result(folder: Path, name: str) -> TrialResult:
 
 
 def _wait(job_id: str, timeout_s: float) -> None:
-    """A job that waits in the queue has so much time; one that runs ends by its own limits."""
+    """Waits for the end of a job; the timeout is for its time in the queue."""
     deadline = time.monotonic() + timeout_s
     while (job := scheduler.jobs(job_id).get(job_id)) is not None and job.is_alive:
         if job.state == "PENDING" and time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""A sweep under Slurm: a job array that measures a service, collected into one report."""
+"""A sweep under Slurm: a job array measures a service; its points become one report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ServiceSweep:
 
     @property
     def options(self) -> list[str]:
-        """The bundle's own workload; an operator's arguments win, since they come last."""
+        """The bundle's workload, then the operator's arguments, which override it."""
         deployment = system_under_test.deployment(self.order.bundle)
         workload, slo = deployment.get("workload") or {}, deployment.get("slo") or {}
         limits = [f"{name}={slo[name]}" for name in point_metrics.LIMITS if slo.get(name)]
@@ -56,7 +56,7 @@ class ServiceSweep:
         return [*words, *self.arguments]
 
     def make_folder(self) -> None:
-        """Raises `BadInput` if there is something in it."""
+        """Raises `BadInput` if it is not empty."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if any(self.folder.iterdir()):
             raise BadInput(Diagnostic(str(self.folder), "is not empty", "choose another --run-dir"))
@@ -127,7 +127,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> dict[str, Any]:
-    """One document: the points of all, and what the first one and the bundle say of the rest."""
+    """One document with all points; the rest is from the first document and the bundle."""
     first, measured = documents[0], documents[0]["subject"]
     points: list[Any] = []
     failures: list[str] = []

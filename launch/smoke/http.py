@@ -32,7 +32,7 @@ MOST_LETTERS = 300  # of what a library says of an answer
 
 
 def _words(error: httpx.TransportError) -> str:
-    """What is wrong; the library repeats a head that is none, which may be of any length."""
+    """The start of an error message: the library repeats invalid heads of any length."""
     return f"{type(error).__name__}: {error}"[:MOST_LETTERS]
 
 
@@ -372,7 +372,7 @@ def _path(request: SmokeRequest) -> str:
 
 
 def _completion(chunk: Mapping[str, Any]) -> Completion:
-    """The first choice; the one with a finish reason is the final one."""
+    """The first choice; a finish reason makes it final."""
     usage = chunk.get("usage") or {}
     counts: dict[str, Any] = {name: usage.get(name) for name in COUNTS}
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")

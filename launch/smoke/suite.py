@@ -206,7 +206,7 @@ OnResult = Callable[[Sequence[CheckResult]], None]
 def run(
     endpoint: Endpoint, on_result: OnResult, checks: Sequence[Check] = (*POSITIVE, *NEGATIVE)
 ) -> list[CheckResult]:
-    """All results in order; `on_result` gets those of each check as soon as they are there."""
+    """All results in order; `on_result` gets those of each check immediately."""
     return asyncio.run(_run(endpoint, on_result, checks))
 
 
@@ -314,7 +314,7 @@ async def _triton_clients(endpoint: Endpoint, timeout_s: float) -> list[SmokeCli
 
 
 async def _streams(endpoint: Endpoint, client: SmokeClient) -> bool:
-    """Whether the model is decoupled: by its own word, else by the bundle's, else it is."""
+    """Whether the model is decoupled: as the server says, else the bundle, else yes."""
     try:
         with reading():
             async with asyncio.timeout(QUESTION_S):
@@ -359,7 +359,7 @@ async def _stop(
 
 
 async def _stream(client: SmokeClient, begun: asyncio.Event) -> str:
-    """What was wrong with a stream, or an empty text; a client that does not stream has none."""
+    """The fault of a stream, or an empty text; also for a client that does not stream."""
     if not client.streams:
         begun.set()
         return ""

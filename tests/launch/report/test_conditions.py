@@ -95,8 +95,8 @@ def test_the_same_conditions_are_called_the_same(compared: Compared) -> None:
         ("conditions.release", None, "release not said, here 1.2.1", None),
         ("options.mtp_draft_tokens", 1, "draft tokens 1, here 3", None),
         ("figure.accepted_length", 3.4, "tokens a step 3.4, here 2.9", -15),
-        ("figure.concurrency", 10, "requests at a time 10, here 8", -13),
-        ("figure.concurrency", 512, "requests at a time 512, here 64", None),
+        ("figure.concurrency", 10, "concurrent requests 10, here 8", -13),
+        ("figure.concurrency", 512, "concurrent requests 512, here 64", None),
         ("incomplete", ["precision"], "precision not said, here ", None),
     ],
 )

@@ -217,10 +217,10 @@ def test_published_figures_carry_source_and_workload(runs: Runs, rendered: sampl
 @pytest.mark.parametrize(
     ("changes", "tone", "title"),
     [
-        ({}, "good", "Within the SLO with up to 16 requests at a time"),
+        ({}, "good", "Within the SLO with up to 16 concurrent requests"),
         ({"largest_concurrency_within_slo": None}, "warning", "No load met the service level"),
         ({"slo": None}, "good", "4,361 output tokens/s at c64"),
-        ({"outcome": "interrupted"}, "warning", "Within the SLO with up to 16 requests at a time"),
+        ({"outcome": "interrupted"}, "warning", "Within the SLO with up to 16 concurrent requests"),
         ({"points": []}, "good", "Nothing was measured"),
         ({"points": [], "outcome": "failed"}, "bad", "Nothing was measured"),
         ({"outcome": "failed"}, "bad", "The run ended by a failure"),
