@@ -26,7 +26,7 @@ from launch.bench import workers
 from launch.bench.clients import Api
 from launch.bench.load import LoadPlan
 from launch.bench.request import RequestRecord
-from launch.bench.worker import peak_mib
+from launch.bench.workers import peak_mib
 
 OURS = "toolkit"
 # What each of the others needs to be installed.

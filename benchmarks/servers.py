@@ -17,9 +17,8 @@ from typing import Literal
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
-from launch import engine, ready, triton
-from launch.interrupts import Interrupts
-from launch.process import ServerProcess
+from launch import engine, serving, triton
+from launch.process import Interrupts, ServerProcess
 from supervisor.ports import free_ports
 
 FOLDER = Path(__file__).parent
@@ -128,11 +127,11 @@ def start(
                 interrupts=interrupts,
             )
         )
-        state, elapsed_s = ready.wait(
+        state, elapsed_s = serving.wait_until_ready(
             server,
             lambda: _answers(http_port, variant.ready_path),
             START_TIMEOUT_S,
-            ready.Progress(name),
+            serving.Progress(name),
         )
         if state != "ready":
             what = f"{state.replace('_', ' ')} after {elapsed_s:.1f} s"

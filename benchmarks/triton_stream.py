@@ -24,7 +24,7 @@ from typing import Any
 from builder import command
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
-from launch.interrupts import Interrupts
+from launch.process import Interrupts
 
 from . import arguments, cpu_profile, results
 from .client import StreamLoad

@@ -51,7 +51,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class MultiNodeStart:
-    """What of a bundle starts a server of several nodes, and how, said in it and outside of it."""
+    """How to start a server of several nodes from a bundle: the path, and hints for readers."""
 
     path: str
     way: str
@@ -74,7 +74,7 @@ STARTERS = {  # by the target that has them
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What lies in a folder: its files, and `forbidden` what no bundle can hold."""
+    """The files of a folder, and in `forbidden` everything that no bundle may contain."""
 
     folder: Path
     files: Mapping[str, File]
@@ -85,9 +85,9 @@ class Contents:
 
 
 def read_contents(folder: Path) -> Contents:
-    """Every file of a bundle in memory; no link is followed but one that is the folder itself.
+    """Every file of a bundle in memory; links are not followed, except for the folder itself.
 
-    Raises `BadInput` if the folder is not a bundle, `DamagedBundle` where it cannot be read.
+    Raises `BadInput` if the folder is not a bundle, `DamagedBundle` if it cannot be read.
     """
     files: dict[str, File] = {}
     forbidden, folders, left = {}, [], MAX_TOTAL_BYTES
@@ -124,7 +124,7 @@ def read_contents(folder: Path) -> Contents:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The folder itself and all that is below it. Raises `DamagedBundle` for far too many."""
+    """The folder and everything below it. Raises `DamagedBundle` for far too many files."""
     yield folder
     count = 0
     for parent, folders, names in os.walk(folder, onerror=_raise):
@@ -141,7 +141,7 @@ def _raise(error: OSError) -> None:
 
 
 def _forbidden(mode: int) -> tuple[str, str] | None:
-    """What is wrong with a path of this kind and these permissions, and what to do about it."""
+    """What is wrong with a path of this type and these permissions, and the fix."""
     if stat.S_ISLNK(mode):
         return "is a link", "remove it, or put the file there"
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -166,7 +166,7 @@ _RESTORE = "render again, or restore the file"
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle on disk whose files match its manifest. `digest` names the whole of it."""
+    """A bundle on disk whose files match its manifest. `digest` identifies it."""
 
     folder: Path
     manifest: Mapping[str, Any]
@@ -176,7 +176,7 @@ class Bundle:
     def launch(self) -> Mapping[str, Any]:
         """How each target is started: argv, environment, ports, health endpoints.
 
-        Raises `DamagedBundle` where that is not what `launch` reads.
+        Raises `DamagedBundle` if `launch.json` does not have the form that `launch` reads.
         """
         try:
             document = json_document((self.folder / LAUNCH).read_bytes())
@@ -189,7 +189,7 @@ class Bundle:
 
 
 def to_json(document: Mapping[str, Any]) -> bytes:
-    """JSON as every file of a bundle holds it: the same document gives the same bytes."""
+    """JSON as in every file of a bundle: equal documents give equal bytes."""
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -201,7 +201,7 @@ def json_document(data: bytes) -> Mapping[str, Any]:
 
 
 def complete(files: Mapping[str, File], facts: Mapping[str, Any]) -> dict[str, File]:
-    """The files with a manifest beside them that holds `facts` and every digest."""
+    """The files, plus a manifest with `facts` and the digest of every file."""
     listing = {
         path: {
             "sha256": file.sha256,
@@ -214,7 +214,7 @@ def complete(files: Mapping[str, File], facts: Mapping[str, Any]) -> dict[str, F
 
 
 def sums(digests: Mapping[str, str]) -> bytes:
-    """What `sha256sum` writes of files, in the order of their names."""
+    """Digests in the format of `sha256sum`, ordered by file name."""
     lines = []
     for path, digest in sorted(digests.items()):
         name = path.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
@@ -223,7 +223,7 @@ def sums(digests: Mapping[str, str]) -> bytes:
 
 
 def read_sums(data: bytes) -> dict[str, str]:
-    """The digests that `sha256sum` wrote, by path. Other lines are left out."""
+    """The digests in the output of `sha256sum`, by path. Other lines are ignored."""
     found = {}
     for line in data.decode(errors="surrogateescape").split("\n"):
         if row := re.fullmatch(r"(\\?)([0-9a-f]{64}) [ *](?:\./)?(.+)", line):
@@ -237,9 +237,9 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], force: bool) -> Bundle:
-    """Write the files, a manifest that holds `facts` and every digest, and their `SHA256SUMS`.
+    """Write the files, a manifest with `facts` and every digest, and their `SHA256SUMS`.
 
-    The folder appears complete or not at all. An unchanged bundle in its place is replaced;
+    The folder appears complete or not at all. An unchanged bundle at this path is replaced;
     anything else there is kept and reported as `BadInput`, unless `force` is set.
     """
     files = complete(files, facts)
@@ -263,9 +263,9 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time below a folder; the lock ends with the process.
+    """Allows one writer at a time below a folder; the lock ends with the process.
 
-    Whoever may read the folder may hold it: nobody is waited for without end.
+    Anyone who can read the folder can hold the lock, so waiting ends after `LOCK_S`.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -288,7 +288,7 @@ def _locks(descriptor: int) -> bool:
 
 
 def _replace(folder: Path, files: Mapping[str, File]) -> None:
-    """Write beside the folder, then swap; what was there comes back if that fails."""
+    """Write into a new folder, then swap; the old folder is restored if that fails."""
     import tempfile  # only what is written needs it
 
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -324,7 +324,7 @@ def _write_file(path: Path, file: File) -> None:
 
 def _check_replaceable(folder: Path, force: bool) -> None:
     if folder.exists() and not folder.is_file() and not folder.is_dir():
-        # In the place of /dev/null a folder would be one for everybody on the machine.
+        # Replacing /dev/null by a folder would break it for every user of the machine.
         what = "is a device, pipe or socket"
         raise BadInput(Diagnostic(str(folder), what, "give the name of a folder"))
     if force or not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
@@ -344,9 +344,9 @@ def _check_replaceable(folder: Path, force: bool) -> None:
 
 
 def attach(bundle: Bundle, evidence: Mapping[str, bytes]) -> bool:
-    """Give a bundle these files as its evidence, in the place of earlier ones.
+    """Replace a bundle's evidence with these files.
 
-    A signature of other contents is removed. Tells whether there was one.
+    Removes a signature of other contents, and returns whether there was one.
     """
     folder = bundle.folder
     files = {f"{EVIDENCE}/{name}": File(data) for name, data in evidence.items()}
@@ -369,7 +369,7 @@ def attach(bundle: Bundle, evidence: Mapping[str, bytes]) -> bool:
 
 
 def subject_digest(document: Any) -> str | None:
-    """The digest of the bundle that a run or a result is of, `None` for one that does not say."""
+    """The digest of the bundle that a run or a result belongs to; `None` if it has none."""
     if not isinstance(document, dict):
         return None
     about = document.get("subject", document)
@@ -387,7 +387,7 @@ def _below(folder: Path, name: str) -> list[str]:
 
 
 def _swap_evidence(folder: Path, files: Mapping[str, File]) -> None:
-    """Write beside the bundle, then swap; the evidence before comes back if that fails."""
+    """Write into a new folder, then swap; the old evidence is restored if that fails."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
@@ -423,7 +423,7 @@ def read(folder: Path) -> Bundle:
 
 
 def read_manifest(data: bytes) -> Mapping[str, Any]:
-    """A manifest in which all parts are there. Raises `DamagedBundle`."""
+    """A manifest with all required parts. Raises `DamagedBundle`."""
     try:
         manifest = json_document(data)
         found = manifest.get("format")
@@ -444,7 +444,7 @@ def read_manifest(data: bytes) -> Mapping[str, Any]:
             raise ValueError(f"a decision has not all of {', '.join(_DECISION)}")
         for name, row in manifest["files"].items():
             if not _is_path(name):
-                raise ValueError(f"{name[:100]!r} is no name of a file")
+                raise ValueError(f"{name[:100]!r} is not a valid file name")
             if not _is_file(row):
                 raise ValueError(f"the row of {name} has no digest, size and mode")
     except ValueError as error:
@@ -457,7 +457,7 @@ _DECISION = ("path", "reason", "evidence", "source", "value")
 
 
 def _is_decision(row: Any) -> bool:
-    """Whether it is a row of the decisions as `explain` shows them."""
+    """Whether it is a decision as `explain` shows it."""
     return (
         isinstance(row, dict)
         and all(isinstance(row.get(key), str) for key in _DECISION[:-1])
@@ -475,7 +475,7 @@ def _is_path(name: str) -> bool:
 
 
 def _is_file(row: Any) -> bool:
-    """Whether it tells of a file what `complete` wrote."""
+    """Whether it is a file's entry as `complete` writes it."""
     return (
         isinstance(row, dict)
         and re.fullmatch(r"[0-9a-f]{64}", str(row.get("sha256"))) is not None
@@ -485,7 +485,7 @@ def _is_file(row: Any) -> bool:
 
 
 def _damage(found: Contents, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
-    """Files that are missing, changed or not listed; evidence is not the manifest's business."""
+    """Files that are missing, changed or not listed; evidence is not in the manifest."""
     for name in sorted(set(found.files) - set(rows) - {MANIFEST, SUMS, SIGNATURE}):
         if not name.startswith(f"{EVIDENCE}/"):
             yield Diagnostic(name, "is not in the manifest", "remove it, or render again")
@@ -506,7 +506,7 @@ MAX_NODES = 100_000
 
 
 def _is_text(value: Any) -> bool:
-    """As a program can get it."""
+    """Whether a program can receive the text as an argument."""
     try:
         return isinstance(value, str) and b"\0" not in os.fsencode(value)
     except UnicodeEncodeError:
@@ -559,7 +559,7 @@ _DOCUMENT = {
 
 
 def launch_misfits(document: Any) -> Iterator[str]:
-    """The dotted paths at which a document is not as it must be; "" is the whole of it."""
+    """The dotted paths at which a document has the wrong form; "" is the whole document."""
     found = [path.strip(".") for path in _misfits(document, _DOCUMENT, "")]
     if found:
         yield from found
@@ -570,7 +570,7 @@ def launch_misfits(document: Any) -> Iterator[str]:
 
 
 def _misfits(value: Any, form: Any, path: str) -> Iterator[str]:
-    """By a test of the value, or a mapping of forms; `*` is any key, `?` ends one that may lack."""
+    """Check a value by a test or a mapping of forms; `*` is any key, `?` ends an optional one."""
     if callable(form):
         if not form(value):
             yield path

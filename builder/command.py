@@ -34,7 +34,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
 
 
 def missing_extra(module: str | None) -> BadInput | None:
-    """What to say of a module that could not be imported; `None` if it is of no extra."""
+    """The error for a module that could not be imported; `None` if no extra provides it."""
     first = (module or "").partition(".")[0]
     for extra, modules in EXTRAS.items():
         if first in modules:
@@ -45,7 +45,7 @@ def missing_extra(module: str | None) -> BadInput | None:
 
 
 def require_modules(*modules: str) -> None:
-    """Raises `BadInput` for those of the modules that are not installed."""
+    """Raises `BadInput` if one of the modules is not installed."""
     found: list[Diagnostic] = []
     for module in modules:
         if find_spec(module) is None and (fault := missing_extra(module)):
@@ -56,7 +56,7 @@ def require_modules(*modules: str) -> None:
 
 DEBUG = "TRTLLM_TOOLKIT_DEBUG"
 LAST_STREAM = 2  # the number of stderr
-# What a machine may refuse at any moment: space, permission, files at once.
+# Errors of the machine: no space, no permission, too many open files.
 OF_THE_MACHINE = frozenset(
     (
         *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES),
@@ -65,14 +65,14 @@ OF_THE_MACHINE = frozenset(
         *(errno.ENOENT, errno.ENOTDIR, errno.ESRCH),  # removed by another since it was listed
     )
 )
-MOST_ERRORS = 200  # that are told at once: each file of a large folder may be wrong
-# What a verb makes, it mostly keeps until it ends: to look for circles of garbage after every 700
-# objects, as Python does, took a tenth of its time.
+MOST_ERRORS = 200  # shown per command: each file of a large folder may be wrong
+# A verb keeps most objects until it ends: Python's garbage collection after every 700 objects took
+# a tenth of its time.
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 class PrintableText:
-    """A stream that writes out what could act on a terminal."""
+    """A stream that escapes characters that could control a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -87,13 +87,13 @@ class PrintableText:
 
 
 def run(verb: Callable[[], None]) -> int:
-    """The exit code of a verb: 0, that of its error, 1 for a bug, 130 when interrupted.
+    """The exit code of a verb: 0, its error's code, 1 for a bug, 130 if interrupted.
 
-    A `KeyboardInterrupt` may carry an `exit_code` of its own.
+    A `KeyboardInterrupt` may carry another `exit_code`.
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     while (number := os.open(os.devnull, os.O_RDWR)) <= LAST_STREAM:
-        pass  # closed by who started this: else the next file would get what is printed
+        pass  # closed by the parent: the next opened file would receive the output
     os.close(number)
     nothing = Path(os.devnull)
     given = (stream or nothing.open("w") for stream in (sys.stdout, sys.stderr))
@@ -106,7 +106,7 @@ def run(verb: Callable[[], None]) -> int:
 
 
 def _end(stream: TextIO) -> None:
-    """Writes out what is left, or gives it up, which the interpreter's end would fail for."""
+    """Flush a stream, or drop what cannot be written, which would fail at interpreter exit."""
     try:
         stream.flush()
     except OSError:
@@ -123,7 +123,7 @@ def _run(verb: Callable[[], None]) -> int:
         fault = missing_extra(absent.name)
         return _report(fault) if fault else _report_bug(absent)
     except BrokenPipeError:
-        pass  # the reader went away, as `| head` does; nothing more can be said
+        pass  # the reader closed the pipe, as `| head` does
     except KeyboardInterrupt as interrupt:
         return int(getattr(interrupt, "exit_code", 130))
     except OSError as refusal:
@@ -133,7 +133,7 @@ def _run(verb: Callable[[], None]) -> int:
         _say(one_line(f"error: {where}: cannot be written or read: {why}"))
         return BadInput.exit_code
     except MemoryError:
-        what = "this takes more memory than there is; give less, or run it where there is more"
+        what = "out of memory; use a smaller input, or a machine with more memory"
         _say(f"error: {what}")
         return BadInput.exit_code
     except Exception as bug:
@@ -147,7 +147,7 @@ def _report(error: ToolkitError) -> int:
         for line in diagnostic.log:
             _say(f"    {one_line(line)}")
     if (left := len(error.diagnostics) - MOST_ERRORS) > 0:
-        _say(f"error: {left} more; mend these first")
+        _say(f"error: {left} more; fix these first")
     return error.exit_code
 
 
@@ -160,13 +160,13 @@ def _report_bug(bug: Exception) -> int:
 
 
 def _say(text: str) -> None:
-    """The exit code tells of an error also where nothing can be written."""
+    """Print to stderr; if that fails, the exit code still reports the error."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 class Override(str):
-    """A `path=value` over the deployment file; `option` is what was typed for it."""
+    """A `path=value` for the deployment file; `option` is the command-line option used."""
 
     def __new__(cls, text: str, option: str = "--set") -> Override:
         found = super().__new__(cls, text)
@@ -177,9 +177,9 @@ class Override(str):
 
 
 class Parser(argparse.ArgumentParser):
-    """Shows its help where a verb is missing; for a misspelt verb or option, the nearest one.
+    """Shows its help if a verb is missing, and the nearest name for a misspelt verb or option.
 
-    `elsewhere` are words that are no verbs here, and what to write for them.
+    `elsewhere` maps words that are not verbs here to the right command.
     """
 
     elsewhere: Mapping[str, str] = {}
@@ -202,7 +202,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """argparse takes `--` out of values too: of `--signers=--` nothing would be left."""
+        """Refuse `--` as a value: argparse drops it, and `--signers=--` would be empty."""
         found = super()._get_values(action, arg_strings)
         if action.nargs is None and found == []:
             self.error(f"argument {'/'.join(action.option_strings) or action.dest}: -- is no value")
@@ -212,7 +212,7 @@ class Parser(argparse.ArgumentParser):
         super().error(mask(message))
 
     def _check_options(self, words: Sequence[str]) -> None:
-        """Long options; a beginning that several have is for argparse to refuse."""
+        """Refuse unknown long options; argparse itself refuses ambiguous abbreviations."""
         known = self._option_string_actions
         for word in takewhile(lambda word: word != "--", words):
             name = word.partition("=")[0]
@@ -232,8 +232,8 @@ _ZSH = """\
 autoload -U +X bashcompinit && bashcompinit
 """
 
-# Where nothing else completes python, `python -m` of the programs that have this is completed as
-# well; zsh has completion of its own for python.
+# Completes `python -m` for programs with such a script, unless something else completes python;
+# zsh has its own completion for python.
 _PYTHON = """\
 _trtllm_python() {
   [[ ${COMP_WORDS[1]} == -m ]] && ((COMP_CWORD > 2)) || return 0
@@ -241,7 +241,7 @@ _trtllm_python() {
 }
 complete -p python >/dev/null 2>&1 || complete -o default -F _trtllm_python python python3
 """
-# A shell has files where no word fits.
+# The shell offers files if no word fits.
 _FUNCTION = """\
 _{name}() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}}
@@ -268,9 +268,9 @@ complete -o default -F _{name} {command}
 def completion_script(
     shell: Shell, parser: argparse.ArgumentParser, command: str, known: Mapping[str, Words]
 ) -> str:
-    """What a shell evaluates to complete a command, which is called `trtllm-` and its module.
+    """A shell script that completes a command, which is called `trtllm-` and its module.
 
-    `known` gives the words of an argument by its name, beside the choices that it has itself.
+    `known` supplies values of arguments that have no fixed choices, by argument name.
     """
     parsers = dict(_parsers(parser, ""))
     verbs = [
@@ -300,7 +300,7 @@ def completion_script(
 def _parsers(
     parser: argparse.ArgumentParser, verb: str
 ) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """A parser and those of its verbs, by the words that lead to it."""
+    """A parser and its verbs' parsers, each with the words that select it."""
     yield verb, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -22,13 +22,13 @@ from .files import is_there, read_text
 from .schema import After, Before, Bounds, Reference, default
 from .schema import Strict as Strict
 
-# What a variable, an argument and a file's name can hold.
+# Text that a variable, an argument or a file name can hold.
 NoNul = Annotated[str, Bounds(pattern=r"^[^\x00]*$")]
 Variable = Annotated[str, Bounds(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-# A variable's value is text; a whole number without quotes is taken for it.
+# Values of variables are text; an integer without quotes is accepted.
 NUMBERS_AS_TEXT = Before(lambda value: str(value) if type(value) is int else value)
 
-# Variables by which a loader, a shell or an interpreter takes up code that no bundle shows.
+# Variables that make a loader, a shell or an interpreter run code from outside the bundle.
 _CODE = re.compile(
     r"PATH|LD_\w+|DYLD_\w+|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV|BASH_FUNC_.*|ENV|BASHOPTS|SHELLOPTS|IFS"
     r"|CDPATH|GLOBIGNORE|PS[0-4]|PROMPT_COMMAND|PYTHON(PATH|HOME|STARTUP|USERBASE|INSPECT|BREAKPOINT"
@@ -41,7 +41,7 @@ _CODE = re.compile(
 
 
 def refuse_code(value: dict[str, str]) -> dict[str, str]:
-    """Variables of servers. Raises `ValueError` for one by which other code is loaded."""
+    """The variables. Raises `ValueError` for one that makes programs load other code."""
     if taken := sorted(name for name in value if _CODE.fullmatch(name)):
         raise ValueError(
             f"{taken[0]} decides which programs and libraries run; "
@@ -60,9 +60,9 @@ Price = Annotated[float, _Positive]
 
 
 class Slo(Strict):
-    """Latency targets of requests at a percentile: the 95th where none is named.
+    """Latency targets of requests at a percentile, by default the 95th.
 
-    `itl_ms` bounds the mean time between the tokens of a request, `e2e_ms` its whole time.
+    `itl_ms` limits the mean time between the tokens of a request, `e2e_ms` its total time.
     """
 
     other_names = MappingProxyType({"tpot_ms": "itl_ms", "tbt_ms": "itl_ms", "e2el_ms": "e2e_ms"})
@@ -74,7 +74,7 @@ class Slo(Strict):
 
     @property
     def share(self) -> float:
-        """The share of requests that must keep the targets."""
+        """The share of requests that must meet the targets."""
         return PERCENTILES[self.percentile or USUAL_PERCENTILE]
 
     @property
@@ -88,10 +88,10 @@ FigureName = Annotated[str, Bounds(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 
 
 class Choice(Strict):
-    """How the values of a deployment were chosen, as `choose` writes it.
+    """How `choose` selected the values of a deployment.
 
-    `settings` are the engine options that the choice decided, `reason` is that of each, `source`
-    names the measured rows behind it. `estimate` has the interval of each figure.
+    `settings` are the engine options that it decided, `reason` explains them, `source` names the
+    measurements behind it. `estimate` has the interval of each figure.
     """
 
     objective: Objective
@@ -102,7 +102,7 @@ class Choice(Strict):
 
 
 def open_choices(data: dict[str, Any], file: str) -> dict[str, Diagnostic]:
-    """What a deployment file leaves to `choose`, each by its path."""
+    """What a deployment file leaves for `choose` to decide, by path."""
     found = {
         "hardware.gpu": isinstance(value_at(data, "hardware.gpu"), list),
         "hardware.num_gpus": isinstance(value_at(data, "hardware.num_gpus"), dict),
@@ -125,7 +125,7 @@ PRESETS = DATA / "presets"
 _SET = "--set"
 MAX_CHARACTERS = 500_000  # of a deployment file or a site profile
 
-# Far beyond every real machine, model and load: what is larger is a slip of the pen.
+# Far beyond every real machine, model and load: larger values are typing errors.
 MAX_GPUS = 100_000
 MAX_TOKENS = 100_000_000
 MAX_REQUESTS = 1_000_000
@@ -140,7 +140,7 @@ Tokens = Annotated[int, Bounds(ge=1, le=MAX_TOKENS)]
 EngineName = Annotated[str, Reference(engines.names)]
 ServerName = Annotated[str, Reference(servers.names)]
 AdvisedProduct = Annotated[str, Reference(advisories.products)]
-# A GPU by the name that it has here; one that is unknown is refused where its facts are read.
+# A GPU under its name here; unknown ones are refused when their facts are read.
 AnyGpu = Annotated[str, After(hardware.named)]
 GpuName = Annotated[AnyGpu, Reference(hardware.known)]
 
@@ -155,7 +155,7 @@ class Hardware(Strict):
 
 
 class Engine(Strict):
-    """An engine and its release; `assume_release` takes one that is not known."""
+    """An engine and its release; `assume_release` accepts an unknown release."""
 
     other_names = MappingProxyType({"version": "release", "tag": "release", "engine": "name"})
     name: EngineName = default(lambda: engines.default().name)
@@ -168,7 +168,7 @@ class Engine(Strict):
 
 
 class Workload(Strict):
-    """Input and output sequence length in tokens, and requests at the same time."""
+    """Input and output sequence length in tokens, and the number of concurrent requests."""
 
     other_names = MappingProxyType(
         dict.fromkeys(("input_len", "input_length", "input_tokens", "prompt_tokens"), "isl")
@@ -181,7 +181,7 @@ class Workload(Strict):
 
 
 class Draft(Strict):
-    """A model that drafts tokens for this one to check.
+    """A model that drafts tokens for the main model to verify.
 
     `checkpoint` is a folder or a hub name, on the server's machine; `tokens` are drafted per step.
     """
@@ -192,7 +192,7 @@ class Draft(Strict):
 
 
 class Accepted(Strict):
-    """A version that is used although it has known vulnerabilities, and why that is right here.
+    """A version that is used despite known vulnerabilities, with a reason.
 
     `product` is one of the advisories' products.
     """
@@ -203,10 +203,10 @@ class Accepted(Strict):
 
 
 class AcceptedWarning(Strict):
-    """A warning of the plan that is known and right here, and why; it is not given then.
+    """A plan warning that is accepted, with a reason, and no longer shown.
 
-    `path` is where the plan gives it, `rule` the one that it comes from, where it has one. Known
-    vulnerabilities have their own list.
+    `path` and `rule` select the warning; `rule` is optional. Known vulnerabilities have their own
+    list.
     """
 
     path: Annotated[str, Bounds(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$", max_length=256)]
@@ -236,7 +236,7 @@ def _refuse_huge_numbers(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _options_by_target(value: object) -> object:
-    """A list of names as a mapping, and no options as none."""
+    """Targets as a mapping: a list of names gets empty options."""
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         if twice := [name for name in dict.fromkeys(value) if value.count(name) > 1]:
             raise ValueError(f"{', '.join(twice)} is named twice; keep one")
@@ -246,7 +246,7 @@ def _options_by_target(value: object) -> object:
     return value
 
 
-# What people write at the top of a file although it is the engine's.
+# Engine options that users often write at the top level.
 _ENGINE_OPTIONS = (
     *("extra_llm_api_options", "llm_api_args", "tp", "ep"),
     *("tensor_parallel_size", "moe_expert_parallel_size"),
@@ -259,16 +259,16 @@ class Deployment(Strict):
     """A deployment request.
 
     `checkpoint` is a folder, or a name whose facts ship. `targets` maps each target to its options;
-    a file may also give a plain list of names. `role` is what the server does: everything, or one
-    side of disaggregated serving. `instances` servers share the GPUs evenly, and the workload with
-    them. `engine_config` holds overrides in the engine's own words, `environment` those of the
-    engine's environment variables. `images` are container images of servers in the place of the
-    published ones, best with their digest. `accepted_advisories` are versions that would be refused
-    for their known vulnerabilities; `strict` refuses those whose vulnerabilities are not known too.
-    `accepted_warnings` are no longer given.
-    `served_model_name` is the name by which clients ask for the model, wherever its weights lie.
-    `objective` is what to gain within the `slo`, the price of a GPU hour may be one for each kind
-    of GPU: `choose` goes by them, and `choice` is its record.
+    a file may also have a plain list of names. `role` is what the server does: everything, or one
+    side of disaggregated serving. `instances` servers share the GPUs and the workload evenly.
+    `engine_config` holds overrides of engine options, `environment` those of the engine's
+    environment variables. `images` replaces the published container images of servers, best with a
+    digest.
+
+    `accepted_advisories` are versions used despite known vulnerabilities; `strict` also refuses
+    versions whose vulnerabilities are unknown. `accepted_warnings` are no longer shown.
+    `served_model_name` is the model name that clients use. `objective` is what `choose` optimizes
+    within the `slo`; the price of a GPU hour may differ per GPU type. `choice` records the result.
     `notes` are for readers.
     """
 
@@ -323,12 +323,13 @@ class Deployment(Strict):
 
     @property
     def model_name(self) -> str:
-        """The name for clients: the one that is asked for, or the last part of the checkpoint's."""
+        """The model name for clients: `served_model_name`, or the last part of the checkpoint's
+        name."""
         return self.served_model_name or served_name(self.checkpoint)
 
 
 def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
-    """Every whole number inside a value, with its dotted path."""
+    """Every integer inside a value, with its dotted path."""
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, inner in items:
@@ -341,8 +342,8 @@ def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, int]]:
 class Document:
     """A deployment file as written: plain data, and the line of every key.
 
-    `folder` is where the file lies, to which a checkpoint's path in it is relative. `overridden`
-    are the paths that the command line sets, each with the option that was typed.
+    A checkpoint path in it is relative to `folder`, which contains the file. `overridden` are the
+    paths set on the command line, each with the option used.
     """
 
     name: str
@@ -356,19 +357,20 @@ class Document:
         return value_at(self.data, path)
 
     def home(self, path: str) -> Path:
-        """Where names in a field are relative to: the file's folder, or this one by `--set`."""
+        """The folder that a field's path is relative to: the file's, or the current one for
+        `--set`."""
         given = (path == item or path.startswith(f"{item}.") for item in self.overridden)
         return Path() if any(given) else self.folder
 
     def locate_all(self, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-        """The errors in the order of the file, each once, with file and line before its path."""
+        """The errors in file order without repetitions, with file and line before the path."""
         ordered = sorted(
             dict.fromkeys(diagnostics), key=lambda diagnostic: self._line(diagnostic.where)
         )
         return [replace(row, where=self._place(row.where), path=row.where) for row in ordered]
 
     def _line(self, path: str) -> int:
-        """The line of a path, or of the nearest mapping above it; 0 if there is none."""
+        """The line of a path, or of the nearest mapping above it; 0 if neither has one."""
         while path and path not in self.lines:
             path = path.rpartition(".")[0]
         return self.lines.get(path, 0)
@@ -388,7 +390,7 @@ class Document:
     ) -> tuple[Deployment | None, list[Diagnostic]]:
         """The deployment with all target options filled in, or the errors of the file.
 
-        `known` are the targets that there are, `options_type` the options of each.
+        `known` are the existing targets; `options_type` returns the options class of each.
         """
         deployment, diagnostics = Deployment.read(self.data)
         if left := open_choices(self.data, self.name):
@@ -410,7 +412,7 @@ class Document:
         return deployment.replaced(targets=targets), []
 
     def targets(self) -> dict[str, dict[str, Any]]:
-        """The targets as far as they can be read."""
+        """The readable targets with their options."""
         given = self.data.get("targets")
         if isinstance(given, list):
             return {name: {} for name in given if isinstance(name, str)}
@@ -461,7 +463,7 @@ def parse(text: str, name: str) -> Document:
 
 
 def _with_targets(document: Document, names: Sequence[str]) -> Document:
-    """The document with targets that it does not name yet, without options."""
+    """The document with missing targets added, without options."""
     named = document.targets()
     targets = named | {name: None for name in names if name not in named}
     added = {f"targets.{name}": f"--target {name}" for name in names if name not in named}

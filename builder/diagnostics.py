@@ -1,4 +1,4 @@
-"""The diagnostic, the one form of every error and warning, and the spelling help of its fixes."""
+"""The diagnostic, the form of every error and warning, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .general_rules import INVALID, NO_RULE, SYNTAX, Rule, Severity
 
 
 class Location(NamedTuple):
-    """A location in a text, both counted from 1; line 0 stands for the whole of it."""
+    """A location in a text, counted from 1; line 0 means the whole text."""
 
     line: int
     column: int
@@ -34,25 +34,24 @@ _UNSAFE = re.compile(
 
 
 def printable(text: str) -> str:
-    """Text of several lines as a terminal may have it: what could act there is written out, as
-    JSON writes it."""
+    """Text of several lines, safe for a terminal: control characters are escaped as in JSON."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: str) -> str:
-    """The same of a text that must not begin a line of its own: a name, a key, a value."""
+    """Text that must not start a new line, such as a name, a key or a value."""
     return printable(text.replace("\n", "\\n"))
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """What is wrong: where it is, what must be, and what to do about it.
+    """What is wrong: where it is, what is expected, and how to fix it.
 
     `where` is for a reader: an argument, a file, a file with line and path. `path` is the dotted
-    path of the value to blame and `location` its place in the text, as far as they are known;
-    `within` names the file inside the file that they are of. `rule` is the rule that is broken; a
-    diagnostic of severity `warning` stops nothing. `release` is set where a file was checked for
-    several engine releases. `log` are lines of a program's log, to be shown below.
+    path of the wrong value and `location` its place in the text, if known; `within` names the
+    embedded file that they refer to. `rule` is the broken rule; a diagnostic of severity `warning`
+    stops nothing. `release` is set if a file was checked for several engine releases. `log` are
+    lines of a program's log to show below.
     """
 
     where: str
@@ -67,7 +66,7 @@ class Diagnostic:
     log: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Whoever reports it, no credential is repeated, and no text of any length."""
+        """Masks credentials and shortens long texts, whoever reports them."""
         for name in ("where", "message", "fix", "path"):
             object.__setattr__(self, name, mask(_shortened(getattr(self, name))))
         object.__setattr__(self, "log", tuple(mask(_shortened(line)) for line in self.log))
@@ -77,7 +76,7 @@ class Diagnostic:
         return one_line(f"{text}; {self.fix}" if self.fix else text)
 
     def in_file(self, file: str, release: str = "") -> Diagnostic:
-        """The same of a named file, each of its texts on one line."""
+        """The diagnostic for a named file, with each text on one line."""
         message, fix = (" ".join(text.split()) for text in (self.message, self.fix))
         rule = self.rule or INVALID
         return replace(self, where=file, message=message, fix=fix, rule=rule, release=release)
@@ -96,13 +95,13 @@ def located(
     severity: Severity = "error",
     within: str = "",
 ) -> Diagnostic:
-    """A diagnostic of a text whose file is not named yet."""
+    """A diagnostic of a text, without the file's name."""
     return Diagnostic("", message, fix, rule, severity, path, location, within)
 
 
 def nearest(name: str, known: Iterable[str], shows_some: bool = False) -> str:
-    """The remedy for an unknown name: the one that was misspelt, those of its words, or all of them
-    if they are few. Of many, `shows_some` of which nobody could guess any.
+    """The fix for an unknown name: the nearest known names, or all of them if there are few.
+    `shows_some` lists examples if there are many and none is near.
 
     >>> nearest("gb2000", ["gb200", "h200"])
     'did you mean gb200? Known: gb200, h200'
@@ -110,7 +109,7 @@ def nearest(name: str, known: Iterable[str], shows_some: bool = False) -> str:
     'Known: gb200, h200'
     >>> nearest("trtlm", ["auto", "flashinfer_trtllm"])
     'did you mean flashinfer_trtllm? Known: auto, flashinfer_trtllm'
-    >>> nearest("x", ["10", "9", "9" * 5000])[:14]  # more digits than Python makes a number of
+    >>> nearest("x", ["10", "9", "9" * 5000])[:14]  # more digits than Python converts
     'Known: 9, 10, '
     """
     names = sorted(known, key=lambda text: (len(text) if text.isdecimal() else 0, text))
@@ -134,7 +133,7 @@ def _long_runs(name: str, least: int = 4) -> set[str]:
 
 
 def _of_words(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that have every word of `name`: as it is, misspelt or shortened."""
+    """The known names that contain every word of `name`, exactly, misspelt or shortened."""
     given = _in_words(name)
     return [
         other
@@ -153,15 +152,15 @@ def _is_like(word: str, other: str) -> bool:
 
 
 def either(names: Iterable[str]) -> str:
-    """Names of which one is to be chosen, as a sentence has them: `a, b or c`."""
+    """Alternatives in a sentence: `a, b or c`."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name of which `name` is a misspelling or the beginning; `None` if it is of none.
+    """The known name that `name` misspells or abbreviates, or `None`.
 
-    Of names equally far, the one with the same first letter and length is meant.
+    Ties are broken by the same first letter, then by length.
     """
     if len(name) > MAX_NAME_CHARACTERS:
         return None
@@ -214,7 +213,7 @@ def _in_order(few: list[str], many: list[str]) -> bool:
 
 
 def _is_same_word(one: str, other: str) -> bool:
-    """Whether two words are the same, or one is the other shortened, letters left out anywhere."""
+    """Whether two words are equal, or one abbreviates the other by leaving out letters."""
     short, long = sorted((one, other), key=len)
     letters = iter(long)
     return one == other or (
@@ -226,7 +225,7 @@ def _is_same_word(one: str, other: str) -> bool:
 
 
 def is_misspelling(name: str, other: str) -> bool:
-    """Whether a name is another one with slips of the fingers, or that name itself."""
+    """Whether a name equals another one except for typing errors."""
     return len(name) <= MAX_NAME_CHARACTERS and _slips(name.lower(), other.lower()) is not None
 
 
@@ -239,10 +238,10 @@ _LEAST_PART = 4  # letters that say which name they begin
 
 @lru_cache(maxsize=50_000)
 def _slips(given: str, other: str) -> int | None:
-    """Slips of the fingers between two names in small letters; `None` if it is another name.
+    """The number of typing errors between two lower-case names; `None` if they are unrelated.
 
-    Separators do not count. Short words are compared one by one, as `tp_size` is no slip for
-    `pp_size`; a number with another digit is another number: `gh200`, `fp4` and `V3.1` name things.
+    Separators do not count. Short words are compared one by one: `tp_size` is not a misspelt
+    `pp_size`. A number with another digit is another number, as in `gh200`, `fp4` and `V3.1`.
     """
     ours, theirs = _runs(given), _runs(other)
     if "".join(ours) == "".join(theirs):
@@ -268,7 +267,7 @@ def _slips(given: str, other: str) -> int | None:
 
 
 def _is_swapped(given: str, other: str) -> bool:
-    """Whether a letter and a digit beside each other have changed places, and nothing else."""
+    """Whether only a letter and a neighbouring digit have changed places."""
     if len(given) != len(other) or sorted(given) != sorted(other):
         return False
     at = next(i for i, (one, two) in enumerate(zip(given, other, strict=True)) if one != two)
@@ -282,7 +281,8 @@ def _runs(name: str) -> list[str]:
 
 
 def _is_another(given: str, other: str, beside: int) -> bool:
-    """Whether a word or number is none that was mistyped, beside so many other letters."""
+    """Whether a word or number is too different to be a typing error; `beside` counts other
+    letters."""
     doubled = any(other[: i + 1] + other[i:] == given for i in range(len(other)))
     if doubled or sorted(given) == sorted(other):
         return False
@@ -297,13 +297,13 @@ def _is_another(given: str, other: str, beside: int) -> bool:
 
 
 def _is_shortened(given: str, other: str, least: int = 3) -> bool:
-    """Whether one word is the beginning of the other: `len` and `length`."""
+    """Whether one word is the beginning of the other, as in `len` and `length`."""
     short, long = sorted((given, other), key=len)
     return len(short) >= least and long.startswith(short)
 
 
 def _is_part(given: str, other: str) -> bool:
-    """Whether a name is the beginning or the end of another one, and says most of it."""
+    """Whether a name is most of another one, as its beginning or its end."""
     if len(given) < _LEAST_PART or 2 * len(given) < len(other) or len(given) >= len(other):
         return False
     if other.startswith(given):

@@ -29,10 +29,10 @@ _DERIVED_FILES = frozenset({MANIFEST, "deployment.yaml", "checkpoint.json"})
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One value that differs.
+    """A value that differs.
 
-    `path` is its name in the newer bundle, or in the older one if it is gone; `old_path` is set
-    where the same decision is spelled otherwise. `reason` is the newer bundle's, if it has one.
+    `path` is its name in the newer bundle, or in the older one if it is gone; `old_path` is set if
+    the same decision has another name there. `reason` is the newer bundle's, if it has one.
     """
 
     kind: Kind
@@ -57,9 +57,9 @@ Verdict = Literal["same", "differs", "only_old", "only_new"]
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """A decision in the words of two engines, or of the one that has a word for it.
+    """A decision under its names in two engines, or in the only one that has it.
 
-    `note` says where the words do not mean quite the same.
+    `note` explains differences in meaning.
     """
 
     verdict: Verdict
@@ -74,8 +74,8 @@ class Counterpart:
 class Comparison:
     """Everything that differs between two bundles.
 
-    Of two engines, `counterparts` has all decisions, also those that mean the same, and `decisions`
-    has none.
+    For different engines, `counterparts` has all decisions, including equal ones, and `decisions`
+    is empty.
     """
 
     request: tuple[Change, ...]
@@ -121,7 +121,7 @@ def _counterparts(
     old: Release,
     new: Release,
 ) -> Iterator[Counterpart]:
-    """Decisions side by side, by the planner's words that both engines know."""
+    """Matches the decisions of two engines by the planner's names."""
     words = (*old.aliases, *new.aliases)
     pairs = {new.option_path(word): old.option_path(word) for word in words}
     meanings: dict[str, str] = {}
@@ -144,7 +144,7 @@ def _counterparts(
 
 
 def _meant(value: Any, table: Release) -> Any:
-    """A value by the planner's word for it, where engines name the same method otherwise."""
+    """A value under the planner's name, if engines name the same method differently."""
     if value == table.engine.draft_method:
         return "own layers"
     names = heuristics.method_names(table.engine).items()
@@ -162,7 +162,7 @@ def _values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are written alike; in Python, `True` equals 1."""
+    """Whether two values are written the same; in Python, `True` equals 1."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -186,7 +186,7 @@ def _decisions(
 
 
 def _renamed(row: Mapping[str, Any], gone: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The decision of another name that has the same value for the same reason."""
+    """The decision with another name but the same value and reason."""
     same = ("value", "reason")
     return next((old for old in gone if all(_same(old[key], row[key]) for key in same)), None)
 

@@ -20,13 +20,13 @@ from .general_rules import DUPLICATE_KEY, SYNTAX
 MAX_NODES = 100_000
 MAX_DEPTH = 100
 TAG = "tag:yaml.org,2002:"
-# Of Compose, where files are merged: nothing in place of what stands there, or this alone.
+# Compose's merge tags: remove the value of the other file, or replace it.
 _RESET, _OVERRIDE = "!reset", "!override"
 _SERVICES = "services"
 
 
 class Refused(Exception):
-    """A text that is YAML, and that nobody would write."""
+    """Valid YAML that this reader refuses."""
 
     def __init__(self, mark: Any, what: str, remedy: str) -> None:
         place = NOWHERE if mark is None else Location(mark.line + 1, mark.column + 1)
@@ -35,10 +35,10 @@ class Refused(Exception):
 
 
 class Composer:
-    """Nodes from parser events: aliases are shared, and what is too large is refused on the way.
+    """Builds nodes from parser events; aliases are shared, and size limits apply while parsing.
 
-    PyYAML's own composer would first build the whole tree, which for a hostile file of a few
-    megabytes takes gigabytes.
+    PyYAML's own composer first builds the whole tree, which takes gigabytes for a hostile file of a
+    few megabytes.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -63,7 +63,7 @@ class Composer:
         kind = type(event)
         if kind is yaml.AliasEvent:
             if event.anchor in self._open:
-                what = f"stands in what the anchor {event.anchor} names, which would hold itself"
+                what = f"is inside the anchor {event.anchor}, which would contain itself"
                 raise Refused(event.start_mark, what, "write the values that are meant")
             if event.anchor not in self._anchors:
                 what = f"names the alias {event.anchor}, which nothing above defines"
@@ -98,7 +98,7 @@ class Composer:
         return kind(self._tag(event, kind, None), items, event.start_mark, event.end_mark)
 
     def _unmarked(self, node: yaml.Node, done: dict[int, yaml.Node]) -> yaml.Node:
-        """A node as Compose reads it by itself. Nodes that aliases share are `done` once."""
+        """A node without Compose's merge tags. `done` keeps nodes that aliases share."""
         if id(node) in done:
             return done[id(node)]
         if node.tag == _RESET:
@@ -130,9 +130,9 @@ def too_many() -> Refused:
 
 
 def constructed(node: yaml.Node, loader: Any) -> Any:
-    """The data of a node by PyYAML, which also says what is wrong with it.
+    """The data of a node as PyYAML constructs it, or the reason why it cannot.
 
-    Of a text that has not the form of its type, such as `!!int abc` or `0x_`, it says nothing.
+    PyYAML itself raises plain errors for text such as `!!int abc` or `0x_`.
     """
     try:
         return loader.construct_object(node, deep=True)
@@ -142,7 +142,7 @@ def constructed(node: yaml.Node, loader: Any) -> Any:
         raise Refused(node.start_mark, what, "correct it, or quote it as text") from None
 
 
-# What the toolkit knows: one folder for each kind of fact.
+# One folder for each kind of fact.
 DATA = Path(__file__).parent / "data"
 
 MAX_DIGITS = 100
@@ -170,9 +170,9 @@ START = Location(1, 1)
 
 
 class Variable(str):
-    """The text in the place of a value that a shell or a template puts in later: of any type.
+    """Text that a shell or a template replaces later with a value of any type.
 
-    `pattern` finds such texts where others surround them.
+    `pattern` finds such text inside other text.
     """
 
     __slots__ = ("pattern",)
@@ -185,13 +185,13 @@ class Variable(str):
         return made
 
 
-@dataclass(eq=False)  # a document is itself alone: what is found in one is kept by it
+@dataclass(eq=False)  # documents compare by identity, and cache what is found in them
 class Yaml:
-    """A YAML document: plain data, the place of every dotted path, and the errors of its text.
+    """A YAML document: plain data, the location of every dotted path, and the errors of its text.
 
-    `blocks` are the places at which the text of each literal block begins, `folded` those of other
-    texts of several lines, with what is written there. `readable` is false if the text could not be
-    read to its end; `data` is then `None`.
+    `blocks` are the locations where literal blocks begin, `folded` the locations and source of
+    other multi-line texts. `readable` is false if the text could not be read to its end; `data` is
+    then `None`.
     """
 
     data: Any = None
@@ -203,24 +203,24 @@ class Yaml:
 
     @property
     def lines(self) -> dict[str, int]:
-        """The line of every dotted path, but for the root."""
+        """The line of every dotted path except the root."""
         return {path: place.line for path, place in self.places.items() if path}
 
     def locate(self, path: str) -> Location:
-        """The place of a path, or of the nearest one above it."""
+        """The location of a path, or of the nearest path above it."""
         while path and path not in self.places:
             path = path.rpartition(".")[0]
         return self.places.get(path, NOWHERE)
 
 
 def above(path: str) -> Iterator[str]:
-    """The dotted paths that a value stands in, outermost first, and its own."""
+    """The dotted paths that contain a value, outermost first, then its own."""
     keys = path.split(".")
     return (".".join(keys[:depth]) for depth in range(len(keys) + 1))
 
 
 def groups_of(path: str) -> Iterator[str]:
-    """The dotted paths of the groups that a value is in, innermost first."""
+    """The dotted paths of the groups that contain a value, innermost first."""
     while "." in path:
         path = path.rpartition(".")[0]
         yield path
@@ -236,7 +236,7 @@ def value_at(data: Any, path: str) -> Any:
 
 
 def merged(data: Any, given: Any) -> Any:
-    """Data with what is given put over it, group by group."""
+    """Data with other data merged over it, group by group."""
     if not (isinstance(data, Mapping) and isinstance(given, Mapping)):
         return given
     return {**data, **{key: merged(data.get(key), item) for key, item in given.items()}}
@@ -248,7 +248,7 @@ def load_yaml(text: str) -> Any:
 
 
 def _plain(node: yaml.Node, loader: Any) -> Any:
-    """The data of a node without PyYAML's detours for types of one's own and for cycles."""
+    """The data of a node, faster than PyYAML for the usual types."""
     if node.tag == _TEXT and isinstance(node, yaml.ScalarNode):
         return node.value
     if node.tag == _LIST and isinstance(node, yaml.SequenceNode):
@@ -261,9 +261,9 @@ def _plain(node: yaml.Node, loader: Any) -> Any:
 
 
 def parse_yaml(text: str, name: str) -> Yaml:
-    """The one document that somebody wrote. Raises `BadInput` with every error of its text.
+    """The only document of a text. Raises `BadInput` with every error of the text.
 
-    A key that is given twice is among the errors of the document, which can still be used.
+    Duplicate keys are errors of the returned document, which can still be used.
     """
     documents = scan_yaml(text)
     diagnostics = list(chain.from_iterable(document.diagnostics for document in documents))
@@ -279,7 +279,7 @@ def parse_yaml(text: str, name: str) -> Yaml:
 
 
 def load_yaml_mapping(path: Path) -> dict[str, Any]:
-    """The one mapping that a file holds, or nothing.
+    """The mapping in a file, empty for an empty file.
 
     Raises `BadInput` with every error of its text.
     """
@@ -292,7 +292,7 @@ def load_yaml_mapping(path: Path) -> dict[str, Any]:
 
 
 def with_file(diagnostic: Diagnostic, name: str) -> Diagnostic:
-    """A diagnostic of a text as one of the file or argument `name`."""
+    """A diagnostic with the name of its file or argument."""
     line = f":{diagnostic.location.line}" if diagnostic.location.line else ""
     where = ": ".join(filter(None, (f"{name}{line}", diagnostic.path)))
     return Diagnostic(
@@ -301,10 +301,9 @@ def with_file(diagnostic: Diagnostic, name: str) -> Diagnostic:
 
 
 def scan_yaml(text: str, start: Location = START) -> list[Yaml]:
-    """All documents of a text, at least one; a text that cannot be read ends with the error.
+    """All documents of a text, at least one; an unreadable text ends with the error.
 
-    `start` is the place of the text itself, for one that is part of another. The root of a
-    document has the path "".
+    `start` is the location of the text inside a larger one. The root of a document has the path "".
     """
     documents: list[Yaml] = []
     try:
@@ -331,7 +330,7 @@ def scan_yaml(text: str, start: Location = START) -> list[Yaml]:
 
 
 def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
-    """What the parser says, at the place that it names or that holds the character it refuses."""
+    """The parser's error, at the location that it names or that has the refused character."""
     mark = getattr(error, "problem_mark", None)
     reason = str(getattr(error, "problem", None) or getattr(error, "reason", "unreadable"))
     if mark is None and (control := re.search(_CONTROL, text)):
@@ -356,8 +355,7 @@ def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
 
 
 def _odd_indent(text: str, place: Location) -> tuple[int, str] | None:
-    """The line that is indented otherwise than the ones around it, where the one at a place stands
-    as if it were below a key that has a value already; and that key."""
+    """The number of a wrongly indented line, and the key above that already has a value."""
     rows = list(enumerate(text.splitlines()[: place.line], 1))[-50:]
     rows = [(number, row) for number, row in rows if row.strip()]
     if len(rows) < 2:
@@ -379,8 +377,7 @@ _RUN_ON = re.compile(
 
 
 def _run_on(text: str, place: Location) -> tuple[int, str] | None:
-    """A line, the one that cannot be read or the one before, in which a key and its value are one
-    word, or have the sign of another format between them; with the key."""
+    """The line of a key without a space after its colon, or with another sign than a colon."""
     lines = text.splitlines()[: place.line]
     for number in range(len(lines), max(len(lines) - 2, 0), -1):
         if found := _RUN_ON.match(lines[number - 1]):
@@ -395,7 +392,7 @@ def _character(text: str, place: Location) -> str:
 
 
 def _give_up(documents: list[Yaml], diagnostic: Diagnostic, start: Location) -> None:
-    """Add an error that ends the reading, to the document in which it was met."""
+    """Add an error that stops reading to the document where it occurred."""
     if not documents or (documents[-1].readable and documents[-1].data is not None):
         documents.append(Yaml(places={"": start}))
     broken = documents[-1]
@@ -410,7 +407,7 @@ def _shift(place: Location, start: Location) -> Location:
 
 
 class _Walk:
-    """Places, blocks and errors of a node tree, with every alias followed."""
+    """Collects the locations, blocks and errors of a node tree, following every alias."""
 
     def __init__(self, document: Yaml, loader: Any, text: str, start: Location) -> None:
         self._document, self._loader, self._text, self._start = document, loader, text, start
@@ -435,7 +432,7 @@ class _Walk:
             self._document.folded[path] = self._place(node), written
 
     def _mapping(self, node: yaml.MappingNode, path: str, depth: int, merged: bool) -> None:
-        """`merged` ones come from elsewhere: what the mapping says itself stands before them."""
+        """Visit a mapping; `merged` ones come from `<<`, and the mapping's own keys win."""
         seen: dict[str, int] = {}
         merges = [value for key, value in node.value if key.tag == _MERGE]
         for key, value in node.value:
@@ -472,7 +469,7 @@ class _Walk:
             raise Refused(node.start_mark, "is nested too deeply", "flatten it")
 
     def _key(self, node: yaml.Node) -> str:
-        """A key as the data has it: `on` is True in YAML 1.1, and `1` a number."""
+        """A key as in the data: in YAML 1.1 `on` is True and `1` a number."""
         if isinstance(node, yaml.ScalarNode) and node.tag in _PLAIN and len(node.value) < 4000:
             if node.tag == _TEXT or self._is_huge(node):
                 return str(node.value)
@@ -480,7 +477,7 @@ class _Walk:
         return str(node.value)[:60]
 
     def _block(self, node: Any) -> Location:
-        """Where the text of a literal block begins: on the next line, after its indentation."""
+        """Where the text of a literal block begins: the next line, after its indentation."""
         line = node.start_mark.line + 1
         rows = iter(self._text.splitlines()[line:])
         raw = next((row for row in rows if row.strip()), "")
@@ -508,13 +505,13 @@ def _indent(line: str) -> int:
 
 
 def dump_yaml(document: Mapping[str, Any]) -> str:
-    """A document as YAML that readers of YAML 1.1 and 1.2 understand alike."""
+    """A document as YAML that reads the same in YAML 1.1 and 1.2."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text stays what it is for readers of YAML 1.1 and 1.2: numbers of either are quoted, such as
-    0o17 and 1e3, and what either takes for a line break is escaped."""
+    """Quotes text that YAML 1.1 or 1.2 reads as a number, such as 0o17 and 1e3, and escapes their
+    line breaks."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         style = '"' if re.search(r"[\r\x85\u2028\u2029\ufeff]", text) else None

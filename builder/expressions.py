@@ -1,4 +1,4 @@
-"""What comparing a text with a regular expression that somebody else wrote may cost."""
+"""Estimates the cost of matching regular expressions from untrusted files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ALTERNATIVES = re.compile(r"\([^()]*\|")
 
 
 def is_slow(expression: str) -> bool:
-    """Whether comparing a name with an expression may take more than a moment.
+    """Whether matching a name may take long.
 
-    Python tries every way to share a name among repetitions and alternatives: with `.*.*!` as many
-    as the square of its length, with `(.*)*!` twice as many for each letter.
+    Python tries every way to split a name among repetitions and alternatives: with `.*.*!` the
+    square of its length, with `(.*)*!` twice as many for each letter.
     """
     found = signs(expression)
     most = max(len(REPETITION.findall(found)), len(_ALTERNATIVES.findall(found)))
@@ -24,7 +24,7 @@ def is_slow(expression: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def steps(expression: str, length: int) -> int:
-    """The most ways to try in a search through that many characters, unless it `is_slow`."""
+    """The most steps of a search through a text of this length, unless it `is_slow`."""
     found = signs(expression)
     is_anchored = found.startswith("^") and "|" not in found
     shares = len(REPETITION.findall(found)) + (not is_anchored)
@@ -33,6 +33,6 @@ def steps(expression: str, length: int) -> int:
 
 
 def signs(expression: str) -> str:
-    """An expression with a letter for each class and each sign that stands for itself."""
+    """An expression with `x` for each character class and each escaped character."""
     found = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", expression, flags=re.DOTALL)
     return found.replace("(?", "(")

@@ -1,6 +1,6 @@
-"""Reads files that others made, and writes whole ones.
+"""Reads untrusted files within limits, and writes files atomically.
 
-What is read is a regular file of bounded size, and JSON of bounded content.
+Only regular files of bounded size and JSON of bounded content are read.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _HERE = Path(__file__).parent
 
 
 def resource_root(name: str) -> Path:
-    """A folder that stands beside `builder` in a checkout and inside it in a wheel."""
+    """A folder that is next to `builder` in a checkout and inside it in a wheel."""
     inside = _HERE / name
     return inside if inside.is_dir() else _HERE.parent / name
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is a folder; a name that nothing can have is none."""
+    """Whether it is a folder; false for impossible names."""
     try:
         return path.is_dir()
     except (OSError, ValueError):
@@ -42,7 +42,7 @@ def is_folder(path: Path) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is anything of that name; there is not of one that nothing can have."""
+    """Whether the path exists; false for impossible names."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -50,7 +50,7 @@ def is_there(path: Path) -> bool:
 
 
 def without_links(path: Path) -> Path:
-    """Where a path leads. A link to itself stays, for whoever opens it to say so."""
+    """The path with links resolved. A link to itself stays, and fails when opened."""
     return Path(os.path.realpath(path))  # `Path.resolve` raises `RuntimeError` for one
 
 
@@ -60,10 +60,10 @@ READER_S = 3.0  # that whoever reads a pipe may take to open it
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file to write in the place of another: readers see the old one or the new one, never half.
+    """A new file that replaces another: readers see the old one or the new one, never half.
 
-    It stays out where the block raises. A device or a pipe, as `/dev/stdout` may be, is written to:
-    a file in its place would be no device for anybody on the machine. Raises `OSError`.
+    Nothing is replaced if the block raises. A device or pipe, such as `/dev/stdout`, is written to
+    and never replaced. Raises `OSError`.
     """
     if not path.name:
         raise IsADirectoryError(EISDIR, "is a folder", str(path))
@@ -81,7 +81,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _reader(path: Path) -> Iterator[None]:
-    """Holds on to whoever reads a pipe: to write would wait for ever for one that does not come."""
+    """Keeps a pipe open until its reader is there; opening it without one would block forever."""
     if not path.is_fifo():
         yield
         return
@@ -97,7 +97,7 @@ def _reader(path: Path) -> Iterator[None]:
 
 
 def _writer(path: Path) -> int | None:
-    """The end of a pipe to write to, where somebody holds the other one."""
+    """The writing end of a pipe, or `None` if it has no reader."""
     try:
         return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -107,12 +107,12 @@ def _writer(path: Path) -> int | None:
 
 
 class NotRegularFile(OSError):
-    """A folder, pipe, socket or device in the place of a file."""
+    """Raised for a folder, pipe, socket or device."""
 
 
 @contextmanager
 def regular_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to read from; nothing waits for the other end of a pipe. Raises `OSError`."""
+    """A file open for reading; never blocks on a pipe. Raises `OSError`."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a device, pipe or socket"
@@ -157,9 +157,9 @@ def parse_json(
     max_values: int = MAX_JSON_VALUES,
     constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    """What a JSON text says; `constant` makes values of NaN and infinities.
+    """The value of a JSON text; `constant` converts NaN and infinities.
 
-    Raises `ValueError`, for more values than memory should hold too.
+    Raises `ValueError`, also for more values than should fit into memory.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""What a rule is, and the rules of texts, keys, values and versions that every layer checks."""
+"""The rule, and the rules about texts, keys, values and versions that every layer checks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ Severity = Literal["error", "warning"]
 
 
 class Rule(str):
-    """The id of a rule, with its title, its usual severity and what a reader should know of it, in
-    Markdown. A diagnostic takes no other text for its rule."""
+    """The id of a rule, with its title, its default severity and its description in Markdown."""
 
     __slots__ = ("docs", "severity", "title")
 
@@ -40,7 +39,7 @@ INVALID = Rule("invalid", "The file does not have the form that its format asks 
 SYNTAX = Rule("syntax", "The text cannot be read as what its name says it is.")
 DUPLICATE_KEY = Rule("duplicate-key", "A key is in the file twice, and only one value counts.")
 MISSING_KEY = Rule("missing-key", "A required key is missing.")
-UNKNOWN_KEY = Rule("unknown-key", "The release has no option of this name and refuses the file.")
+UNKNOWN_KEY = Rule("unknown-key", "The release does not have this option and refuses the file.")
 UNCERTAIN_KEY = Rule(
     "uncertain-key", "It is not known whether the release has this option.", "warning"
 )
@@ -73,7 +72,7 @@ VULNERABLE_VERSION = Rule(
 )
 UNKNOWN_VERSION = Rule(
     "unknown-version",
-    "The version of an engine or server cannot be told or compared.",
+    "The version of an engine or server is unknown or cannot be compared.",
     "warning",
     "The name of an image does not tell which version of an engine or server it holds, or a "
     "version cannot be compared with others: whether it has known vulnerabilities is unknown. "

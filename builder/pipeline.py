@@ -43,9 +43,9 @@ HANDOFF = "handoff"
 
 @dataclass(frozen=True)
 class ServicePlan:
-    """The plan of a deployment, its spelling for the release, and its prefill servers' if any.
+    """The plan of a deployment in the options of its release, with that of its prefill servers.
 
-    With a `trial` of other releases, warnings name one that it can be rendered for.
+    With `trial`, which tries other releases, warnings name one that works.
     """
 
     document: Document
@@ -56,15 +56,15 @@ class ServicePlan:
 
     @cached_property
     def context(self) -> RenderContext:
-        """What servers and targets render from, which renders each server once."""
+        """What servers and targets render from; it renders each server once."""
         prefill = self.prefill.context if self.prefill else None
         return RenderContext(self.plan, self.engine, prefill)
 
     @cached_property
     def warnings(self) -> list[Diagnostic]:
-        """What a reader should know, without what the deployment accepts.
+        """The warnings that the deployment does not accept.
 
-        An acceptance that fits no warning is reported where no override changed the plan.
+        An acceptance that matches no warning is reported, unless overrides changed the plan.
         """
         rows = self.plan.deployment.accepted_warnings or []
         kept = [one for one in self._warnings if not any(row.is_for(one) for row in rows)]
@@ -85,9 +85,9 @@ class ServicePlan:
 
     @cached_property
     def _warnings(self) -> list[Diagnostic]:
-        """What a reader should know of the plan, its targets and its versions.
+        """The warnings of the plan, its targets and its versions.
 
-        The versions of the prefill servers are the same.
+        Prefill servers have the same versions, so theirs are left out.
         """
         targets = target_table.warnings(self.context)
         planned = self.plan.deployment, self.plan.facts.release.name
@@ -108,7 +108,7 @@ class ServicePlan:
 
 
 def _standing(table: Release) -> Iterator[Diagnostic]:
-    """A release without a table, which is planned by those beside it."""
+    """The warning for a release without a table, planned from the neighbouring releases."""
     if table.statement:
         both = len(table.neighbours) == 2
         planned = "planned by what both accept" if both else "planned by that table"
@@ -134,13 +134,13 @@ def plan(
 
 
 def plan_document(document: Document) -> ServicePlan:
-    """The same of a document that was read."""
+    """Plan a document that was already read."""
     return _checked(_plan(document, {}))
 
 
 def _checked(planned: ServicePlan) -> ServicePlan:
-    """A plan that can tell which releases its deployment can be rendered for. Raises `BadInput` for
-    variables that its start scripts set."""
+    """A plan with a `trial` of other releases. Raises `BadInput` for variables that its start
+    scripts set."""
     document, facts = planned.document, planned.plan.facts
     own = {"checkpoint": facts.checkpoint, "draft.checkpoint": facts.draft}
     known = {str(document.get(path)): row for path, row in own.items() if row}
@@ -160,7 +160,7 @@ def _checked(planned: ServicePlan) -> ServicePlan:
 
 
 def _plan(document: Document, known: Known, trial: str | None = None) -> ServicePlan:
-    """The plan, or that for another release of the engine on trial."""
+    """The plan of a document, or of the same document with another release on trial."""
     if trial:
         document = with_release(document, trial)
     request, facts = gather(document, known, trial is not None)
@@ -186,7 +186,7 @@ def _plan_role(
 
 
 def _named_prefill(targets: Mapping[str, Any]) -> dict[str, Any]:
-    """The prefill servers that targets name, by the path of each name."""
+    """The prefill servers that targets name, by path."""
     prefill = {name: disaggregated.named(targets, name) or {} for name in disaggregated.TARGETS}
     return {
         disaggregated.path(name): given["deployment"]
@@ -196,10 +196,10 @@ def _named_prefill(targets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prefill_document(document: Document) -> Document | None:
-    """The prefill servers that a deployment names, by a file, a preset or in itself.
+    """The prefill servers of a deployment, from a file, a preset or an inline mapping.
 
-    A file's name is relative to the deployment file; one given as an override, to here. Raises
-    `BadInput` where two targets name different ones.
+    A file name is relative to the deployment file, or to the current folder if given as an
+    override. Raises `BadInput` if two targets name different ones.
     """
     if not (named := _named_prefill(document.targets())):
         return None
@@ -222,19 +222,19 @@ def _prefill_document(document: Document) -> Document | None:
 
 
 def _prefill_name(document: Document, path: str, given: Any) -> Any:
-    """The preset or file of prefill servers, as it is found from here; or the given data."""
+    """The preset or file of prefill servers from the current folder, or the inline mapping."""
     if not isinstance(given, str) or given in deployment.preset_names():
         return given
     return str(document.home(path) / given)
 
 
 def _real(named: Any) -> Any:
-    """One spelling for each file."""
+    """A unique spelling of each file."""
     return os.path.realpath(named) if isinstance(named, str) else named
 
 
 def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
-    """The request with the other side's in the place of its name."""
+    """The request with the resolved prefill deployment instead of its name."""
     other = {name: value for name, value in prefill.data().items() if value is not None}
     changed = {
         name: {**options, "prefill": {**options["prefill"], "deployment": other}}
@@ -245,7 +245,7 @@ def _with_prefill(request: Deployment, prefill: Deployment) -> Deployment:
 
 
 def _disagreements(prefill: ServicePlan, decode: ServicePlan) -> Iterator[Diagnostic]:
-    """What both sides of a service must have in common and have not."""
+    """Values that both sides of a service must share and do not."""
     one, two = prefill.plan.deployment, decode.plan.deployment
     where = next(iter(_named_prefill(two.targets)))
     if one.role != "prefill":
@@ -270,7 +270,7 @@ def _disagreements(prefill: ServicePlan, decode: ServicePlan) -> Iterator[Diagno
 
 
 def _taken_variables(planned: ServicePlan) -> Iterator[Diagnostic]:
-    """Variables of the deployment that a start script sets itself, over them."""
+    """Variables of the deployment that a start script overwrites."""
     if not (given := planned.plan.deployment.environment):
         return
     taken = planned.context.reserved_environment
@@ -293,10 +293,10 @@ def render(
 
 
 def render_again(folder: Path, with_facts: bool = True) -> dict[str, File]:
-    """The files of a bundle, made from nothing but the request and the facts that it holds.
+    """The files of a bundle, rendered only from the request and the facts inside it.
 
-    They are the same bytes if this toolkit is that which made the bundle. Without its facts, the
-    checkpoint must be known here.
+    They are the same bytes if this toolkit made the bundle. Without its facts, the checkpoint must
+    be known here.
     """
     facts = checkpoint.in_bundle(folder) if with_facts else {}
     document = deployment.read(str(folder / "deployment.yaml"))
@@ -305,13 +305,13 @@ def render_again(folder: Path, with_facts: bool = True) -> dict[str, File]:
 
 
 def _by_reference(document: Document, facts: Mapping[str, Checkpoint]) -> Known:
-    """Facts that were read from a folder, by its name in the request; others ship."""
+    """Facts that were read from a folder, by its name in the request; other facts ship."""
     named = {name: document.get(path) for name, path in checkpoint.REFERENCES.items()}
     return {str(named[name]): row for name, row in facts.items() if row.listing.files}
 
 
 def _files(planned: ServicePlan) -> dict[str, File]:
-    """The files of a bundle; that of the prefill servers is a bundle in the bundle."""
+    """The files of a bundle; prefill servers are a bundle inside it."""
     request, facts = planned.plan.deployment, planned.plan.facts
     files = target_table.render(planned.context)
     if planned.prefill:
@@ -330,7 +330,7 @@ def _files(planned: ServicePlan) -> dict[str, File]:
 
 
 def _bills(planned: ServicePlan, files: Mapping[str, File]) -> dict[str, File]:
-    """What the bundle is made from: the mirror list, and the bill of materials of all its files."""
+    """The mirror list, and the bill of materials of all files."""
     from .targets import components  # only bundles that are rendered need them
 
     found, request = components.of(planned.context, files), planned.plan.deployment
@@ -341,7 +341,7 @@ def _bills(planned: ServicePlan, files: Mapping[str, File]) -> dict[str, File]:
 
 
 def _checkpoints(facts: Facts) -> dict[str, Any]:
-    """The facts of the model, and with them those of a draft model that was read from a folder."""
+    """The facts of the model, with those of a draft model that was read from a folder."""
     document = checkpoint.to_document(facts.checkpoint)
     if facts.draft and facts.draft.listing.files:
         document["draft"] = checkpoint.to_document(facts.draft)
@@ -349,7 +349,7 @@ def _checkpoints(facts: Facts) -> dict[str, Any]:
 
 
 def _launch(context: RenderContext) -> dict[str, Any]:
-    """`launch.json`: how each server is started, reached and known to be ready."""
+    """`launch.json`: how each server is started, reached and checked for readiness."""
     deployment = context.deployment
     return {
         "format": bundle.FORMAT,
@@ -362,9 +362,9 @@ def _launch(context: RenderContext) -> dict[str, Any]:
 
 
 def deployment_diagnostics(path: Path, overrides: Iterable[str] = ()) -> list[Diagnostic]:
-    """Everything against a deployment file: why it cannot be planned, or what the plan warns of.
+    """All problems of a deployment file: why it cannot be planned, or the plan's warnings.
 
-    `path` of each is the one in the file.
+    The `path` of each is its path in the file.
     """
     try:
         planned = plan(str(path), overrides)
@@ -419,7 +419,7 @@ def _published(row: published_results.Published) -> dict[str, Any]:
 
 
 def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
-    """The digests of the files that the result rests on, by names that no folder here is in."""
+    """The digests of the files that the result depends on, by names without local folders."""
     models = {"checkpoint": facts.checkpoint, "draft": facts.draft}
     shipped = [model.file for model in models.values() if model and model.file]
     for folder, model in models.items():
@@ -440,14 +440,14 @@ def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _advisories(engine: Engine) -> Iterator[Path]:
-    """The advisories of an engine and of the servers that it may be behind."""
+    """The advisories of an engine and of the servers that can run it."""
     carriers = [row for row in map(servers.load, servers.names()) if engine.name in row.engines]
     products = {engine.product, *(row.image["product"] for row in carriers)}
     return (path for path in advisories.files() if path.stem in products)
 
 
 def memory(plan: Plan) -> dict[str, Any]:
-    """The memory budget in GiB, rounded to what the estimate is worth."""
+    """The memory budget in GiB, rounded to the estimate's precision."""
     budget = plan.budget
     return {
         "per_gpu": {

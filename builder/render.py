@@ -1,9 +1,8 @@
-"""Templates and plain data to text, each proved by reading the result back.
+"""Renders templates and plain data as text, and proves the result by reading it back.
 
-The only module that knows Jinja. A YAML file of plain data is for programs that are not the engine:
-its strings are quoted, so that no reader takes one for another type; a text of several lines stands
-as it is. One for the engine has each list on a line. A value may come with the reason for it, which
-is a comment above it.
+The only module that uses Jinja. YAML for other programs has quoted strings, so that every reader
+sees the same types, and multi-line texts as blocks. YAML for the engine has each list on one line.
+A value may have a reason, which becomes a comment above it.
 """
 
 from __future__ import annotations
@@ -56,29 +55,28 @@ def text(template: str, **values: Any) -> str:
 
 
 def html(template: str, **values: Any) -> str:
-    """A rendered template in which every value is escaped; what turns the direction of writing,
-    hides a letter or is none is written out."""
+    """A rendered template with every value escaped, including invisible characters and those that
+    change the writing direction."""
     return printable(_environment(autoescape=True).get_template(template).render(values))
 
 
 def scalar(value: Any) -> str:
-    """A YAML scalar or flow sequence that no YAML reader takes for another type.
+    """A YAML scalar or flow sequence that every reader reads with the same type.
 
-    Letters that YAML takes for line breaks or not at all, and such as turn the writing direction
-    for a human reader, are escaped.
+    Line breaks, unreadable characters and those that change the writing direction are escaped.
     """
     shown = json.dumps(value, ensure_ascii=False)
     return re.sub(_UNREADABLE, lambda found: f"\\u{ord(found[0]):04x}", shown)
 
 
 def key(value: str) -> str:
-    """A mapping key, quoted unless every YAML reader takes it for a plain string."""
+    """A mapping key, quoted unless every YAML reader reads it as text."""
     plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) and value.lower() not in _YAML_WORDS
     return value if plain else scalar(value)
 
 
 def comment(value: str, indent: int = 0) -> str:
-    """Text as comment lines, which no line break or other control character can leave."""
+    """Text as comment lines; control characters cannot end the comment."""
     prefix = " " * indent + "# "
     return textwrap.fill(
         " ".join(re.sub(_UNREADABLE, " ", value).split()),
@@ -97,7 +95,7 @@ _DIVIDER = "---\n"
 
 @dataclass(frozen=True, slots=True)
 class CommentedValue:
-    """A value with the reason for it."""
+    """A value with its reason."""
 
     value: Any
     reason: str
@@ -114,7 +112,7 @@ def option_file(title: str, options: Mapping[str, Any]) -> File:
 
 
 def _proved(title: str, documents: Sequence[Mapping[str, Any]], flat: bool = False) -> list[str]:
-    """The text of each document, which reads back as it was meant."""
+    """The text of each document, checked by reading it back."""
     texts = ["".join(f"{line}\n" for line in _lines(row, 0, flat)) for row in documents]
     found = [_as_json(load_yaml(text)) for text in texts]
     meant = [_as_json(plain(document)) for document in documents]
@@ -124,7 +122,7 @@ def _proved(title: str, documents: Sequence[Mapping[str, Any]], flat: bool = Fal
 
 
 def as_text(data: bytes) -> str | None:
-    """The text that some bytes are, if YAML can hold it."""
+    """The decoded bytes if YAML can hold them, else `None`."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -144,7 +142,7 @@ def plain(node: Any) -> Any:
 
 
 def _lines(node: Any, depth: int, flat: bool = False) -> Iterator[str]:
-    """The lines of a mapping or a list that is not empty; `flat` has all else on a line each."""
+    """The lines of a non-empty mapping or list; `flat` puts everything but mappings on one line."""
     indent = "  " * depth
     items = node.items() if isinstance(node, Mapping) else ((None, item) for item in node)
     for name, item in items:
@@ -168,7 +166,7 @@ def _lines(node: Any, depth: int, flat: bool = False) -> Iterator[str]:
 
 
 def _list_item(value: Any, depth: int) -> Iterator[str]:
-    """The first line of the item stands behind its dash."""
+    """The lines of a list item; the first follows the dash."""
     indent = "  " * depth
     if not _is_nested(value):
         yield f"{indent}- {scalar(value)}"
@@ -182,10 +180,10 @@ def _is_nested(value: Any) -> bool:
 
 
 def _chomping(value: str) -> str:
-    """Whether empty lines at the end of a literal block belong to it."""
+    """The block indicator that keeps empty lines at the end."""
     return "+" if value.endswith("\n\n") or value == "\n" else ""
 
 
 def _as_json(node: Any) -> str:
-    """What tells data apart that Python takes for equal, such as `True` and 1."""
+    """Text that distinguishes values that Python considers equal, such as `True` and 1."""
     return json.dumps(node, sort_keys=True)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 Known = Mapping[str, Checkpoint]  # facts at hand, by the name of the checkpoint in the request
 
 _CREDENTIAL_REMEDY = (
-    "give it to the running server: by its environment, or by a file or secret of its machine"
+    "pass it to the running server: in its environment, or as a file or secret of its machine"
 )
 
 # Where a bundle keeps the option table of a release that does not ship with the toolkit.
@@ -44,7 +44,7 @@ def gather(document: Document, known: Known, is_trial: bool = False) -> tuple[De
     errors: list[ToolkitError] = [BadInput(diagnostics)] if diagnostics else []
 
     def attempt(path: str, load: Callable[[Any], T]) -> T | None:
-        """Facts for a field of the file, if the field itself can be read."""
+        """Facts for a field of the file, if the field can be read."""
         value = document.get(path)
         text = published.spelled(value) if path == published.WHERE else value
         if not isinstance(text, str) or not text:
@@ -80,7 +80,7 @@ def gather(document: Document, known: Known, is_trial: bool = False) -> tuple[De
 
 
 def _faults(document: Document, known: Known, name: str) -> list[Diagnostic]:
-    """What the facts have against another release of the engine."""
+    """The errors of the facts with another release of the engine."""
     try:
         gather(with_release(document, name), known, is_trial=True)
     except ToolkitError as error:
@@ -96,21 +96,21 @@ def with_release(document: Document, name: str) -> Document:
 
 
 def _release(value: Any, document: Document) -> Release:
-    """The table of the release that a file names. Raises `BadInput` for one that is unknown."""
+    """The table of the release that a file names. Raises `BadInput` for an unknown one."""
     home, assume = document.home(published.WHERE), document.get("engine.assume_release") is True
     return release.load_published(value, home, _engine(document), assume)
 
 
 def _engine(document: Document) -> Engine:
-    """The engine that the file names, or the usual one where it names none that is known."""
+    """The engine that the file names, or the default one if that is unknown."""
     name = document.get("engine.name")
     return engines.load(name) if name in engines.names() else engines.default()
 
 
 def for_engine(document: Document) -> Document:
-    """The document with each server of another engine in the place of the engine's own.
+    """The document with servers of other engines replaced by their counterparts.
 
-    So a file that changes nothing but its engine means the same.
+    So a file in which only the engine was changed keeps its meaning.
     """
     name, targets = document.get("engine.name"), document.targets()
     if name not in engines.names():
@@ -133,7 +133,7 @@ def for_engine(document: Document) -> Document:
 def _resolved(
     request: Deployment, table: Release, facts: Checkpoint, draft: Checkpoint | None
 ) -> Deployment:
-    """The request with full names of folders, and with an imported table where bundles have it."""
+    """The request with absolute folders, and with an imported table at its path in bundles."""
     changes: dict[str, Any] = {}
     if facts.path is not None:
         changes["checkpoint"] = str(facts.path)
@@ -147,7 +147,7 @@ def _resolved(
 
 
 def _gather_draft(request: Deployment, folder: Path, known: Known) -> Checkpoint | None:
-    """The facts of a draft model; `None` where they are not known here, which is not an error."""
+    """The facts of a draft model; `None` if they are unknown, which is not an error."""
     if request.draft is None:
         return None
     try:
@@ -181,14 +181,14 @@ def _server_diagnostics(request: Deployment) -> Iterator[Diagnostic]:
 
 
 def _wrong_overrides(table: Release, overrides: dict[str, Any]) -> Iterator[Diagnostic]:
-    """Overrides that the release rejects; what is only missing may come from a rule."""
+    """Overrides that the release rejects; missing keys may come from a rule."""
     for diagnostic in checked(table, lambda release: validate(release, overrides)):
         if diagnostic.severity == "error" and diagnostic.rule != MISSING_KEY:
             yield replace(diagnostic, where=f"engine_config.{diagnostic.where}")
 
 
 def _gather_checkpoint(reference: str, folder: Path) -> Checkpoint:
-    """The facts of a checkpoint; errors inside its folder keep their own place."""
+    """The facts of a checkpoint; errors inside its folder name their own file."""
     try:
         return checkpoint.gather(reference, folder)
     except (BadFacts, BadInput) as error:

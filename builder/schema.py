@@ -27,6 +27,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, Generic, Literal, Self, TypeVar, dataclass_transform
@@ -124,16 +125,9 @@ Day = typing.Annotated[
 ]
 
 
-class _Default:
-    """Makes the value of an attribute that is not set."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
-
-
 def default(make: Callable[[], Any]) -> Any:
     """The value of an attribute that is not set, made anew for each object."""
-    return _Default(make)
+    return dataclasses.field(default_factory=make)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(default,))
@@ -149,7 +143,10 @@ class Strict:
         """Takes checked values; `read` is for data that somebody wrote."""
         for name in fields_of(type(self)):
             found = values[name] if name in values else getattr(type(self), name)
-            self.__dict__[name] = found.make() if isinstance(found, _Default) else found
+            if isinstance(found, dataclasses.Field):
+                make: Any = found.default_factory
+                found = make()
+            self.__dict__[name] = found
 
     @classmethod
     def read(cls, data: Any, path: str = "") -> tuple[Self | None, list[Diagnostic]]:
@@ -258,7 +255,7 @@ class _Reader:
         self.diagnostics.append(Diagnostic("", message, fix, rule, path=path))
 
     def _wrong_type(self, value: Any, path: str, kinds: Iterable[Any]) -> None:
-        expected = dict(row for kind in kinds for row in _described(kind))
+        expected = dict(chain.from_iterable(map(_described, kinds)))
         shown = _shown(value, path)
         fix = next(iter(expected.values()))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -565,7 +562,7 @@ def _described(kind: Any) -> Iterable[tuple[str, str]]:
     if origin is typing.Annotated:
         return _described(arguments[0])
     if origin is typing.Union:
-        return [row for each in arguments for row in _described(each)]
+        return chain.from_iterable(map(_described, arguments))
     if origin is Literal:
         names = list(map(str, arguments))
         return [(f"one of {', '.join(names)}", f"write {either(names)}")]

@@ -1,6 +1,6 @@
 """The site profile: how jobs of one cluster request nodes, GPUs and containers.
 
-Nothing here has a default that belongs to one site: what is left out is not requested.
+There are no site-specific defaults: nothing is requested unless the profile names it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Container(Strict):
     """Where the servers' programs come from: `images` by server, or the nodes themselves.
 
     `mounts` are `SOURCE`, `SOURCE:TARGET` or `SOURCE:TARGET:ro`. The bundle and the state folder
-    are mounted without being named.
+    are always mounted.
     """
 
     runtime: Literal["pyxis", "apptainer", "none"]
@@ -138,9 +138,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def with_profile(document: Document) -> Document:
-    """The deployment file with its site profile in the place of the profile's file name.
+    """The deployment file with the contents of its site profile instead of the file's name.
 
-    A name is relative to the deployment file; one that was given as an override, to here.
+    The name is relative to the deployment file, or to the current folder if given as an override.
     """
     given = document.get(PATH)
     if not isinstance(given, str):
@@ -159,6 +159,6 @@ def _with_remedy(diagnostic: Diagnostic) -> Diagnostic:
 
 
 def options_of(lines: list[str]) -> dict[str, str]:
-    """Options as given, by name; one without a value has an empty one."""
+    """Options by name; an option without a value is empty."""
     pairs = (re.sub(r"^--", "", line).partition("=") for line in lines)
     return {name: value for name, _, value in pairs}

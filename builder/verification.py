@@ -41,7 +41,7 @@ from .targets.components import BILL_FILE, bill_digests
 
 CHECKPOINT = "checkpoint.json"
 
-# What a bundle is rendered from. Nothing else tells its content.
+# The files that a bundle is rendered from.
 INPUTS = ("deployment.yaml", CHECKPOINT, IMPORTED_RELEASE)
 
 
@@ -86,7 +86,7 @@ def _shown(value: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Corruption:
-    """What is wrong with a file, and where in it if that can be known."""
+    """What is wrong with a file, and where if that is known."""
 
     file: str
     message: str
@@ -105,7 +105,7 @@ class Corruption:
 
 @dataclass(slots=True)
 class Verification:
-    """What was found. `signer` is `None` without a signature or a key to verify it."""
+    """The result. `signer` is `None` without a signature, or without a key to verify it."""
 
     folder: Path
     digest: str
@@ -127,7 +127,7 @@ class Verification:
 
 
 def verify(folder: Path, signers: Path | None = None, identity: str | None = None) -> Verification:
-    """Everything that is wrong with a bundle; with `signers`, it must be signed by one of them.
+    """All damage to a bundle; with `signers`, one of them must have signed it.
 
     Raises `BadInput` if the folder is not a bundle.
     """
@@ -149,7 +149,7 @@ def verify(folder: Path, signers: Path | None = None, identity: str | None = Non
 
 
 def sign(folder: Path, key: Path) -> Signer:
-    """Sign a bundle, if nothing is wrong with it, in the place of an earlier signature."""
+    """Sign an intact bundle, replacing an earlier signature."""
     report = verify(folder)
     report.damage = [row for row in report.damage if row.file != SIGNATURE]
     require(report)
@@ -179,7 +179,7 @@ def _is_evidence(path: str) -> bool:
 
 
 def _listed(contents: Contents) -> tuple[dict[str, dict[str, Any]], str]:
-    """The manifest's row of each file, and what is wrong with the manifest if it has no rows."""
+    """The manifest's entry of each file, and what is wrong with the manifest if it has none."""
     if MANIFEST not in contents.files:
         return {}, "is missing"
     try:
@@ -190,7 +190,7 @@ def _listed(contents: Contents) -> tuple[dict[str, dict[str, Any]], str]:
 
 @dataclass(frozen=True, slots=True)
 class _Promise:
-    """What a bundle should hold: the digest of each rendered file, and its bytes where known."""
+    """What a bundle should contain: the digest of each rendered file, and its bytes if known."""
 
     digests: Mapping[str, str]
     made_again: Mapping[str, File]
@@ -198,7 +198,7 @@ class _Promise:
     modes: Mapping[str, bool]
 
     def content(self, path: str) -> bytes | None:
-        """What a file should hold, as far as it is proved by its digest."""
+        """The expected bytes of a file, if its digest proves them."""
         digest = self.digests[path]
         if path in self.made_again and self.made_again[path].sha256 == digest:
             return self.made_again[path].data
@@ -208,7 +208,7 @@ class _Promise:
 def _damaged_files(contents: Contents) -> Iterator[Corruption]:
     rows, error = _listed(contents)
     summed = read_sums(contents.files[SUMS].data) if SUMS in contents.files else {}
-    if error and MANIFEST not in summed:  # nothing is left that tells what should be there
+    if error and MANIFEST not in summed:  # nothing says what the files should be
         yield Corruption(MANIFEST, error)
         return
     promise = _promise(contents, rows, error, summed)
@@ -225,8 +225,8 @@ def _promise(
     error: str,
     summed: Mapping[str, str],
 ) -> _Promise:
-    """The manifest and `SHA256SUMS` prove each other. Where they differ, what is rendered again
-    tells which is right; where that cannot be told, `SHA256SUMS` is, which a signature covers."""
+    """Compares the manifest with `SHA256SUMS`. If they differ, the files rendered again decide; if
+    those cannot be rendered, `SHA256SUMS` wins, which a signature covers."""
     digest = contents.digest(MANIFEST) or ""
     own = {**{path: str(row["sha256"]) for path, row in rows.items()}, MANIFEST: digest}
     theirs = {path: value for path, value in summed.items() if not _is_evidence(path)}
@@ -245,7 +245,7 @@ def _promise(
 def _made_again(
     contents: Contents, own: Mapping[str, str], theirs: Mapping[str, str]
 ) -> Mapping[str, File]:
-    """The bundle rendered from its own request and facts, if they are what they were."""
+    """The bundle rendered from its own request and facts, if these are unchanged."""
     intact = {p: contents.digest(p) in (own.get(p), theirs.get(p)) for p in INPUTS}
     facts_intact = intact.pop(CHECKPOINT)
     try:
@@ -300,7 +300,7 @@ def _damaged_sums(
 
 
 def _wrong_bill(contents: Contents) -> Iterator[Corruption]:
-    """A bill of materials that does not tell the digests of the files."""
+    """A bill of materials with wrong digests."""
     if BILL_FILE not in contents.files:
         return
     try:
@@ -310,7 +310,7 @@ def _wrong_bill(contents: Contents) -> Iterator[Corruption]:
         return
     for path, digest in recorded.items():
         if contents.digest(path) != digest:
-            yield Corruption(BILL_FILE, f"tells another digest of {path}", "render again")
+            yield Corruption(BILL_FILE, f"has another digest of {path}", "render again")
 
 
 def _foreign_evidence(contents: Contents, digest: str) -> Iterator[Corruption]:
@@ -341,7 +341,7 @@ def _verify_signature(
             )
         return
     if any(row.file == SUMS for row in report.damage):
-        return  # it signs other bytes, of course
+        return  # a signature of other bytes
     data, file = contents.files[SUMS].data, contents.folder / SIGNATURE
     found = check_signature(data, file, signers, identity)
     if isinstance(found, Signer):
@@ -350,7 +350,7 @@ def _verify_signature(
         report.damage.append(Corruption(SIGNATURE, found, "sign the bundle again"))
 
 
-# A signature made for something else, such as a commit, is none of a bundle.
+# Signatures for other purposes, such as commits, are not valid for bundles.
 NAMESPACE = "bundle@trtllm-deployment-toolkit"
 
 # The armour of OpenSSH, PROTOCOL.sshsig: base64 in lines of 70 characters.
@@ -358,10 +358,10 @@ _MOST_BYTES = 100_000  # far above one by the largest RSA key with its certifica
 _BEGIN, _END, _COLUMNS = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----", 70
 _PEM = b"BEGIN PRIVATE KEY"
 _KIND = b"ssh-ed25519"
-# What comes before the 32 bytes of the key in the DER of an ed25519 public key, RFC 8410.
+# The bytes before the 32 bytes of the key in the DER of an ed25519 public key, RFC 8410.
 _ED25519_DER = bytes.fromhex("302a300506032b6570032100")
 
-# What ssh-keygen says of a key that it cannot use, what that means, and what to do about it.
+# Words in ssh-keygen's errors about a key, what is wrong, and the fix.
 _KEY_FAULTS = (
     ("passphrase", "has a passphrase", "load it with ssh-add and give its .pub file"),
     ("unprotected", "can be read by others", "chmod 600 it"),
@@ -373,14 +373,14 @@ _KEY_FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Whose signature it is: the fingerprint of the key, and the name where it was checked."""
+    """Who signed: the fingerprint of the key, and the name if it was checked."""
 
     key: str
     name: str | None
 
 
 def sign_bytes(data: bytes, key: Path) -> bytes:
-    """The signature of some bytes. Raises `BadInput` where the key cannot sign."""
+    """The signature of some bytes. Raises `BadInput` if the key cannot sign."""
     if _PEM in read_bytes(key).partition(b"\n")[0]:
         return _sign_with_openssl(data, key)
     done = _ssh_keygen("-Y", "sign", "-f", str(key), "-n", NAMESPACE, data=data)
@@ -397,10 +397,10 @@ def sign_bytes(data: bytes, key: Path) -> bytes:
 def check_signature(
     data: bytes, signature: Path, signers: Path | None = None, identity: str | None = None
 ) -> Signer | str:
-    """Whose signature of the bytes it is, or what is wrong with it.
+    """Who signed the bytes, or what is wrong with the signature.
 
-    With a file of allowed signers (`man ssh-keygen`), the key must be there, under the identity if
-    one is given. Without, only that key and signature fit is known.
+    With a file of allowed signers (`man ssh-keygen`), the key must be there, under `identity` if
+    that is set. Otherwise only the match of key and signature is checked.
     """
     if signature.stat().st_size > _MOST_BYTES or not _is_canonical(signature.read_bytes()):
         return "is not an SSH signature as ssh-keygen writes it"
@@ -428,7 +428,7 @@ def _principals(signature: Path, signers: Path, data: bytes) -> list[str]:
 
 
 def _is_canonical(text: bytes) -> bool:
-    """Whether it is what ssh-keygen writes, which itself reads over what is around and between."""
+    """Whether it is exactly what ssh-keygen writes; ssh-keygen itself ignores surrounding text."""
     body = text.decode(errors="replace").removeprefix(f"{_BEGIN}\n").partition(f"\n{_END}")[0]
     try:
         return text == _armoured(base64.b64decode(body.replace("\n", ""), validate=True))
@@ -443,7 +443,7 @@ def _armoured(blob: bytes) -> bytes:
 
 
 def _sign_with_openssl(data: bytes, key: Path) -> bytes:
-    """PROTOCOL.sshsig of OpenSSH: what is signed, and the blob that holds the signature."""
+    """The data to sign and the resulting blob follow OpenSSH's PROTOCOL.sshsig."""
     public = _openssl(key, "pkey", "-in", str(key), "-pubout", "-outform", "DER")
     if not public.startswith(_ED25519_DER):
         raise BadInput(
@@ -460,7 +460,7 @@ def _sign_with_openssl(data: bytes, key: Path) -> bytes:
 
 
 def _strings(*values: bytes) -> bytes:
-    """Strings as the SSH protocol writes them, each after its length."""
+    """Strings in the SSH protocol's format, each after its length."""
     return b"".join(len(value).to_bytes(4, "big") + value for value in values)
 
 
@@ -477,7 +477,7 @@ def _ssh_keygen(*arguments: str, data: bytes) -> subprocess.CompletedProcess[byt
 
 
 def _run(command: tuple[str, ...], data: bytes) -> subprocess.CompletedProcess[bytes]:
-    """A tool, in a session of its own so that it can ask nobody for a passphrase."""
+    """Run a tool in a new session, so that it cannot ask for a passphrase."""
     environment = os.environ | {"LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never"}
     try:
         return subprocess.run(

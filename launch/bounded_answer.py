@@ -1,7 +1,7 @@
-"""HTTP with servers that may be anybody's: each answer is bounded in length and in time.
+"""HTTP client for untrusted servers: bounds the length and the time of each answer.
 
-An answer is its status and its body. Headers are dropped before anybody reads them: they name
-codecs, compressions, redirects and cookies, none of which was asked for. Text is UTF-8.
+An answer is its status and its body. Headers are dropped unread: they name codecs, compressions,
+redirects and cookies, and this client asks for none of these. Text is UTF-8.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ async def _only_model(endpoint: Endpoint) -> str | None:
 async def _answer(
     endpoint: Endpoint, path: str, timeout_s: float = QUESTION_S, sent: Any = None
 ) -> Answer | None:
-    """`None` where nobody listens, or what answers breaks off. Raises `TooLate`."""
+    """`None` where nothing listens, or where the connection breaks off. Raises `TooLate`."""
     method = "GET" if sent is None else "POST"
     async with client(endpoint.url or "", timeout_s, endpoint.access.http_headers) as http:
         try:

@@ -22,7 +22,7 @@ POLL_S = 0.05
 LEFTOVER_GRACE_S = 5.0
 # For a server that is asked again, which tells start scripts to kill and to clean up at once.
 AGAIN_GRACE_S = 2.0
-# For a server without its launcher: nobody sees it any more, and its ports and GPU are wanted.
+# For a server without its launcher: it serves no more, and others need its ports and GPU.
 ALONE_GRACE_S = 10.0
 
 

@@ -1,9 +1,14 @@
-"""A rehearsal: a target started on a miniature, smoke-tested, measured and stopped; no GPU."""
+"""Rehearses a target without a GPU: starts it on a miniature, smoke-tests, measures and stops it.
+
+A key and certificates that the deployment keeps elsewhere are replaced by new ones.
+"""
 
 from __future__ import annotations
 
+import secrets
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +21,13 @@ from builder.facts import engines as known_engines
 from . import cpu_build, endpoint, serving
 from . import engine as engines
 from . import run as runs
-from .bench import clients, config, prompts, results, system_under_test, workload
+from .access import ClientFiles
+from .bench import clients, config, results, system_under_test, workload
 from .bench.config import BenchConfig
 from .bench.progress import Progress
 from .bench.runner import Runner
 from .bench.system_under_test import SystemUnderTest
-from .dummy_credentials import with_dummy_credentials
-from .interrupts import Interrupts
+from .process import Interrupts
 from .smoke import metrics, suite
 from .smoke.results import CheckResult, junit, summary, totals
 from .target import Target
@@ -33,6 +38,7 @@ STOP_GRACE_S = 30.0
 BENCH_CONCURRENCIES = (1, 2, 4)
 BENCH_REQUESTS = 12
 BENCH_ISL, BENCH_OSL = 32, 8
+CERTIFICATE_DAYS = "2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ def title(engine: str) -> str:
 def engine_for(target: Target, wanted: str, say: Callable[[str], None]) -> str:
     """The engine that can serve a target's model here; options are checked first.
 
-    A CPU build checks the options of its own release. If it has no kernels for the model, the
+    A CPU build checks the options with its release. If it has no kernels for the model, the
     reference engine serves instead, with a message. Raises `BadInput` with the message of an engine
     that refuses the options.
     """
@@ -162,7 +168,7 @@ def _quick_bench(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:
     """The document, whose files are left in a run folder."""
     api = clients.offered(system.endpoint)[0]
     tokenizer = system.tokenizer
-    made_of = prompts.from_tokenizer(tokenizer) if tokenizer else prompts.from_word_list()
+    made_of = workload.from_tokenizer(tokenizer) if tokenizer else workload.from_word_list()
     quick = BenchConfig(
         workload=workload.fixed(made_of, BENCH_ISL, BENCH_OSL, workload.TEMPLATE),
         levels=config.closed("concurrency", BENCH_CONCURRENCIES),
@@ -190,3 +196,65 @@ def record_smoke(
     (run.folder / "smoke.xml").write_bytes(junit(checked, engine))
     run.record(smoke=totals(checked))
     return document
+
+
+def with_dummy_credentials(target: Target, folder: Path) -> Target:
+    """The target with a new key, and new certificates if it uses any, in `folder`.
+
+    Raises `NotReady` if certificates are needed and openssl is not there or fails.
+    """
+    variables, files = {}, ClientFiles()
+    if "SERVE_KEY_FILE" in target.environment:
+        key_file = folder / "key"
+        key_file.touch(mode=0o600)
+        key_file.write_text(secrets.token_hex(32) + "\n")
+        variables["SERVE_KEY_FILE"] = str(key_file)
+    if "SERVE_TLS_CERTIFICATE" in target.environment:
+        ca = _authority(folder)
+        certificate, key = _certificate(folder, "server", target.host)
+        variables |= {"SERVE_TLS_CERTIFICATE": str(certificate), "SERVE_TLS_KEY": str(key)}
+        files = ClientFiles(tls_ca=ca)
+    if "SERVE_TLS_CLIENT_CA" in target.environment:
+        variables["SERVE_TLS_CLIENT_CA"] = str(folder / "ca.pem")
+        certificate, key = _certificate(folder, "client", target.host)
+        files = replace(files, tls_certificate=certificate, tls_key=key)
+    return replace(target.with_environment(**variables), client_files=files)
+
+
+def _authority(folder: Path) -> Path:
+    _openssl(
+        *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", CERTIFICATE_DAYS),
+        *("-subj", "/CN=rehearsal", "-keyout", folder / "ca.key", "-out", folder / "ca.pem"),
+    )
+    return folder / "ca.pem"
+
+
+def _certificate(folder: Path, name: str, host: str) -> tuple[Path, Path]:
+    """A certificate for a host, and its key."""
+    key, request, certificate = (folder / f"{name}.{end}" for end in ("key", "csr", "pem"))
+    kind = "IP" if host.replace(".", "").isdecimal() or ":" in host else "DNS"
+    names = folder / f"{name}.names"
+    names.write_text(f"subjectAltName={kind}:{host}\n")
+    _openssl(
+        *("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"),
+        *("-keyout", key, "-out", request),
+    )
+    _openssl(
+        *("x509", "-req", "-in", request, "-days", CERTIFICATE_DAYS, "-extfile", names),
+        *("-CA", folder / "ca.pem", "-CAkey", folder / "ca.key", "-CAcreateserial"),
+        *("-out", certificate),
+    )
+    return certificate, key
+
+
+def _openssl(*arguments: str | Path) -> None:
+    remedy = "install openssl: the certificates of a rehearsal are made with it"
+    try:
+        subprocess.run(
+            ["openssl", *map(str, arguments)], check=True, capture_output=True, umask=0o077
+        )
+    except FileNotFoundError:
+        raise NotReady(Diagnostic("openssl", "is not installed", remedy)) from None
+    except subprocess.CalledProcessError as error:
+        words = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise NotReady(Diagnostic("openssl", f"fails: {''.join(words)}", remedy)) from None

@@ -1,27 +1,31 @@
-"""A target that is served: its script started with its engine, ready, and stopped at the end."""
+"""Serves a target: starts its script with an engine, waits until it is ready, and stops it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal, TextIO
 
 from builder import miniature
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 from builder.facts import checkpoint as checkpoints
 from builder.facts import engines as known_engines
+from builder.files import parse_json
+from supervisor.checks import http_request
 
-from . import cpu_build, ready, triton
+from . import cpu_build, triton
 from . import engine as engines
 from .engine import AsciiName
-from .interrupts import Interrupted, Interrupts
-from .process import ServerProcess
+from .process import Interrupted, Interrupts, ServerProcess
 from .run import Run, now
 from .target import Target
 
@@ -30,6 +34,11 @@ from .target import Target
 UNREADY_GRACE_S = 10.0
 # Of a log line in an error: Triton writes a whole traceback as one.
 LINE_LENGTH = 300
+POLL_S = 0.2
+PROBE_TIMEOUT_S = 2.0
+PLAIN_PERIOD_S = 10.0
+
+State = Literal["ready", "died", "timed_out"]
 
 
 @contextmanager
@@ -70,10 +79,10 @@ def serve(
             stack.enter_context(server)
         server.grace_s = min(stop_grace_s, UNREADY_GRACE_S)
         stack.push(partial(_stopping, target, server))
-        progress = ready.Progress(target.name)
-        state, elapsed_s = ready.wait(
+        progress = Progress(target.name)
+        state, elapsed_s = wait_until_ready(
             server,
-            lambda: ready.probe(target) and server.owns(target.host, target.ports.values()),
+            lambda: is_ready(target) and server.owns(target.host, target.ports.values()),
             start_timeout_s,
             progress,
         )
@@ -117,8 +126,9 @@ def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> Not
 def with_checkpoint(target: Target, engine: str, run: Run) -> Target:
     """The target on its checkpoints.
 
-    Engines without a GPU take a miniature where that of the model is no folder of this machine, or
-    one without weights, and say so. Raises `BadInput` for other engines where a path is no folder.
+    Engines without a GPU take a miniature where the model's checkpoint is not a folder of this
+    machine, or has no weights, and say so. Raises `BadInput` for other engines where a path is not
+    a folder.
     """
     if not (engine == engines.REFERENCE or engines.uses_cpu_build(engine)):
         return target.on_checkpoints_of(target.checkpoints)
@@ -128,9 +138,9 @@ def with_checkpoint(target: Target, engine: str, run: Run) -> Target:
     if folder.is_dir() and not is_bare:
         here = {name: str(path.resolve()) for name, path in folders.items() if path.is_dir()}
         return target.with_environment(**here)
-    why = "has no weights" if is_bare else "is no folder of this machine"
+    why = "has no weights" if is_bare else "is not a folder of this machine"
     print(
-        f"{target.name}: {folder} {why}; a miniature with random weights stands in for it",
+        f"{target.name}: {folder} {why}; using a miniature with random weights",
         file=sys.stderr,
         flush=True,
     )
@@ -190,3 +200,103 @@ def _ended(target: Target, run: Run, server: ServerProcess) -> None:
     run.end(killed=server.killed, swept_shared_memory=left)
     if server.killed:
         print(f"{target.name}: did not end when asked and was killed", file=sys.stderr)
+
+
+def wait_until_ready(
+    server: ServerProcess, ready: Callable[[], bool], timeout_s: float, progress: Progress
+) -> tuple[State, float]:
+    """Ask `ready` until it is true, the server is dead, or `timeout_s` are over; the time taken."""
+    start = time.monotonic()
+    while True:
+        status = server.exit_status(POLL_S)
+        server.interrupts.check()
+        elapsed_s = time.monotonic() - start
+        if status is not None:
+            state: State = "died"
+        elif ready():
+            state = "ready"
+        elif elapsed_s >= timeout_s:
+            state = "timed_out"
+        else:
+            progress.show(elapsed_s, server)
+            continue
+        progress.clear()
+        return state, time.monotonic() - start
+
+
+class Progress:
+    """What a waiting user sees: one live line on a terminal, else a plain line now and then."""
+
+    def __init__(self, label: str, stream: TextIO = sys.stderr) -> None:
+        self._label = label
+        self._stream = stream
+        self._live = stream.isatty()
+        self._next_s = 0.0 if self._live else PLAIN_PERIOD_S
+
+    def show(self, elapsed_s: float, server: ServerProcess) -> None:
+        if elapsed_s < self._next_s:
+            return
+        self._next_s = elapsed_s + (POLL_S if self._live else PLAIN_PERIOD_S)
+        last = "".join(server.last_lines(1))
+        text = f"{self._label}: waiting {elapsed_s:.0f} s" + (f", log: {last}" if last else "")
+        if self._live:
+            self._write(
+                "\r\x1b[K"
+                + "".join(filter(str.isprintable, text))[: shutil.get_terminal_size().columns - 1]
+            )
+        else:
+            self._write(text + "\n")
+
+    def clear(self) -> None:
+        if self._live:
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def is_ready(target: Target) -> bool:
+    """Whether the target's server says that it is ready.
+
+    Triton tells its id, so that another Triton on the same port cannot pass for it.
+    """
+    if target.ready_path is None:
+        return _grpc_name(target) == target.environment["SERVE_ID"]
+    if _get(target, target.ready_path) is None:
+        return False
+    if "SERVE_ID" not in target.environment:
+        return True
+    try:
+        document = parse_json(_get(target, "/v2") or "null")
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("name") == target.environment["SERVE_ID"]
+
+
+def _grpc_name(target: Target) -> str | None:
+    """The name of a Triton that is ready, asked over gRPC, where that is all that it listens on."""
+    import grpc  # type: ignore[import-untyped]
+    from tritonclient.grpc import service_pb2
+    from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+    access = target.access()
+    with access.channel(target.urls["grpc"], grpc) as channel:
+        server = GRPCInferenceServiceStub(channel)
+        options = {"timeout": PROBE_TIMEOUT_S, "metadata": access.grpc_metadata}
+        try:
+            if not server.ServerReady(service_pb2.ServerReadyRequest(), **options).ready:
+                return None
+            return str(server.ServerMetadata(service_pb2.ServerMetadataRequest(), **options).name)
+        except grpc.RpcError:
+            return None
+
+
+def _get(target: Target, path: str) -> bytes | None:
+    """The body of a 200 answer."""
+    port, headers = target.ports[target.ready_port], target.access().http_headers
+    try:
+        status, body = http_request(target.host, port, path, PROBE_TIMEOUT_S, headers=headers)
+    except OSError:
+        return None
+    return body if status == 200 else None

@@ -1,4 +1,4 @@
-"""What starts is what was verified: a bundle's lists, its signature, and a private copy of both.
+"""Verifies a bundle before it starts: its lists, signature and images, and a private copy of it.
 
 A policy file of the machine may require signatures and pinned images of everyone who starts servers
 there, one of both or both:
@@ -13,24 +13,32 @@ there, one of both or both:
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder import bundle as bundles
-from builder.bundle import Bundle
+from builder.bundle import EVIDENCE, MANIFEST, Bundle
 from builder.diagnostics import Diagnostic
-from builder.documents import load_yaml_mapping
+from builder.documents import load_yaml_mapping, scan_yaml, with_file
 from builder.errors import BadInput, DamagedBundle
-
-from . import pinned_images
+from builder.files import parse_json
 
 COPY = ".bundle"  # the private copy, in the folder of a run
 POLICY_FILE = Path("/etc/trtllm-deployment-toolkit/policy.yaml")
 POLICY = "TRTLLM_TOOLKIT_POLICY"  # a variable that names another one, which holds as well
+_DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+_IMAGE_FILES = (".sqsh", ".sif")  # on the machine's own disk, which no tag names
+# Nothing starts from the manifest, from evidence, or from pages and examples for others.
+_NOT_STARTED = (MANIFEST, f"{EVIDENCE}/", "handoff/")
+_REMEDY = (
+    "render the bundle again with the image as REFERENCE@sha256:DIGEST: under images for servers, "
+    "under targets.slurm.site.container.images for Slurm"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +128,55 @@ def read(folder: Path, requirements: tuple[Requirement, ...]) -> Bundle:
         wanted = (one.file, one.identity) if one else (None, None)
         verification.require(verification.verify(folder, *wanted))
     policies = (one.policy for one in requirements if isinstance(one, PinnedImages))
-    if (policy := next(policies, None)) and (found := pinned_images.unpinned(bundle)):
+    if (policy := next(policies, None)) and (found := unpinned_images(bundle)):
         what = f"wants every image by its digest, and this bundle names {len(found)} otherwise"
         raise BadInput([Diagnostic(str(policy), what), *found])
     return bundle
+
+
+def unpinned_images(bundle: Bundle) -> list[Diagnostic]:
+    """Every image that may be started and has no digest, at the file that names it."""
+    return [
+        Diagnostic(f"{bundle.folder}/{path}", f"names the image {image} without a digest", _REMEDY)
+        for path, file in sorted(bundles.read_contents(bundle.folder).files.items())
+        if not path.startswith(_NOT_STARTED)
+        for image in dict.fromkeys(_named_images(_documents(path, file.data)))
+        if not _is_pinned(image)
+    ]
+
+
+def _is_pinned(image: str) -> bool:
+    is_file = image.startswith("/") or image.endswith(_IMAGE_FILES)
+    return is_file or _DIGEST.search(image) is not None
+
+
+def _documents(path: str, data: bytes) -> Iterable[Any]:
+    kind = PurePosixPath(path).suffix
+    if kind == ".json":
+        return [parse_json(data.decode())]
+    if kind not in (".yaml", ".yml"):
+        return ()
+    documents = scan_yaml(data.decode(errors="surrogateescape"))
+    if wrong := [with_file(row, path) for document in documents for row in document.diagnostics]:
+        raise DamagedBundle(wrong)  # others may read images in it
+    return [document.data for document in documents]
+
+
+def _named_images(documents: Iterable[Any]) -> Iterator[str]:
+    """Values under `image`, and under names of servers in `images`, at any depth."""
+    left, seen = list(documents), set[int]()
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue  # an alias
+        seen.add(id(one))
+        if isinstance(one, Mapping):
+            named = one.get("images")
+            found = [one.get("image"), *(named.values() if isinstance(named, Mapping) else ())]
+            yield from (image for image in found if isinstance(image, str) and image)
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
 
 
 def private_copy(bundle: Bundle, into: Path, requirements: tuple[Requirement, ...]) -> Bundle:

@@ -240,7 +240,7 @@ def foreign_listener(port: int, mark: str, host: str | None = None) -> str | Non
     """A process that listens on the port, on any address or as `host`, and is not of the mark's.
 
     The mark is a variable, `NAME=value`, that a server and all that it starts have in their
-    environment. `None` also where nobody can be seen to listen: only what is known is told.
+    environment. `None` also where the listening process cannot be found out.
     Raises `OSError` where this host lacks what a look takes.
     """
     found = list(_sockets(port, LISTENING))
@@ -282,7 +282,7 @@ def _sockets(port: int, state: str) -> Iterator[tuple[str, str, int]]:
 
 
 def _holders(inode: str) -> list[int]:
-    """The processes that have a socket open, as far as this user may see."""
+    """The processes that have a socket open, of those that this user may see."""
     with os.scandir("/proc") as entries:
         return [
             int(entry.name)
@@ -314,7 +314,7 @@ def _others() -> Iterator[None]:
 
 
 def _carries(pid: int, mark: str) -> bool | None:
-    """Whether a process, or one that it comes from, has the mark; `None` where nobody may look.
+    """Whether a process or an ancestor has the mark; `None` where this user may not look.
 
     A process may write over its environment, so that its ancestors count too.
     """

@@ -10,9 +10,8 @@ from contextlib import suppress
 
 from .allocation import Allocation
 from .lock import SuccessorLock
-from .other_jobs import OtherJobs
 from .record import Record
-from .slurm import SCRIPT, Cluster
+from .slurm import ALIVE, SCRIPT, Cluster
 from .spec import JobExit, Spec
 from .state import (
     CANARY,
@@ -25,6 +24,7 @@ from .state import (
     SUBMIT_OPTIONS,
     Json,
     ServiceFolder,
+    is_silent,
     is_there,
     parse_time,
     timestamp,
@@ -38,6 +38,37 @@ LAST_SUBMIT_S = 120.0  # for a job that ends to submit the next one
 RESTART_POLL_S = 0.2
 LOCK = "successor.lock"
 SERVES = ("admitted", "serving")  # states of a job that may have the endpoint
+
+
+class OtherJobs:
+    """Tells whether other jobs of the service live, by what Slurm shows and what they write."""
+
+    def __init__(self, service: ServiceFolder, cluster: Cluster) -> None:
+        self._service = service
+        self._cluster = cluster
+        # The heartbeat that a job had when Slurm first showed its end.
+        self._last_heartbeats: dict[str, str] = {}
+
+    def may_live(self, job_id: str) -> bool | None:
+        """Whether a job waits or runs; `None` if that is unknown.
+
+        Slurm's word counts unless the job itself disproves it: by a fresh heartbeat where Slurm has
+        no such job (it hides those of another user, `PrivateData`), by a new one where Slurm shows
+        its end. A job that is long silent may be another by now, of the same number.
+        """
+        state, job = self._cluster.job_state(job_id), self._service.job(job_id)
+        is_alive = None if state is None else state in ALIVE
+        with suppress(OSError):  # a record that cannot be read says nothing
+            if (run := job.run) is None:
+                return is_alive
+            if is_alive and is_silent(run) and self._cluster.is_another_program(job_id):
+                return False
+            if is_alive:
+                self._last_heartbeats.pop(job_id, None)
+            elif is_alive is False and job.says_it_lives():
+                last = self._last_heartbeats.setdefault(job_id, run["heartbeat"])
+                return False if state and last == run["heartbeat"] else None
+        return is_alive
 
 
 class Successor:
@@ -183,8 +214,9 @@ class Publication:
         return self._spec.service.owner
 
     def begin(self) -> None:
-        """What an earlier run of a job left that Slurm put back into the queue sends clients to
-        nobody. Raises `JobExit` where a live job serves that this one does not succeed.
+        """Withdraw the endpoint that an earlier run of a requeued job left behind.
+
+        Raises `JobExit` where a live job serves that this one does not succeed.
         """
         self._spec.service.withdraw_endpoint(self._cluster.job_id)
         self._draft.unlink(missing_ok=True)

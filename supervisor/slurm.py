@@ -168,7 +168,7 @@ class Cluster:
         """What `scontrol` shows of a job; empty for one that it no longer knows.
 
         By the number of an array's last task it shows them all, and a site may print more. An
-        answer that breaks off in the state is none.
+        answer that breaks off in the state counts as empty.
         """
         for row in self.command("scontrol", "show", "job", "-o", job_id).stdout.splitlines():
             pairs = [pair.split("=", 1) for pair in row.split() if "=" in pair]

@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import IO
 
+from launch.bench.clients.connection import STAMP_SPACE, arrival_ns, ask_for_stamps, read_clocks
 from launch.bench.clients.http2 import PREFACE, greeting
-from launch.bench.clients.receiver import STAMP_SPACE, arrival_ns, ask_for_stamps, read_clocks
 
 from . import grpc
 from .log import LogEntry

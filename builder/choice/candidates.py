@@ -1,16 +1,25 @@
-"""Candidates: every way to spread the model and the load that the planner makes valid."""
+"""Candidates: ways to spread the model and its load, the plan of each, and how fast it runs.
+
+A forecast uses the estimate of one server under its share of the load. If a server runs fewer
+requests than it gets, the others wait, each for the turns before it. If the workload is a request
+rate, Little's law gives the concurrent requests: the first number at which a server finishes
+requests as fast as they arrive, at the upper end of its time. Upper ends are those of
+`Estimator.promise`, which a choice of the best among many can rely on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil
 from typing import Any
 
 from .. import planning, targets
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
-from ..estimates import Question
+from ..estimates import Estimate, Estimator, Interval, Question, Refusal
 from ..estimates.measurements import layout_text
 from ..estimates.names import layout_of, weight_precision
 from ..facts import published_results
@@ -23,6 +32,7 @@ from .request import Base, ChoiceRequest
 MOST_DRAFT_TOKENS = 3  # of the depths that are tried; no published server drafts more with MTP
 MOST_INSTANCE_GPUS = 64
 MOST_COUNTS = 16  # of instances that are tried for one layout
+MOST_CONCURRENCY = 16384  # of one server: the most that is tried for a rate
 
 _SPECULATION, _BATCH = "speculative_config", "max_batch_size"
 _OF_GPUS = ("hardware.gpu", "hardware.num_gpus")  # objections that more load does not remove
@@ -257,3 +267,115 @@ def with_settings(
 def taken(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that the choice decided, the user's own left out."""
     return {path: value for path, value in settings.items() if path not in flatten(overrides)}
+
+
+@cache
+def load_levels() -> tuple[int, ...]:
+    """Concurrent requests that are tried for a rate, each about a quarter above the one before."""
+    found = [1]
+    while found[-1] < MOST_CONCURRENCY:
+        found.append(min(max(found[-1] + 1, found[-1] * 5 // 4), MOST_CONCURRENCY))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Latencies of a request in ms, and output tokens/s of all servers together.
+
+    Of each server's requests `running` run and `waiting` wait. `estimate` is that of one server.
+    """
+
+    estimate: Estimate
+    num_gpus: int
+    running: int
+    waiting: int
+    ttft_ms: Interval
+    itl_ms: Interval
+    e2e_ms: Interval
+    output_tok_s: Interval
+
+    @property
+    def tok_s_per_gpu(self) -> Interval:
+        return self.output_tok_s.map(1 / self.num_gpus)
+
+    @property
+    def tok_s_per_user(self) -> Interval:
+        return self.estimate.tok_s_per_user
+
+    def usd_per_million_tokens(self, usd_per_gpu_hour: float) -> Interval:
+        """Cost of a million output tokens while the load lasts."""
+        return self.tok_s_per_gpu.inverse(usd_per_gpu_hour / 3600 * 1e6)
+
+    def latency(self, name: str) -> Interval:
+        """The latency that a target bounds: `ttft_ms`, `itl_ms` or `e2e_ms`."""
+        return {"ttft_ms": self.ttft_ms, "itl_ms": self.itl_ms, "e2e_ms": self.e2e_ms}[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """A candidate that is too slow for the rate: it finishes at most `requests_per_s`."""
+
+    requests_per_s: float
+
+
+Outcome = Forecast | Refusal | Overload
+
+
+class LoadModel:
+    """Forecasts the speed of candidates under one workload; estimates are computed once."""
+
+    def __init__(self, estimator: Estimator, request: ChoiceRequest) -> None:
+        self._workload = request.workload
+        self._estimate = cache(estimator.promise)
+
+    def share(self, candidate: Candidate) -> int:
+        """The concurrent requests of one server, if the workload has a number of them."""
+        return ceil((self._workload.concurrency or 1) / candidate.instances)
+
+    def forecast(self, candidate: Candidate, running: int | None = None) -> Outcome:
+        """How fast the workload runs, with at most `running` concurrent requests per server."""
+        if self._workload.concurrency is None:
+            return self._at_rate(candidate)
+        share = self.share(candidate)
+        return self._at_load(candidate, share, min(share, running or share))
+
+    def _at_load(self, candidate: Candidate, share: int, running: int) -> Outcome:
+        found = self._estimate(candidate.question(running))
+        if isinstance(found, Refusal):
+            return found
+        wait = found.e2e_ms.map(share / running - 1)
+        e2e, ttft = _sum(found.e2e_ms, wait), _sum(found.ttft_ms, wait)
+        assert self._workload.concurrency is not None
+        speed = e2e.inverse(self._workload.concurrency * self._workload.osl * 1000)
+        gpus, waiting = candidate.num_gpus, share - running
+        return Forecast(found, gpus, running, waiting, ttft, found.tpot_ms, e2e, speed)
+
+    def _at_rate(self, candidate: Candidate) -> Outcome:
+        assert self._workload.request_rate is not None
+        rate = self._workload.request_rate / candidate.instances
+        refusal: Refusal | None = None
+        most = 0.0
+        for level in load_levels():
+            found = self._estimate(candidate.question(level))
+            if isinstance(found, Refusal):
+                if most:
+                    break  # beyond the measured loads
+                if refusal is None or refusal.kind == "outside" != found.kind:
+                    refusal = found
+                continue
+            finished = level * 1000 / found.e2e_ms.high
+            if finished >= rate:
+                tokens = self._workload.request_rate * self._workload.osl
+                times = found.ttft_ms, found.tpot_ms, found.e2e_ms
+                speed = Interval(tokens, tokens, tokens)
+                return Forecast(found, candidate.num_gpus, level, 0, *times, speed)
+            most = max(most, finished)
+        if most:
+            return Overload(most * candidate.instances)
+        assert refusal is not None
+        return refusal
+
+
+def _sum(one: Interval, other: Interval) -> Interval:
+    """The sum of two times of one estimate, whose errors go together."""
+    return Interval(one.low + other.low, one.value + other.value, one.high + other.high)

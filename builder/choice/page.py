@@ -1,7 +1,7 @@
 """The page of a selection: one HTML file without a script that loads nothing.
 
-The picture has every estimated option by what a user and what a GPU gets, each with its interval;
-`templates/choice` has its layout.
+The chart shows every estimated option by speed per user and throughput per GPU, each with its
+interval; `templates/choice` has the layout.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import render
-from ..diagnostics import Diagnostic
-from ..errors import BadInput
 from ..estimates import Interval, Refusal
 from ..estimates.intervals import number
-from ..files import whole_file
-from . import verdict
-from .record import SHORT_NAMES, figures, reason, servers_text, source
+from . import report
+from .report import SHORT_NAMES, figures, reason, servers_text, source
 from .selection import Option, Selection
 
 WIDTH, HEIGHT = 640, 420
@@ -33,14 +30,14 @@ NAMES = {
     "ttft_ms": ("time to first token", "ms"),
     "itl_ms": ("time between tokens", "ms"),
     "e2e_ms": ("time to the last token", "ms"),
-    "output_tokens_per_s_per_user": ("tokens/s of a user", ""),
-    "output_tokens_per_s_per_gpu": ("tokens/s of a GPU", ""),
+    "output_tokens_per_s_per_user": ("tokens/s per user", ""),
+    "output_tokens_per_s_per_gpu": ("tokens/s per GPU", ""),
     "usd_per_million_output_tokens": ("USD per million tokens", ""),
 }
 
 
 class Label(NamedTuple):
-    """The name of a mark, and where it begins or ends, as its anchor says."""
+    """The name of a mark, and where it begins or ends, depending on its anchor."""
 
     x: float
     y: float
@@ -63,7 +60,7 @@ class Axis:
 
 
 def axis(values: Sequence[float], start: float, end: float) -> Axis:
-    """The scale that reaches all values."""
+    """A scale that includes all values."""
     top = max([*values, 0.0]) or 1.0
     power = 10.0 ** floor(log10(top / MOST_TICKS))
     step = next(one * power for one in (1, 2, 2.5, 5, 10, 20) if top / (one * power) <= MOST_TICKS)
@@ -73,27 +70,21 @@ def axis(values: Sequence[float], start: float, end: float) -> Axis:
 
 def write(selection: Selection, chosen: Option | None, file: Path) -> None:
     """The page as a file. Raises `BadInput` if it cannot be written."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(file) as new:
-            new.write_text(text(selection, chosen), encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        what = f"cannot be written: {error.strerror}"
-        raise BadInput(Diagnostic(str(file), what, "choose another file with --html")) from None
+    report.write_text(file, text(selection, chosen), "--html")
 
 
 def text(selection: Selection, chosen: Option | None) -> str:
     css = render.html("choice/page.css")
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     deployment = selection.request.bases[0].deployment
-    errors = [] if chosen else [str(row) for row in verdict.refusal(selection).diagnostics]
+    errors = [] if chosen else [str(row) for row in report.refusal(selection).diagnostics]
     return render.html(
         "choice/page.html.j2",
         style_hash=f"sha256-{digest}",
         name=deployment.name,
-        question=verdict.question_text(selection),
-        counts=verdict.counts_text(selection),
-        reasons=verdict.reason_texts(selection),
+        question=report.question_text(selection),
+        counts=report.counts_text(selection),
+        reasons=report.reason_texts(selection),
         chosen=chosen and servers_text(chosen),
         reason=chosen and reason(selection, chosen),
         source=chosen and source(chosen),
@@ -103,8 +94,8 @@ def text(selection: Selection, chosen: Option | None) -> str:
         rows=[_row(option, selection, chosen) for option in _ordered(selection, chosen)],
         priced=bool(selection.request.prices_usd),
         left_out=_left_out(selection),
-        measurements=verdict.measurement_texts(selection),
-        notes=verdict.notes(selection, chosen),
+        measurements=report.measurement_texts(selection),
+        notes=report.notes(selection, chosen),
     )
 
 
@@ -118,7 +109,7 @@ def _tiles(selection: Selection, chosen: Option) -> Iterator[dict[str, str]]:
     for name, found in figures(chosen, selection.request).items():
         if name in NAMES:
             title, unit = NAMES[name]
-            limit = f"objective {limits[name]:g} ms" if name in limits else ""
+            limit = f"target {limits[name]:g} ms" if name in limits else ""
             yield {
                 "title": title,
                 "value": f"{number(found.value)} {unit}".strip(),
@@ -143,14 +134,14 @@ def _row(option: Option, selection: Selection, chosen: Option | None) -> dict[st
 
 
 def _left_out(selection: Selection) -> list[tuple[str, int]]:
-    """Why candidates have no place in the table, the most frequent reason first."""
+    """Why candidates are not in the table, the most frequent reason first."""
     reasons: Counter[str] = Counter()
     for option in selection.options:
         if option.planned.objections:
             row = option.planned.objections[0]
             reasons[f"{row.where}: {row.message.partition(':')[0]}"] += 1
         elif not option.fits:
-            reasons["the memory does not hold what runs at once"] += 1
+            reasons["too little memory for the requests that run"] += 1
         elif isinstance(option.outcome, Refusal):
             reasons[option.outcome.reason] += 1
     return reasons.most_common()
@@ -195,8 +186,8 @@ def _mark(
 ) -> dict[str, Any]:
     kind = "chosen" if is_chosen else "kept" if option.keeps else "missed"
     tip = (
-        f"{servers_text(option)}: {number(user.value)} tokens/s of a user ({number(user.low)} to "
-        f"{number(user.high)}), {number(per_gpu.value)} of a GPU ({number(per_gpu.low)} to "
+        f"{servers_text(option)}: {number(user.value)} tokens/s per user ({number(user.low)} to "
+        f"{number(user.high)}), {number(per_gpu.value)} per GPU ({number(per_gpu.low)} to "
         f"{number(per_gpu.high)})"
     )
     return {

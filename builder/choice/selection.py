@@ -1,4 +1,4 @@
-"""What fits, what keeps the objectives by the upper end of its interval, and the best of these."""
+"""The selection: candidates that fit and meet the targets at the upper ends, the best first."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ from functools import cached_property
 
 from ..deployment import Objective, Slo
 from ..estimates import Estimator, Question, Refusal
-from .candidates import Candidate, Planned, Planner, candidates
-from .load import Forecast, LoadModel, Outcome, Overload
+from .candidates import (
+    Candidate,
+    Forecast,
+    LoadModel,
+    Outcome,
+    Overload,
+    Planned,
+    Planner,
+    candidates,
+)
 from .request import ChoiceRequest
 
-MOST_MEASUREMENTS = 4  # that are proposed where evidence is missing
-# From here on, what a likely option gains over the best that is promised is worth measuring first.
+MOST_MEASUREMENTS = 4  # proposed if evidence is missing
+# From this ratio on, a likely option is worth measuring before the best sure one is chosen.
 WORTH_MEASURING = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """An objective that is not promised: the upper end of the interval lies above the limit."""
+    """A target that is missed: the upper end of the interval is above the limit."""
 
     name: str
     limit_ms: float
@@ -28,13 +36,13 @@ class Miss:
 
     @property
     def excess(self) -> float:
-        """How much too large the upper end is, as a share of the limit."""
+        """How far the upper end is above the limit, as a share of the limit."""
         return self.upper_ms / self.limit_ms - 1
 
 
 @dataclass(frozen=True)
 class Option:
-    """A candidate with its plan and how fast the workload runs on it; only planned ones run."""
+    """A candidate with its plan and how fast the workload runs on it, if it can be planned."""
 
     candidate: Candidate
     planned: Planned
@@ -43,7 +51,7 @@ class Option:
 
     @property
     def fits(self) -> bool:
-        """Whether the planner accepts it and its memory holds what runs at once."""
+        """Whether the planner accepts it and its memory holds the requests that run."""
         running = self.forecast.running if self.forecast else 1
         return self.planned.plan is not None and self.planned.holds >= running
 
@@ -64,12 +72,12 @@ class Option:
 
     @property
     def keeps(self) -> bool:
-        """Whether it fits and every objective is kept by the upper end."""
+        """Whether it fits and the upper ends meet every target."""
         return self.fits and self.forecast is not None and not self.misses
 
     @property
     def is_likely(self) -> bool:
-        """Whether it fits and its values keep every objective, if not their upper ends."""
+        """Whether it fits and its values meet every target, if not their upper ends."""
         found = self.forecast
         return (
             self.fits
@@ -79,32 +87,32 @@ class Option:
 
     @property
     def excess(self) -> float:
-        """By how much the objective that is missed most is missed."""
+        """The largest excess over a target."""
         return max((miss.excess for miss in self.misses), default=0.0)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Every option; options that meet the objectives come first, best first."""
+    """All options for a request, and the ones that meet its targets."""
 
     request: ChoiceRequest
     options: tuple[Option, ...]
 
     @cached_property
     def kept(self) -> list[Option]:
-        """Options that meet the objectives, best first."""
+        """Options that meet the targets, best first."""
         return self._ranked(option for option in self.options if option.keeps)
 
     @cached_property
     def untold(self) -> Option | None:
-        """One that likely keeps the objectives too, and is worth so much more than the best that
-        is promised that it is to be measured before anything is chosen."""
+        """An option that likely meets the targets and is so much better than the best one that
+        does, that it is worth measuring before anything is chosen."""
         if not self.kept:
             return None
         best = self._ranked(option for option in self.estimated if option.is_likely)[0]
         values = [abs(rank(option, self.request)[0]) for option in (best, self.kept[0])]
         if self.request.objective != "output_tokens_per_s_per_gpu":
-            values.reverse()  # of cost and latency the less is better
+            values.reverse()  # lower is better
         return best if values[0] > WORTH_MEASURING * values[1] else None
 
     @cached_property
@@ -114,18 +122,18 @@ class Selection:
 
     @cached_property
     def refused(self) -> list[Option]:
-        """Options that fit without an estimate, since nothing near them was measured."""
+        """Options that fit and have no estimate, since nothing near them was measured."""
         return [o for o in self.options if o.fits and isinstance(o.outcome, Refusal)]
 
     @cached_property
     def nearest(self) -> list[Option]:
-        """Options that fit and miss an objective, the nearest miss first."""
+        """Options that fit and miss a target, the nearest miss first."""
         missing = (option for option in self.estimated if option.misses)
         return sorted(missing, key=lambda option: option.excess)
 
     @cached_property
     def front(self) -> list[Option]:
-        """The Pareto front: no other gives a user and a GPU more tokens a second."""
+        """The Pareto front: no other has more tokens/s both per user and per GPU."""
         found: list[Option] = []
         for option in sorted(self.estimated, key=_speeds, reverse=True):
             if not found or _speeds(option)[1] > _speeds(found[-1])[1]:
@@ -134,11 +142,11 @@ class Selection:
 
     @property
     def overloaded(self) -> list[Option]:
-        """Options that fit but cannot keep up with the request rate."""
+        """Options that fit and are too slow for the request rate."""
         return [o for o in self.options if o.fits and isinstance(o.outcome, Overload)]
 
     def least_ms(self) -> dict[str, float]:
-        """The least upper end of each objective, whatever becomes of the others."""
+        """The lowest upper end for each target, whatever the others are."""
         forecasts = [option.forecast for option in self.estimated if option.forecast]
         return {
             name: min(found.latency(name).high for found in forecasts)
@@ -147,15 +155,15 @@ class Selection:
         }
 
     def measurements(self) -> list[Question]:
-        """What to measure where evidence is missing: what answers for most candidates first."""
+        """What to measure if evidence is missing; what helps most candidates comes first."""
         if self.untold and self.untold.forecast:
             return [self.untold.candidate.question(self.untold.forecast.running)]
         asked: Counter[Question] = Counter()
         for option in self.refused:
             assert isinstance(option.outcome, Refusal)
             for place, question in enumerate(option.outcome.measure):
-                asked[replace(question, mtp=question.mtp or None)] += len(option.outcome.measure)
-                asked[replace(question, mtp=question.mtp or None)] -= place
+                weight = len(option.outcome.measure) - place
+                asked[replace(question, mtp=question.mtp or None)] += weight
         return [question for question, _ in asked.most_common(MOST_MEASUREMENTS)]
 
     def _ranked(self, options: Iterable[Option]) -> list[Option]:
@@ -217,7 +225,7 @@ def _told_apart(options: Iterable[Option], load: LoadModel, planner: Planner) ->
 def _option(
     candidate: Candidate, load: LoadModel, planner: Planner, request: ChoiceRequest
 ) -> Option:
-    """The candidate as the planner sets it; where the cache holds fewer requests, some wait."""
+    """The candidate as it is planned; if the KV cache holds fewer requests, some wait."""
     share = load.share(candidate)
     planned = planner.plan(candidate, share)
     if planned.plan is None:
@@ -244,7 +252,7 @@ def _of_batch(
 def _with_smaller_batch(
     option: Option, load: LoadModel, planner: Planner, request: ChoiceRequest
 ) -> Sequence[Option]:
-    """Where tokens come too slowly: smaller batches, down to the first that is fast enough."""
+    """If tokens come too slowly: smaller batches, down to the first that is fast enough."""
     names = {miss.name for miss in option.misses}
     if request.workload.concurrency is None or "itl_ms" not in names or not option.fits:
         return ()

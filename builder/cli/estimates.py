@@ -298,15 +298,15 @@ def add_choose(parser: Parser) -> None:
 
 
 def run_choose(options: argparse.Namespace) -> None:
-    from ..choice import page, record, request, selection, verdict
+    from ..choice import page, report, request, selection
     from ..estimates import plan_estimate
 
     asked = request.read(options.deployment, options.set, options.target)
     estimator = plan_estimate.estimator(asked.bases[0].model, options.rows)
     found = selection.select(asked, estimator)
-    chosen = record.chosen(found)
+    chosen = report.chosen(found)
     if options.json:
-        print_json(verdict.document(found, chosen and chosen[0]))
+        print_json(report.document(found, chosen and chosen[0]))
     else:
         print(choice_text(found, chosen and chosen[0]))
         for note in estimator.idle_runs(row.candidate.question(1) for row in found.options):
@@ -314,30 +314,30 @@ def run_choose(options: argparse.Namespace) -> None:
     if options.html:
         page.write(found, chosen and chosen[0], options.html)
     if chosen is None:
-        raise verdict.refusal(found)
+        raise report.refusal(found)
     if options.output:
-        record.write(chosen[1], options.output)
+        report.write(chosen[1], options.output)
 
 
 def choice_text(found: Selection, chosen: Option | None) -> str:
     """The options on one screen, the chosen one first, and why it was chosen."""
-    from ..choice import record, verdict
+    from ..choice import report
 
-    head = verdict.question_text(found)
+    head = report.question_text(found)
     parts = ["\n".join("\n".join(wrapped("", row)) for row in head)]
     shown = _in_order(found, chosen)
     if shown:
         parts.append(_options_table(found, shown[:_SHOWN], chosen))
         if (more := len(shown) - _SHOWN) > 0:
             parts[-1] += f"\nand {more} more: --json lists all"
-    lines = wrapped("", verdict.counts_text(found))
-    for reason in verdict.reason_texts(found):
+    lines = wrapped("", report.counts_text(found))
+    for reason in report.reason_texts(found):
         lines += wrapped("  - ", reason)
     if chosen is not None:
-        lines += ["", *wrapped("chosen:   ", record.reason(found, chosen))]
-        lines += wrapped("evidence: ", record.source(chosen))
+        lines += ["", *wrapped("chosen:   ", report.reason(found, chosen))]
+        lines += wrapped("evidence: ", report.source(chosen))
     parts.append("\n".join(lines))
-    parts += ("\n".join(wrapped("note: ", note)) for note in verdict.notes(found, chosen))
+    parts += ("\n".join(wrapped("note: ", note)) for note in report.notes(found, chosen))
     if chosen is None or not shown:
         parts += _next_measurements(found)
     return "\n\n".join(parts)
@@ -405,7 +405,7 @@ def _option_cells(found: Selection, option: Option, is_chosen: bool) -> dict[str
 
 
 def _next_measurements(found: Selection) -> Iterator[str]:
-    from ..choice import verdict
+    from ..choice import report
 
-    if rows := verdict.measurement_texts(found):
+    if rows := report.measurement_texts(found):
         yield "\n".join(["Measure, most informative first:", *(f"  {row}" for row in rows)])

@@ -25,14 +25,14 @@ ADVISORIES = DATA / "advisories"
 
 RULE = VULNERABLE_VERSION
 UNKNOWN_RULE = UNKNOWN_VERSION
-UNKNOWN = "unknown"  # the version by which a deployment accepts one that cannot be told
+UNKNOWN = "unknown"  # how a deployment accepts an unknown version
 
 # From this score on, a version is refused as soon as a stable one has the fix.
 CRITICAL_CVSS = 9.0
-# Publishers tell of new ones every month; data that is so old has missed some.
+# Publishers report new ones every month; older data has missed some.
 STALE_DAYS = 60
 
-# Where a deployment takes versions that would be refused.
+# The key by which a deployment accepts versions that would be refused.
 ACCEPTED = "accepted_advisories"
 
 Version = Annotated[str, Check(lambda text: order(text) is not None, "must be a version")]
@@ -62,7 +62,7 @@ class Advisory:
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """The oldest version that may be deployed, and why it is this one."""
+    """The oldest version that may be deployed, and the reason."""
 
     version: Version
     reason: Text
@@ -79,7 +79,7 @@ class ServerVersions:
 
 @dataclass(frozen=True, slots=True)
 class ProductAdvisories:
-    """What is known of one product: its advisories are complete up to the day `as_of`."""
+    """The advisories of one product, complete up to the day `as_of`."""
 
     product: str
     name: Text
@@ -101,10 +101,9 @@ def files() -> list[Path]:
 @contextmanager
 def of_folder(other: Path) -> Iterator[None]:
     """Advisories are those of another folder meanwhile. Raises `BadInput` if they are wrong."""
-    names = [shipped.name for shipped in ADVISORIES.glob("*.yaml")]
-    diagnostics = [
-        each for name in names for each in data_file.validate(other / name, ProductAdvisories)
-    ]
+    diagnostics: list[Diagnostic] = []
+    for shipped in ADVISORIES.glob("*.yaml"):
+        diagnostics += data_file.validate(other / shipped.name, ProductAdvisories)
     if diagnostics:
         raise BadInput(diagnostics)
     before = _FOLDER.set(other)
@@ -126,8 +125,8 @@ def all_of(product: str) -> tuple[Advisory, ...]:
 def open_for(product: str, version: str) -> list[Advisory]:
     """Advisories that a version is open to, worst first.
 
-    A version that cannot be ordered, such as a development build's name, is taken for newer than
-    all fixed ones: only advisories without a known fix are open.
+    A version that cannot be ordered, such as the name of a development build, counts as newer than
+    all fixes: only advisories without a known fix are open.
     """
     given = order(container(product, version))
     found = [
@@ -143,7 +142,7 @@ def name(product: str) -> str:
 
 
 def minimum(product: str) -> Minimum:
-    """What the data has decided; it may be older than `closes_all`."""
+    """The minimum in the data; it may be older than `closes_all`."""
     return _file(product).minimum
 
 
@@ -168,7 +167,7 @@ def is_refused(product: str, version: str) -> bool:
 
 
 def least(product: str, version: str) -> str:
-    """The oldest version that may be deployed in the place of this one."""
+    """The oldest version that may be deployed instead of this one."""
     fixes = [
         row.fixed_in
         for row in open_for(product, version)
@@ -194,8 +193,8 @@ def same(one: str, other: str) -> bool:
 
 
 def diagnostic(product: str, version: str, where: str) -> Diagnostic | None:
-    """What is to be said against a version: an error if it is refused, with every advisory that is
-    open, else a warning; `None` if none is."""
+    """The diagnostic of a version with open advisories: an error that lists all of them if the
+    version is refused, else a warning. `None` without open advisories."""
     found = open_for(product, version)
     if not found:
         return None
@@ -229,13 +228,13 @@ def open_for_all(product: str) -> list[Advisory]:
 
 
 def unknown(product: str, version: str, where: str, strict: bool) -> Diagnostic:
-    """What is to be said of a version that cannot be told or ordered: an error if `strict`."""
+    """The diagnostic of a version that is unknown or has no order: an error if `strict`."""
     what = f"{version} is not a version that can be compared with others"
     if version == UNKNOWN:
-        what = "the version in this image cannot be told from its name"
+        what = "the name of this image does not contain its version"
     message = f"{what}: which known vulnerabilities of {name(product)} it has is unknown"
     accept = f'{ACCEPTED}: [{{product: {product}, version: {version}, reason: "..."}}]'
-    fix = f"name the publisher's version, beside a digest too; or accept it by {accept}"
+    fix = f"name the publisher's version, with a digest too; or accept it by {accept}"
     return Diagnostic(where, message, fix, UNKNOWN_RULE, "error" if strict else "warning")
 
 
@@ -286,7 +285,7 @@ class FatalRequest:
 
 @dataclass(frozen=True, slots=True)
 class FatalRequests:
-    """Those of a product, seen in one version, and the bounds that a proxy keeps."""
+    """Fatal requests of a product, as seen in one version, and the limits that a proxy enforces."""
 
     seen_in: Text
     most_nesting: Positive
@@ -294,7 +293,7 @@ class FatalRequests:
     requests: tuple[FatalRequest, ...]
 
     def causes(self) -> dict[str, str]:
-        """For each signal that ends the server, which requests are known to do that."""
+        """Signals that end the server, each with the requests that are known to cause it."""
         found: dict[str, str] = {}
         for row in self.requests:
             cause = f"{row.request} ({row.cve}, fixed in {row.fixed_in}): {row.remedy}"
@@ -303,7 +302,7 @@ class FatalRequests:
 
 
 def fatal_requests(product: str) -> FatalRequests | None:
-    """Those of a product, `None` where none are known."""
+    """The fatal requests of a product, or `None` if none are known."""
     products: Mapping[str, FatalRequests] = data_file.load(
         FATAL_REQUESTS, Mapping[str, FatalRequests]
     )

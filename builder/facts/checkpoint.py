@@ -64,14 +64,14 @@ class Checkpoint:
 
     @property
     def license(self) -> License | None:
-        """That of the shipped facts, or what the card in its folder names; `None` if not known."""
+        """The license in the shipped facts or else in the model card; `None` if unknown."""
         name = self.listing.license
         named = License(name, f"{CARD} of the checkpoint", verified=True) if name else None
         return self.shipped_license or named
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
-        """Its tensors by role and dtype: those of its files, or else by arithmetic."""
+        """Its tensors by role and dtype: from its files, or else computed."""
         return self.stored_groups or computed_groups(
             self.architecture, self.config, self.quantization
         )
@@ -102,7 +102,7 @@ class Checkpoint:
 
     @property
     def digests(self) -> dict[str, str]:
-        """Those of the files of its folder that the facts come from."""
+        """The digests of the files that the facts come from."""
         used = ("config.json", QUANT_FILE)
         return {
             row.name: row.sha256 for row in self.listing.files if row.name in used and row.sha256
@@ -218,7 +218,7 @@ def read_folder(folder: Path) -> Checkpoint:
     )
 
 
-_BARE = "config.json; the weights are computed from the architecture, for there are none here"
+_BARE = "config.json; the weights are computed from the architecture, as the folder has none"
 _BARE_NOTE = (
     "no *.safetensors files in this folder: names and sizes of the weights are assumed to be those "
     "of the architecture; copy the weights and the tokenizer before you start a server"
@@ -244,7 +244,7 @@ def _architecture(config: Config, where: str) -> Architecture:
 
 
 def _other_architecture(config: Config, name: str) -> str:
-    """What is left for a model that cannot be planned as it is."""
+    """What to do about a model that cannot be planned as it is."""
     if near := next((other for other in ARCHITECTURES if _is_misspelt(name, other)), None):
         return f"did you mean {near}?"
     by_hand = (
@@ -263,7 +263,7 @@ def _other_architecture(config: Config, name: str) -> str:
         if found:
             return (
                 f"its language model is a {found}: to plan for that part alone, write {part} "
-                f"into a config.json of its own; {by_hand}"
+                f"into a separate config.json; {by_hand}"
             )
     return by_hand
 
@@ -416,7 +416,7 @@ def _has_mtp(architecture: Architecture, config: Config, stored: Mapping[str, St
         for row in rows
         if row.role == "mtp_projection"
     }
-    return not rows or any(module in name for name in stored for module in modules)
+    return not rows or any(any(module in name for module in modules) for name in stored)
 
 
 def _tensor_diagnostics(

@@ -1,8 +1,8 @@
 """The files of a checkpoint folder: sizes, digests that others computed, and safetensors headers.
 
-Weights are never read for this. Their digests come from a `SHA256SUMS` in the folder, else from
-what the Hugging Face client left beside its downloads. Format of safetensors: eight bytes of
-little-endian header length, a JSON header, then the tensor data
+Weights are never read for this. Their digests come from a `SHA256SUMS` in the folder, else from the
+metadata that the Hugging Face client keeps next to its downloads. Format of safetensors: eight
+bytes of little-endian header length, a JSON header, then the tensor data
 (https://github.com/huggingface/safetensors).
 """
 
@@ -44,7 +44,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """One file; `digest_source` says who made the digest, both `None` where it is not known."""
+    """One file; `digest_source` says who made the digest. Both are `None` if it is unknown."""
 
     name: str
     nbytes: int
@@ -54,8 +54,8 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of a checkpoint; where known, the commit of the hub that all of them come from, and
-    the license that the model's card names."""
+    """The files of a checkpoint and, where known, their commit on the hub and the license in the
+    model card."""
 
     files: tuple[CheckpointFile, ...] = ()
     revision: str | None = None
@@ -98,7 +98,7 @@ def _read(folder: Path) -> Listing:
 
 
 def _paths(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every file but hidden ones and the list itself, by its name in the folder."""
+    """Every file by its name in the folder, without hidden ones and the list itself."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if path.is_file() and name.as_posix() != SUMS and not _is_hidden(name):
@@ -127,7 +127,7 @@ def _summed(folder: Path) -> Mapping[str, str]:
 
 
 def _downloaded(folder: Path, name: str, path: Path) -> tuple[str | None, str | None]:
-    """The commit and the digest that the hub's client noted of a file which is unchanged since.
+    """The commit and the digest that the hub's client recorded, if the file has not changed since.
 
     In the client's cache, the file is a link to `blobs/DIGEST` from `snapshots/COMMIT`.
     """

@@ -52,13 +52,12 @@ def of(path: str, engine: str) -> tuple[Counterpart, ...]:
     >>> [row.own for row in of("max_batch_size", "vllm")]
     ['max_num_seqs']
     """
-    rows = [
-        Counterpart(other, theirs, row.names[engine], row.note)
-        for row in table().rows
-        if engine in row.names
-        for other, theirs in row.names.items()
-        if other != engine and theirs != row.names[engine]
-    ]
+    rows = []
+    for row in table().rows:
+        own = row.names.get(engine)
+        for other, theirs in row.names.items():
+            if own and other != engine and theirs != own:
+                rows.append(Counterpart(other, theirs, own, row.note))
     exact = [row for row in rows if row.path == path]
     inside = [row for row in rows if row.path.startswith(f"{path}.")]
     return tuple([*exact, *inside] or [row for row in rows if row.path.endswith(f".{path}")])

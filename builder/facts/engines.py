@@ -1,6 +1,6 @@
 """The engines that can be deployed: one record for each, from `builder/data/engines/`.
 
-A record says where everything else that is known of an engine lies.
+A record names the files with everything else about an engine.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Engine:
     splits long prompts if it `chunks_prompts`, and captures CUDA graphs for batches of up to
     `largest_graph` requests. `memory_share` says whether its memory fraction counts from the memory
     left after loading or from all of a GPU, with `memory_source` and, where logs disagree,
-    `memory_doubt`. `sides_remedy` tells what to do where no server of the engine can run prefill or
+    `memory_doubt`. `sides_remedy` tells what to do if none of its servers can run prefill or
     decode alone.
 
     `cpu_build` runs without a GPU. `other_meanings` explains words of the planner that mean

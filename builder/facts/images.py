@@ -21,7 +21,7 @@ _PATTERN = (
     r"^(?P<name>[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+)"
     r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(@(?P<digest>sha256:[0-9a-f]{64}))?$"
 )
-# The same without named groups, as a deployment file's reader is told of it.
+# The same without named groups, for error messages.
 REFERENCE_PATTERN = re.sub(r"\?P<[a-z]+>", "", _PATTERN)
 
 _VERSION = r":(?P<version>v?\d+(?:\.\d+)+(?:\.?(?:rc|post|dev)\d+)*)(?P<rest>[\w.-]*)"
@@ -38,8 +38,8 @@ class Content:
 
 
 def untold(text: str) -> Iterator[Content]:
-    """The products of images that a text names without telling a version, such as `latest` or a
-    digest alone."""
+    """The products of images that a text names without a version, such as `latest` or a digest
+    alone."""
     products = _products()
     repositories = "|".join(map(re.escape, products))
     pattern = (
@@ -58,7 +58,7 @@ def are_named(text: str) -> bool:
 
 
 def contents(text: str) -> Iterator[Content]:
-    """The products of all images that a text names and whose tags tell a version."""
+    """The products of all images that a text names with a version in their tags."""
     products = _products()
     if not any(f"{repository}:" in text for repository in products):
         return  # at once, for texts of megabytes
@@ -120,7 +120,7 @@ def engine_releases(line: str) -> Iterator[Carried]:
 _ANY_NAME = re.compile(r"(?:tensorrt|trt)[-_]?llm", re.IGNORECASE)
 _NUMBERS = r"\d+\.\d+\.\d+(?:\.?(?:rc|post|dev)\d+)*(?![\d.])"
 _REFERENCE = re.compile(r"(?:^|(?<=[\s=\"',(]))[\w./#@+${}:-]*[\w}]")
-# What stands before an image in a file or a command that says so.
+# Text before an image in a file or a command that names one.
 _SAID = re.compile(
     r"(?:(?:^|[\s,{\"'-])(?i:[\w-]*image|container[\w-]*)[\"']?\s*[:=]\s*[\"']?"
     r"|--[\w-]*image\s+|^\s*FROM\s+(?:--\S+\s+)?)\Z"
@@ -142,7 +142,7 @@ class Reference:
     tag: str
 
     def version(self, name: re.Pattern[str]) -> str:
-        """The version of the engine, which has a `name`, that the tag tells; empty for none."""
+        """The version in the tag of the engine called `name`; empty for none."""
         tag = re.sub(r"^\$\{\w+:?-", "", self.tag)
         found = (
             re.search(rf"(?:{name.pattern})[-_]?v?({_NUMBERS})", tag, name.flags)
@@ -163,8 +163,8 @@ _NO_NAME = re.compile(r"(?!)")
 
 
 def references(line: str, name: re.Pattern[str]) -> Iterator[Reference]:
-    """The images in a line that have a `name` in their own: where the line says that it is one, or
-    the tag does."""
+    """The images in a line whose own name contains `name`, if the line or the tag marks them as
+    images."""
     if not name.search(line):
         return
     for found in _REFERENCE.finditer(line):
@@ -198,7 +198,7 @@ _ANY_IMAGE = re.compile(
 
 
 def _carried(row: Carrier, tag: str) -> tuple[str, ...]:
-    """The releases in an image of a carrier: that of its tag, or those of the tags beside it."""
+    """The releases in an image of a carrier: that of its tag, or those of the neighbouring tags."""
     tags = row.tags
     plain = re.sub(r"(-(cuda\d+|amd64|arm64|x86_64|aarch64|efa))+$", "", tag)
     if row.mark:
@@ -208,7 +208,7 @@ def _carried(row: Carrier, tag: str) -> tuple[str, ...]:
     here = order(plain)
     numbered = [name for name in release.known(engines.load(row.engine)) if order(name)]
     if here is None or re.search(r"[a-z]{3,}", re.sub(r"post|dev", "", plain)):
-        return ()  # made for a model, say, at a time that the tag does not tell
+        return ()  # made for a model, say; the tag has no date
     rows = sorted((at, name) for name in tags if "-" not in name and (at := order(name)))
     before = re.search(r"-(dev|rc)", plain) is not None  # such a tag is older than its number
     older = [tags[name] for at, name in rows if at < here or (at == here and not before)]
@@ -238,16 +238,16 @@ def _pattern() -> re.Pattern[str]:
     return re.compile(rf"(?<![\w.-])(?P<repository>{repositories}){_VERSION}")
 
 
-# Words of an image's name beside the product's own with which its tag still tells the version of
-# the product; another one is a product of its own, with versions of its own.
+# Words in an image's name, besides the product, that leave the tag a version of the product. With
+# any other word it is another product, and has its own versions.
 _PLAIN_WORDS = frozenset(
     ("release", "server", "serve", "devel", "nvidia", "py3", "mirror", "image")
 )
 
 
 def told_version(server: str, reference: str) -> str | None:
-    """The version of a server's product that a reference of its image tells, however it is spelt:
-    by tag or file name, on any host; `None` where it tells none.
+    """The version of a server's product in the tag or file name of an image on any host, however it
+    is spelled; `None` if it contains none.
 
     >>> told_version("triton", "registry.example/mirror/triton-server:v26.07-custom")
     '26.07'
@@ -274,10 +274,10 @@ def told_version(server: str, reference: str) -> str | None:
 
 
 def told_release(server: str, reference: str, product: str) -> str | None:
-    """The release of an engine, which is `product`, that the name of a server's image tells.
+    """The release of an engine, which is `product`, in the name of a server's image.
 
-    An image of another product has the engine that its publisher put in; one with a name of its own
-    can have any.
+    An image of another product contains the engine that its publisher chose; an image with an
+    unknown name can contain any.
     """
     if servers.load(server).image["product"] == product:
         told = told_version(server, reference)
@@ -339,10 +339,10 @@ class PublishedImage:
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """An image of another product with an engine in it: the engine's release by the image's tag.
+    """An image of another product that contains an engine: the engine's release by the image's tag.
 
-    Where the repository has images of several kinds, those with the engine have `mark` in their
-    tags, and the version stands before it.
+    If the repository has images of several kinds, tags of images with the engine contain `mark`
+    after the version.
     """
 
     repository: Text
@@ -354,7 +354,7 @@ class Carrier:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How far images of a server were looked for, and what to do about a release without one."""
+    """Until when images of a server were searched, and what to do about a release without one."""
 
     server: Text
     as_of: Day
@@ -364,7 +364,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class PublishedImages:
-    """What `images.yaml` holds."""
+    """The content of `images.yaml`."""
 
     images: tuple[PublishedImage, ...]
     searches: tuple[Search, ...]
@@ -374,7 +374,7 @@ class PublishedImages:
 def image(server: str, release: str, given: str | None = None) -> Image | None:
     """The image of a server of a release: as `given`, else that of the data, else `None`.
 
-    What the data knows of a tag holds for the same tag of a mirror: only the host differs then.
+    The same tag on a mirror has the same content: only the host differs.
     """
     product = servers.load(server).image["product"]
     if given is None:
@@ -389,7 +389,7 @@ def image(server: str, release: str, given: str | None = None) -> Image | None:
 
 
 def newest_release(server: str) -> str | None:
-    """The newest engine release of which an image with this server is published."""
+    """The newest engine release for which an image with this server is published."""
     carried = [row.release for row in _rows() if row.server == server]
     return max(carried, key=oldest_first, default=None)
 
@@ -400,7 +400,7 @@ def release_in(server: str, version: str) -> str | None:
 
 
 def search_words(server: str) -> str:
-    """How far images of a server were looked for, and where to get another; empty where unknown."""
+    """Until when images of a server were searched, and where to get another; empty if unknown."""
     row = next((row for row in _data().searches if row.server == server), None)
     if row is None:
         return ""

@@ -1,6 +1,5 @@
-"""Names of models whose facts ship, in the spellings in which people give them, and what to do next
-about a name or a folder that is of none.
-"""
+"""Finds models by name, in the spellings that people use, and says what to do about unknown names
+and folders."""
 
 from __future__ import annotations
 
@@ -33,7 +32,10 @@ def known_names() -> dict[str, Path]:
 
 def known_aliases() -> dict[str, Path]:
     """Other names that the hub has or had for them, and their files."""
-    return {alias: path for path, names in _shipped_names(MODELS) for alias in names[1:]}
+    found: dict[str, Path] = {}
+    for path, names in _shipped_names(MODELS):
+        found |= dict.fromkeys(names[1:], path)
+    return found
 
 
 @lru_cache(maxsize=4)
@@ -93,7 +95,7 @@ def is_path(reference: str) -> bool:
 
 
 def no_folder(path: str, base: Path = Path()) -> Diagnostic:
-    """That a path is no folder, and the nearest of its parents that is one."""
+    """The diagnostic of a path that is no folder, with the nearest parent that exists."""
     whole = (base / os.path.expanduser(path)).absolute()  # noqa: PTH111, which knows no unknown user
     if is_there(whole):
         return Diagnostic(path, "is a file", f"give its folder: {whole.parent}")
@@ -110,7 +112,7 @@ def no_folder(path: str, base: Path = Path()) -> Diagnostic:
 
 
 def unknown(reference: str) -> Diagnostic:
-    """That a reference is neither a known name nor a folder, and what to do."""
+    """The diagnostic of a reference that is neither a known name nor a folder."""
     what = "is neither a name whose facts ship with the toolkit nor a folder"
     names, given = known_names(), hub_name(reference)
     close = _other_signs(given, names) or closest(given, (*names, *known_aliases()))
@@ -123,7 +125,7 @@ def unknown(reference: str) -> Diagnostic:
 
 
 def _other_signs(given: str, names: Iterable[str]) -> str | None:
-    """The name that differs in the signs between its words alone: gpt-oss:120b, deepseek_r1."""
+    """The name that differs only in its separators: gpt-oss:120b, deepseek_r1."""
     words, parts = _words(given), ((name, name.rpartition("/")[2]) for name in names)
     return next((name for name, own in parts if words in (_words(name), _words(own))), None)
 
@@ -189,7 +191,7 @@ def _cached(path: PurePath) -> PurePath:
 
 
 def without_config(folder: Path) -> Diagnostic:
-    """What a folder without `config.json` is instead, and what to do."""
+    """The diagnostic of a folder without `config.json`: what it is instead, and what to do."""
     where = str(folder)
     for pattern, what, fix in _OTHERS:
         if any(folder.glob(pattern)):
@@ -199,7 +201,7 @@ def without_config(folder: Path) -> Diagnostic:
     return Diagnostic(where, "has no config.json", fix)
 
 
-# Files of what is no checkpoint in the format of the hub, what they are, and the next step.
+# Files of other formats, what they are, and what to do.
 _OTHERS = (
     (
         "adapter_config.json",
@@ -214,7 +216,7 @@ _OTHERS = (
     (
         "params.json",
         "a checkpoint in Mistral's own format",
-        "give one of the same model with config.json, which Mistral publishes beside it",
+        "give the checkpoint of the same model with config.json, which Mistral publishes too",
     ),
     ("model_index.json", "a diffusion pipeline", "this toolkit plans language models"),
     ("*.nemo", "a NeMo archive", "export it to the format of the hub with NeMo"),

@@ -227,11 +227,10 @@ def _added_up(rows: Iterable[tuple[Kind, int, int]]) -> tuple[TensorGroup, ...]:
 
 
 def _roles(architecture: Architecture, config: Config) -> dict[str, Tensors]:
-    return {
-        _module(name): tensors
-        for tensors in architecture.tensors(architecture.text(config))
-        for name in tensors.names()
-    }
+    found: dict[str, Tensors] = {}
+    for tensors in architecture.tensors(architecture.text(config)):
+        found |= dict.fromkeys(map(_module, tensors.names()), tensors)
+    return found
 
 
 _BESIDE = re.compile(

@@ -266,7 +266,9 @@ def _weight_only(fields: Mapping[str, Any], source: str) -> Quantization:
 def _blocks(fields: Mapping[str, Any]) -> Iterator[str]:
     """The parts of names of the only modules that GPTQ has quantized, where they are listed."""
     listed = fields.get("modules_in_block_to_quantize")
-    for row in listed if isinstance(listed, list) else ():
+    if not isinstance(listed, list):
+        return
+    for row in listed:
         names = row if isinstance(row, list) else [row]
         yield from (name for name in names if isinstance(name, str))
 
@@ -391,11 +393,9 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
     MiMo-V2.6 says of its experts that they are stored so (`store_dtype`).
     """
     # A name matches a module, or a part of a module's path.
-    listed = [
-        form.format(name)
-        for name in names(fields, "ignored_layers") + names(fields, "modules_to_not_convert")
-        for form in ("{}", "*.{}", "{}.*", "*.{}.*")
-    ]
+    listed: list[str] = []
+    for name in names(fields, "ignored_layers") + names(fields, "modules_to_not_convert"):
+        listed += (name, f"*.{name}", f"{name}.*", f"*.{name}.*")
     if fields["quant_method"] != "fp8":
         name = str(fields["quant_method"]).upper()
         writer = PUBLISHED_MXFP8 if name == "MXFP8" else None

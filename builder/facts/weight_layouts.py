@@ -171,7 +171,7 @@ def stored_weight(
     rank = len(weight.shape)
     layout = _WRITERS.get((writer or "", name or "")) if rank == 2 else None
     layout = layout or _LAYOUTS.get((name or "", rank))
-    if layout is None and name in FORMATS and rank == 3:
+    if layout is None and rank == 3 and name and name in FORMATS:
         layout = _FUSED[FORMATS[name].bits]
     rows = _tensors(layout, weight) if layout else ()
     return [Stored(f"{module}{suffix}", dtype, shape) for suffix, dtype, shape in rows]

@@ -1,9 +1,9 @@
-"""A tiny checkpoint of the same architecture, quantization layout and MTP shape, random weights.
+"""Writes a tiny checkpoint with random weights and the architecture of a large one.
 
-Weights are drawn straight in their storage format, so that only the standard library is needed.
-They are drawn so that the model behaves like a small language model in two ways that rehearsals
-need: its text is made of whole words, and its MTP layer often guesses the next token right. Its
-tokenizer is a byte-level BPE over a list of common words.
+It keeps the quantization layout and the MTP shape. Weights are drawn in their storage format, so
+only the standard library is needed. The model behaves like a small language model in two ways that
+rehearsals need: its text consists of whole words, and its MTP layer often predicts the next token.
+Its tokenizer is a byte-level BPE over a list of common words.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def write(
 ) -> None:
     """Write the miniature of `checkpoint` into `folder`, which must exist and be empty.
 
-    `head_size` is the least that an engine's kernels take.
+    `head_size` is the smallest that an engine's kernels support.
     """
     vocabulary = Vocabulary.build()
     architecture = checkpoint.architecture
@@ -62,7 +62,7 @@ def write(
 
 
 def write_tokenizer(folder: Path) -> None:
-    """The tokenizer of every miniature, and with which token its texts end."""
+    """Write the tokenizer of every miniature and its end-of-text token."""
     vocabulary = Vocabulary.build()
     _write_json(folder / "tokenizer.json", vocabulary.tokenizer_json())
     _write_json(folder / "tokenizer_config.json", vocabulary.tokenizer_config())
@@ -71,7 +71,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def unquantized(checkpoint: Checkpoint) -> Checkpoint:
-    """The same model in BF16, for engines that have no kernels of its format."""
+    """The same model in BF16, for engines without kernels for its format."""
 
     def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if name not in _QUANTIZED_BY}
@@ -120,7 +120,7 @@ def _rewrite_excludes(checkpoint: Checkpoint, text: Mapping[str, Any]) -> Quanti
 
 
 def _inline(fields: Mapping[str, Any], quantization: Quantization) -> dict[str, Any]:
-    """The quantization of `config.json` with the excluded modules that the miniature has."""
+    """The quantization in `config.json` with the excluded modules of the miniature."""
     excluded = {"ignore": list(quantization.exclude_modules)} if "ignore" in fields else {}
     return {**fields, **excluded}
 
@@ -175,8 +175,8 @@ _E4M3_SCALES = bytes(0x78 | (byte & 0x06) for byte in range(256))  # 256, 320, 3
 
 
 def _whole_numbers(stored: Stored, shape: tuple[int, ...]) -> bytes:
-    """What INT4 checkpoints hold beside weights and scales: the weight's shape, which group each of
-    its inputs is of, and zero points."""
+    """The integers in INT4 checkpoints: the weight's shape, the group of each input, and zero
+    points."""
     if stored.name.endswith("weight_shape"):
         return struct.pack(f"<{len(shape)}q", *shape)
     if stored.name.endswith("g_idx"):
@@ -278,7 +278,7 @@ class _Draw:
         return self._embeddings[shape]
 
     def _head(self, shape: tuple[int, ...]) -> bytes:
-        """An output head that speaks whole words: the rows of all other tokens are zero.
+        """An output head that generates whole words: the rows of all other tokens are zero.
 
         The MTP layer's head is a copy of the main one, as in the published checkpoints.
         """

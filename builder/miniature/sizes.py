@@ -179,9 +179,9 @@ MLA_LIMITS = {**LIMITS, "num_key_value_heads": 4}
 def shrunk(
     checkpoint: Checkpoint, vocabulary: Vocabulary, head_size: int | None = None
 ) -> dict[str, Any]:
-    """The checkpoint's own config with every size cut down to its limit.
+    """The checkpoint's own config with every size reduced to its limit.
 
-    `head_size` is the least that an engine's kernels take, where that is more than a limit here.
+    `head_size` is the smallest that an engine's kernels support, if it is more than a limit here.
     """
     mla = checkpoint.architecture.attention.startswith("mla")
     limits = MLA_LIMITS if mla else LIMITS
@@ -223,7 +223,7 @@ def shrunk(
 
 
 def _with_heads_of(head_size: int, checkpoint: Checkpoint) -> dict[str, int]:
-    """Where the config leaves the size to be computed, there are fewer heads of that size."""
+    """Fewer heads of the original size, if the config leaves the head size to be computed."""
     if checkpoint.architecture.attention.startswith("mla"):
         return {}  # its heads are made of several parts
     if checkpoint.text_config.get("head_dim"):
@@ -233,7 +233,7 @@ def _with_heads_of(head_size: int, checkpoint: Checkpoint) -> dict[str, int]:
 
 
 def _left_out(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The sizes that the file leaves to the defaults of its class."""
+    """The sizes that the file leaves to its class's defaults."""
     written = checkpoint.written_config
     return {
         name: checkpoint.text_config[name]
@@ -252,7 +252,7 @@ def _at_most(fields: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, 
 
 
 def _cut(entries: Any, layers: int, few: int) -> Any:
-    """The entries of as few layers, in order, with one of every kind that fits among them."""
+    """Entries for fewer layers, in order, with one of every kind that fits."""
     kinds = list(entries[:layers])
     chosen = {kinds.index(kind) for kind in kinds}
     chosen = set(sorted(chosen)[:few])
@@ -264,14 +264,14 @@ def _cut(entries: Any, layers: int, few: int) -> Any:
 
 
 def _smaller(entry: Any) -> Any:
-    """The description of one layer: a kind, a number, or sizes by the name of a part."""
+    """The smaller description of a layer: a kind, a number, or sizes by part."""
     if not isinstance(entry, Mapping):
         return entry
     return {name: _smaller(value) for name, value in entry.items()} | _at_most(entry, _PART_LIMITS)
 
 
 def _layer_numbers(fields: Mapping[str, Any], few: int) -> dict[str, list[int]]:
-    """Lists of layers, counted from 1, of as few layers."""
+    """Lists of layers, counted from 1, for fewer layers."""
     return {
         name: [number for number in value if number <= few]
         for name, value in fields.items()

@@ -1,5 +1,5 @@
-"""Metrics, signals, alerts and objectives of servers: rows of data, in no target's format.
+"""Metrics, signals, alerts and objectives of servers, as rows of data in no target's format.
 
-`metrics` are the names that servers and exporters use, `signals` words of our own that hold for all
-of them, `alerts` what is wrong when a signal says so and what to do, `slo` the objectives.
+`metrics` are the metric names of servers and exporters, `signals` server-independent quantities,
+`alerts` what a signal shows and what to do about it, `slo` the objectives.
 """

@@ -21,7 +21,7 @@ ALERTS = DATA / "alerts.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One way in which an alert comes about, and commands that show whether it did."""
+    """A possible cause of an alert, with commands that confirm it."""
 
     symptom: Text
     cause: Text
@@ -54,7 +54,7 @@ class Alert:
 
     @property
     def anchor(self) -> str:
-        """Where the runbook tells of it."""
+        """The id of its section in the runbook."""
         parts = re.findall(r"[A-Z][a-z0-9]*", self.name)
         return f"alert-{'-'.join(parts).lower()}"
 
@@ -65,15 +65,15 @@ class Alert:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The signals among them."""
+        """The signals in its expression."""
         return tuple(word for word in self.identifiers if word in signals.by_reference())
 
 
 @dataclass(frozen=True, slots=True)
 class AlertsFile:
-    """The alert rules; `causes` and `burn` are parts that several share.
+    """The alert rules; `causes` and `burn` are shared parts.
 
-    `accepted_length` are the tokens per step that were published for so many draft tokens.
+    `accepted_length` maps a number of draft tokens to the published tokens per step.
     """
 
     accepted_length: Mapping[int, float]
@@ -88,5 +88,5 @@ def all_of() -> tuple[Alert, ...]:
 
 
 def accepted_length() -> Mapping[int, float]:
-    """Tokens per step that were published for so many draft tokens."""
+    """Published tokens per step, by number of draft tokens."""
     return data_file.load(ALERTS, AlertsFile).accepted_length

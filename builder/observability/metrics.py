@@ -1,4 +1,4 @@
-"""The metrics that a server of an exact engine release exports, and those of other exporters.
+"""The metrics that a server of a release exports, and those of other exporters.
 
 They are rows of `builder/data/metrics/`. A release's own table lists the families of trtllm-serve
 and their prefix.
@@ -40,7 +40,7 @@ class Family:
 
     @property
     def samples(self) -> tuple[str, ...]:
-        """The names under which its values stand."""
+        """The names of its time series."""
         if self.kind != "histogram":
             return (self.name,)
         return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
@@ -60,7 +60,7 @@ def of_server(server: str, release: Release) -> dict[str, Family]:
 
 
 def names(server: str, prefix: str) -> dict[str, str]:
-    """A server's metrics by the words of signals, those of a release with its prefix."""
+    """A server's metrics by signal identifier, with the release's prefix."""
     rows = _document(server)["names"].items()
     return {word: Template(name).substitute(prefix=prefix) for word, name in rows}
 
@@ -86,7 +86,7 @@ def exporter(job: str) -> str:
 
 
 def job_of(family: str) -> str | None:
-    """The job whose exporter exports a family, `None` for one of a server."""
+    """The job whose exporter exports a family, or `None` for a family of a server."""
     jobs = _document(_EXPORTERS)["jobs"]
     return next((job for job, row in jobs.items() if family in row["families"]), None)
 
@@ -106,7 +106,7 @@ def _families(rows: Mapping[str, Any]) -> dict[str, Family]:
 
 @cache
 def _document(name: str) -> Mapping[str, Any]:
-    """A file of the data; a server without one is not known to export anything."""
+    """A data file; empty for a server without one."""
     path = METRICS / f"{name}.yaml"
     if not path.is_file():
         return {"names": {}, "families": {}}

@@ -1,6 +1,6 @@
-"""Signals: what is watched of any server, each a recording rule over that server's own metrics.
+"""Signals: server-independent quantities, each a recording rule over a server's own metrics.
 
-Rows of `builder/data/signals.yaml`. A reference names a signal, and a window where it has them:
+Rows of `builder/data/signals.yaml`. A reference names a signal, with a window if it has any:
 `ready`, `failing_5m`.
 """
 
@@ -29,7 +29,8 @@ _OWN_IDENTIFIERS = {"self", "window"}
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What is watched. `level` is what there is one value of; `labels` are an example's others."""
+    """A quantity to watch. There is one value per `level`; `labels` are other labels in the
+    example."""
 
     name: str
     level: str
@@ -50,9 +51,9 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a signal comes from: an expression over the metrics of one kind of server.
+    """An expression for a signal over the metrics of one kind of server.
 
-    `thresholds` are the ones in the expression, `jobs` must be scraped.
+    `thresholds` are the thresholds in the expression; `jobs` must be scraped.
     """
 
     signal: Signal
@@ -98,10 +99,9 @@ def select(
     thresholds: Collection[str],
     absent: Mapping[str, str],
 ) -> tuple[dict[str, Source], dict[str, str]]:
-    """The first source of each signal that can be recorded, and why the other signals cannot.
+    """The first source of each signal that can be recorded, and why other signals cannot.
 
-    Known are the metrics that are exported, the jobs that are scraped and the thresholds; `absent`
-    says of the others why they are not there.
+    `absent` explains why metrics, jobs or thresholds are missing.
     """
     samples = set(chain.from_iterable(family.samples for family in families.values()))
     sources: dict[str, Source] = {}
@@ -124,7 +124,7 @@ def select(
 
 
 def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
-    """The sources of a signal that use metrics which the server may have, best first."""
+    """The sources of a signal that use only metrics of the server, best first."""
     document, names = _document(), metrics.names(server, prefix)
     every = set().union(*(metrics.names(known, prefix) for known in servers.names()))
     others = every - set(names)
@@ -149,7 +149,7 @@ def sources_of(name: str, server: str, prefix: str) -> Iterator[Source]:
 
 
 def quoted(text: str) -> str:
-    """A text as a string of PromQL."""
+    """A text as a PromQL string."""
     escapes = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
     return '"' + "".join(escapes.get(letter, letter) for letter in text) + '"'
 

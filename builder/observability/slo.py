@@ -1,7 +1,7 @@
-"""Service level objectives: what a deployment promises its users, and how fast it may miss it.
+"""Service level objectives: what a deployment promises, and how fast it may use its error budget.
 
-Latency objectives are those of the deployment, at the percentile that it names; without them none
-is made up. Availability has a default, which is marked as assumed.
+Latency objectives are the deployment's own, at the percentile that it names; there are no default
+ones. Availability has a default, marked as assumed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ HIGHEST_SHARE = 0.9
 class Objective:
     """A share of requests that must be good, and what good means.
 
-    `limit_ms` bounds a latency; availability has none. `evidence` is `deployment` where the
-    deployment asks for it, else `assumed`.
+    `limit_ms` bounds a latency; availability has none. `evidence` is `deployment` if the deployment
+    sets it, else `assumed`.
     """
 
     kind: Kind
@@ -45,17 +45,17 @@ class Objective:
         return round(1 - self.share, 10)
 
     def burn(self, rate: str) -> float:
-        """The share of bad requests above which the budget goes as fast as an alert allows."""
+        """The share of bad requests above which an alert of this burn rate fires."""
         return round(min(BURN_RATES[rate] * self.budget, HIGHEST_SHARE), 10)
 
 
 def latency_share(deployment: Deployment) -> float:
-    """The share of requests that must keep each latency."""
+    """The share of requests that must meet each latency target."""
     return (deployment.slo or Slo()).share
 
 
 def objectives(deployment: Deployment, availability: float | None = None) -> tuple[Objective, ...]:
-    """The objectives of a deployment; `availability` is the share that it asks for, if it does."""
+    """The objectives of a deployment; `availability` is the share that it sets, if any."""
     found = [
         Objective(
             "availability",

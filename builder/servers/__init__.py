@@ -1,8 +1,8 @@
-"""The servers: what a bundle can be started with. One module with its templates for each.
+"""The servers that a bundle can start: one module with its templates for each.
 
-A server's module offers `Options`, its options in a deployment file, and
-`render(context, options)`, its files and its entry in `launch.json`. What else is known of it is
-its record in `builder/facts/servers.py`.
+A server's module offers `Options`, its options in a deployment file, and `render(context,
+options)`, its files and its entry in `launch.json`. Its record in `builder/facts/servers.py` holds
+everything else.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ Port = Annotated[int, Bounds(ge=1, le=65535)]
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an IP address. Raises `ValueError` for a name."""
+    """Whether an IP address is a loopback address. Raises `ValueError` for a name."""
     from ipaddress import ip_address
 
     return ip_address(address).is_loopback
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is given by an IP address, and not by a name."""
+    """Whether a host is an IP address, not a name."""
     from ipaddress import ip_address  # for those who ask
 
     try:
@@ -64,8 +64,8 @@ def is_address(host: str) -> bool:
 class RenderedServer:
     """A server's options, its files by path inside the bundle, and its entry in `launch.json`.
 
-    `settings` are those of the server's own model around the engine, where it has one; it may have
-    another one for unary calls, `unary_model`.
+    `settings` are those of the server's own model around the engine, if it has one; `unary_model`
+    names a second model for unary calls.
     """
 
     record: Server
@@ -77,7 +77,7 @@ class RenderedServer:
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """The ports of the protocols that are on."""
+        """The ports of the enabled protocols."""
         ports: Mapping[str, int] = self.entry["ports"]
         return ports
 
@@ -89,19 +89,19 @@ class RenderedServer:
 
     @property
     def local_host(self) -> str:
-        """The address to use on its own machine."""
+        """The address for clients on the same machine."""
         host = str(self.entry["host"])
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
     @property
     def has_key(self) -> bool:
-        """Whether a file with the key of its restricted APIs is given."""
+        """Whether a key file for the restricted APIs is set."""
         return bool(self.environment.get("SERVE_KEY_FILE"))
 
     @property
     def json_filter(self) -> tuple[str, int] | None:
-        """The file by which a proxy refuses JSON that would end the server, and how deep it may
-        nest; `None` where no such JSON is known."""
+        """The file with which a proxy refuses JSON that would crash the server, and the nesting
+        limit; `None` if no such JSON is known."""
         known = fatal_requests(self.record.image["product"])
         if known is None or "http" not in self.ports:
             return None
@@ -109,15 +109,15 @@ class RenderedServer:
 
     @property
     def tls(self) -> Any:
-        """The options by which it encrypts gRPC, `None` where it does not."""
+        """The TLS options of gRPC, or `None`."""
         return getattr(self.options, "grpc_tls", None)
 
 
 @dataclass(frozen=True)
 class RenderContext:
-    """What servers and targets render from: one plan, in the options of its engine.
+    """What servers and targets render from: a plan in the options of its engine.
 
-    `prefill` is that of the prefill servers, which only targets that run both kinds read.
+    `prefill` is the context of the prefill servers, for targets that run both sides.
     """
 
     plan: Plan
@@ -143,7 +143,7 @@ class RenderContext:
 
     @property
     def engine_record(self) -> Engine:
-        """What is known of the engine whatever its release."""
+        """The engine's record, which does not depend on the release."""
         return engines.load(self.deployment.engine.name)
 
     @property
@@ -165,18 +165,18 @@ class RenderContext:
         return found
 
     def image(self, server: str) -> Image | None:
-        """The container image of a server, `None` where none is known for the release."""
+        """The container image of a server, or `None` if none is known for the release."""
         given = self.deployment.images.get(server)
         return image(server, self.deployment.engine.release, given)
 
     def exports_metrics(self, server: RenderedServer) -> bool:
-        """Whether the engine's options let a server show metrics."""
+        """Whether the engine's options enable the server's metrics."""
         needed = server.record.metrics.needs
         return needed is None or bool(self.engine.options.get(needed))
 
     @property
     def checkpoints(self) -> dict[str, str]:
-        """The variables that name the model's folder, and the draft model's if there is one."""
+        """The variables that name the model's folder and the draft model's, if there is one."""
         draft = self.deployment.draft
         named = {"DRAFT_CHECKPOINT": draft.checkpoint} if draft else {}
         return {"CHECKPOINT": self.deployment.checkpoint, **named}
@@ -190,12 +190,12 @@ class RenderContext:
 
     @property
     def several_nodes(self) -> dict[str, int]:
-        """What the entry of a server says that cannot be started on one node alone."""
+        """The part of a server's entry that says that it needs several nodes."""
         return {"nodes": self.nodes} if self.nodes > 1 else {}
 
     @property
     def layout(self) -> dict[str, Any]:
-        """What the shared parts of every start script render."""
+        """The values for the shared parts of every start script."""
         gpus = self.deployment.hardware.num_gpus // self.deployment.instances
         return {
             "name": self.deployment.name,
@@ -216,7 +216,7 @@ class RenderContext:
 
 
 class ServerOptions(Strict):
-    """What the options of every server say: where it listens; this machine only by default."""
+    """The options of every server: where it listens, by default on this machine only."""
 
     host: Host = "127.0.0.1"
 
@@ -232,7 +232,7 @@ def load(name: str) -> ModuleType:
 
 
 def options_of(deployment: Deployment, name: str) -> Any:
-    """The options that a deployment gives one of its servers."""
+    """The options of a server in a deployment."""
     return load(name).Options.of(deployment.targets[name])
 
 
@@ -242,7 +242,7 @@ def variables(environment: tuple[Decision, ...]) -> dict[str, str]:
 
 
 def served_name(context: RenderContext) -> dict[str, Any]:
-    """The name by which clients ask for the model, where the release has a flag for it."""
+    """The model name for clients, if the release has a flag for it."""
     spelled: set[str] = set()
     for flag in context.release.serve_flags:
         if flag.name == "served_model_name":

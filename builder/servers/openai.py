@@ -1,4 +1,4 @@
-"""What the engines' own OpenAI-compatible servers share: a start script beside an option file."""
+"""Renders the engines' own OpenAI-compatible servers: a start script and an option file."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def rendered(name: str, context: RenderContext, options: Options) -> RenderedSer
 
 
 def _options(context: RenderContext) -> dict[str, Any]:
-    """The engine options, groups of them as JSON text where the release reads nothing else."""
+    """The engine options; groups become JSON text if the release reads nothing else."""
     options = with_reasons(context.engine)
     if not context.release.flat_option_file:
         return options

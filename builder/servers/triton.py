@@ -215,7 +215,7 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
 
 
 def process(server: str, ports: Mapping[str, int], exit_timeout_s: int) -> dict[str, Any]:
-    """What the shared part of the start scripts renders: how Triton is run, watched and ended."""
+    """Values for the shared part of the start scripts: how Triton is run, watched and stopped."""
     known = fatal_requests(servers.load(server).image["product"])
     ended = "Triton was ended by SIG{}; what is known to do that: {}"
     causes = known.causes() if known else {}
@@ -230,7 +230,7 @@ def process(server: str, ports: Mapping[str, int], exit_timeout_s: int) -> dict[
 
 
 def json_filter(server: str) -> dict[str, File]:
-    """What a proxy in front of the server needs, wherever it runs."""
+    """The files that a proxy in front of the server needs."""
     source = resource_root("templates") / "_shared" / JSON_FILTER
     return {f"{server}/{JSON_FILTER}": File(source.read_bytes())}
 
@@ -266,7 +266,7 @@ def _model_yaml(context: RenderContext, triton_config: Mapping[str, Any]) -> Fil
 
 
 def settings(context: RenderContext, options: Options) -> dict[str, Any]:
-    """The model's settings; a limit that is not known is left out."""
+    """The model's settings; unknown limits are left out."""
     engine = context.engine.options
     ranks = engine.get("tensor_parallel_size", 1) if engine.get("enable_attention_dp") else 1
     batch = engine.get("max_batch_size", 0) * ranks
@@ -290,15 +290,15 @@ def settings(context: RenderContext, options: Options) -> dict[str, Any]:
 
 
 def _without_kept(places: int) -> int | None:
-    """How many of these slots may be used by requests whose client is not watched."""
+    """The number of slots for requests whose client is not watched."""
     return places - max(1, places // KEPT_PART) if places > 1 else None
 
 
 def _limits_of_a_request(context: RenderContext, options: Options) -> dict[str, Any]:
-    """What one request may cost, given or by the longest that the plan accepts.
+    """Limits of one request, from the options or from the plan's longest request.
 
-    Its tokens are bounded by the engine's `max_seq_len`, which cuts what asks for more. The time
-    is what the last of as many requests as are taken needs at the slowest pace planned.
+    `max_seq_len` of the engine bounds its tokens. The time is what the last of the accepted
+    requests needs at the slowest planned pace.
     """
     config, slo = context.plan.facts.checkpoint.text_config, context.deployment.slo
     longest = context.engine.options.get("max_seq_len") or config.get("max_position_embeddings")
@@ -315,14 +315,14 @@ def _limits_of_a_request(context: RenderContext, options: Options) -> dict[str, 
 
 
 def _model() -> str:
-    """The usual name of the model, which its folder in the repository has too."""
+    """The default name of the model and of its folder in the repository."""
     name = servers.load(NAME).default_model
     assert name is not None  # this server has a model of its own
     return name
 
 
 def _unary_files(model: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Those of the second model: the same inputs and outputs, and one module of the first."""
+    """The second model: the same inputs and outputs, and one module of the first."""
     return {
         "1/__pycache__": _NO_BYTECODE,
         "1/model.py": model["1/trtllm_model/unary.py"],
@@ -331,7 +331,7 @@ def _unary_files(model: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _model_files() -> dict[str, bytes]:
-    """The hand-written model, byte for byte, kept as it is."""
+    """The hand-written model, byte for byte."""
     root: Path = resource_root("model_repository") / _model()
     files = {
         path.relative_to(root).as_posix(): path.read_bytes()

@@ -1,4 +1,4 @@
-"""The config of a benchmark, from its options and the bundle: workload, load levels and plans."""
+"""The configuration of a benchmark: workload, load levels and plans, from options and bundle."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
 from ..endpoint import Endpoint
-from . import clients, datasets, load, prompts, system_under_test, workload
+from . import clients, load, system_under_test, workload
 from .clients import Api
 from .load import Kind, LoadPlan
 from .point_metrics import LIMITS, MetricOptions
-from .prompts import Prompts
 from .request import LoadRequest
 from .system_under_test import SystemUnderTest
-from .workload import BenchWorkload
+from .workload import BenchWorkload, Prompts
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
-# Requests of a point for each one that runs at a time, as InferenceMAX has it; and at least these.
+# Requests of a point per concurrent request, as InferenceMAX has it; and the minimum.
 REQUESTS_PER_STREAM = 10
 LEAST_REQUESTS = 20
-# A load that ends by time repeats its prompts after these, or after this many for each stream.
+# A load that ends by time repeats its prompts after this many.
 REQUESTS_OF_DURATION = 1000
 OPEN_REQUESTS = 200
-# Before an open loop, whose concurrency is not known.
+# Warm-up requests of an open loop, whose concurrency is unknown.
 OPEN_WARMUP = 8
 LEAST_TASKS = 4
 TASKS_PER_STREAM = 2
-# Without a bundle that says otherwise: the middle one of InferenceMAX's shapes.
+# Without a bundle: the middle one of InferenceMAX's shapes.
 ISL = OSL = 1024
 # The client of gRPC costs several times as much as that of HTTP.
 GRPC_PROCESSES = 4
 
 
-# What is varied from point to point, as the document describes it.
+# What varies from point to point, as in the document.
 LoadLevel = Mapping[str, Any]
 
 
@@ -62,7 +61,7 @@ def open_at(rates_per_s: Sequence[float], burstiness: float) -> list[LoadLevel]:
 
 @dataclass(frozen=True, slots=True)
 class BenchConfig:
-    """What is defaults, at which load levels, and how it is measured."""
+    """Which workload is sent, at which load levels, and how it is measured."""
 
     workload: BenchWorkload
     levels: Sequence[LoadLevel]
@@ -77,7 +76,7 @@ class BenchConfig:
     seed: int = 0
 
     def plan(self, one: LoadLevel, first: int) -> LoadPlan:
-        """The load of a point, whose prompts start at this place of the workload."""
+        """The load of a point whose prompts start at index `first` of the workload."""
         kind, concurrency = one["kind"], one.get("concurrency", 1)
         if kind == "trace":
             return LoadPlan(kind, self.workload.timed(self.requests, one["speed"]))
@@ -102,9 +101,9 @@ class BenchConfig:
         return max(least, REQUESTS_PER_STREAM * int(one["concurrency"]))
 
     def warm(self, one: LoadLevel, first: int) -> LoadPlan | None:
-        """Requests before a point that count for nothing: as many as run at a time in it.
+        """Warm-up requests before a point, as many as run concurrently in it.
 
-        A trace gets none, since its blocks would be in the server's cache then.
+        A trace gets none: its blocks would be in the server's cache.
         """
         usual = {"trace": 0}.get(one["kind"], one.get("concurrency", OPEN_WARMUP))
         count = usual if self.warmup is None else self.warmup
@@ -114,7 +113,7 @@ class BenchConfig:
 
 
 def of_options(options: argparse.Namespace, system: SystemUnderTest, version: str) -> BenchConfig:
-    """For a server of this version. Raises `BadInput` for options that do not fit it."""
+    """Raises `BadInput` for options that do not fit a server of this version."""
     api = _api(options, system.endpoint)
     defaults = system_under_test.deployment(system.bundle)
     made_of = _prompts(options, system, version, api)
@@ -142,7 +141,7 @@ def of_options(options: argparse.Namespace, system: SystemUnderTest, version: st
 
 
 def check(options: argparse.Namespace) -> None:
-    """All at once: options that contradict each other or lack a partner."""
+    """Raises `BadInput` with all options that contradict each other or lack another one."""
     kind = options.workload
     rules = (
         (options.rate and options.concurrency, "--rate", "is for open loops; leave --concurrency"),
@@ -182,15 +181,15 @@ def _processes(api: Api) -> int:
 def _prompts(
     options: argparse.Namespace, system: SystemUnderTest, version: str, api: Api
 ) -> Prompts:
-    """Text by a tokenizer that is named or there; else token ids, if their number is known."""
+    """Text from a named or local tokenizer, else token ids, if the vocabulary size is known."""
     if options.tokenizer:
-        return prompts.from_tokenizer(options.tokenizer)
+        return workload.from_tokenizer(options.tokenizer)
     folder = system.tokenizer
     if folder and importlib.util.find_spec("tokenizers"):
-        return prompts.from_tokenizer(folder)
+        return workload.from_tokenizer(folder)
     size = system.vocabulary_size(version)
     text_only = api == "openai_chat" or options.workload in ("agent", "sharegpt")
-    return prompts.from_word_list() if size is None or text_only else prompts.from_token_ids(size)
+    return workload.from_word_list() if size is None or text_only else workload.from_token_ids(size)
 
 
 def _workload(
@@ -207,9 +206,9 @@ def _workload(
     seed = options.seed
     if options.workload == "sharegpt":
         context = options.context_length
-        return datasets.sharegpt(made_of, options.data, template, seed, options.osl, context)
+        return workload.sharegpt(made_of, options.data, template, seed, options.osl, context)
     if options.workload == "trace":
-        return datasets.trace(made_of, options.data, template, seed)
+        return workload.trace(made_of, options.data, template, seed)
     if options.workload == "shared-prefix":
         if options.prefix >= isl:
             raise BadInput(Diagnostic("--prefix", f"{options.prefix} is not below --isl {isl}"))

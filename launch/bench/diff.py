@@ -1,4 +1,4 @@
-"""Two results compared, point by point: better, worse or the same, if they can be compared."""
+"""Compares two results point by point: better, worse, the same or unsure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Literal, get_args
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
-from ..report.json_object import JsonObject
-from ..report.results import check_counts
+from ..report.results import JsonObject, check_counts
 from . import results, samples
 from .samples import LEAST_SAMPLES, Interval
 
@@ -22,17 +21,16 @@ Aspect = Literal["workload", "api", "model", "rehearsal", "window", "points", "o
 ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
 Document = Mapping[str, Any]
 
-# Of a workload: the same in words, and where its prompts are from.
+# Parts of a workload that repeat others, and the source of its prompts.
 NOT_COMPARED = ("words", "prompts", "file")
 REMEDY = "measure it again"
 REMEDIES: Mapping[Aspect, str] = {"model": "measure bundles, which name theirs"}
-# Two that are unknown are not the same.
+# Aspects that must be known to be the same.
 IDENTITY: tuple[Aspect, ...] = ("api", "model")
 SPEED = "output_tokens_per_s"
-# Of a system, in words: what may be the reason of a difference.
+# What may explain a difference: its name and its key.
 SYSTEM = (("GPU", "gpu"), ("number of GPUs", "num_gpus"), ("precision", "precision"))
-# A measure, the samples that it is taken of, and which quantile of them it is, or their mean.
-# Less is better of all of them.
+# A measure, its samples, and the quantile, or `None` for the mean. Lower is better.
 MEASURES: tuple[tuple[str, str, float | None], ...] = (
     ("median TTFT in ms", "ttft_ms", 0.5),
     ("p90 TTFT in ms", "ttft_ms", 0.9),
@@ -43,8 +41,8 @@ MEASURES: tuple[tuple[str, str, float | None], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PointDifference:
-    """`percent` is the change from A to B, or of failures their difference; the interval is that
-    of the change, where there are samples to tell it from."""
+    """`percent` is the change from A to B, for failures the difference; with enough samples it has
+    an interval."""
 
     point: str
     measure: str
@@ -57,7 +55,7 @@ class PointDifference:
 
 
 def read(path: Path) -> Document:
-    """A result whose parts that are compared are there. Raises `BadInput`."""
+    """A result with all parts that are compared. Raises `BadInput`."""
     document = results.read(path)
     top = JsonObject(document, str(path))
     for key in ("subject", "client", "workload", "points"):
@@ -78,7 +76,7 @@ def read(path: Path) -> Document:
 
 
 def _check_counts(point: JsonObject) -> None:
-    """Numbers of requests that agree with each other and with the samples."""
+    """Checks that numbers of requests agree with each other and with the samples."""
     check_counts(point)
     requests = point.child("requests")
     for key in ("sent", "ok", "failed"):
@@ -103,38 +101,38 @@ def check(a: Document, b: Document, allowed: Collection[str] = ()) -> None:
         for aspect, what in _obstacles(a, b)
         if aspect not in allowed
     ]
-    for pair in _pairs(a, b):
-        for side, point in zip("AB", pair, strict=True):
-            if len(_samples(point, "e2e_ms")) < LEAST_SAMPLES:
-                what = f"has {_successes(point)}; {LEAST_SAMPLES} at least are needed"
-                diagnostics.append(Diagnostic(f"point {point['label']} of {side}", what))
+    for side, point in _sides(a, b):
+        if len(_samples(point, "e2e_ms")) < LEAST_SAMPLES:
+            what = f"has {_successes(point)}; {LEAST_SAMPLES} at least are needed"
+            diagnostics.append(Diagnostic(f"point {point['label']} of {side}", what))
     if diagnostics:
         raise BadInput(diagnostics)
 
 
 def warnings(a: Document, b: Document) -> list[str]:
-    """In words, what a reader should know of two results that can be compared."""
-    found = [
-        f"{name} differs: {_shown(one)} in A and {_shown(other)} in B"
-        for name, key in SYSTEM
-        if (one := a["subject"].get(key)) != (other := b["subject"].get(key))
-    ]
-    limited = [
-        f"point {point['label']} of {side}: the client was the limit, not the server"
-        for pair in _pairs(a, b)
-        for side, point in zip("AB", pair, strict=True)
-        if point.get("client_limited")
-    ]
-    return found + limited
+    """What may explain a difference between two results that can be compared."""
+    found = []
+    for name, key in SYSTEM:
+        one, other = a["subject"].get(key), b["subject"].get(key)
+        if one != other:
+            found.append(f"{name} differs: {_shown(one)} in A and {_shown(other)} in B")
+    for side, point in _sides(a, b):
+        if point.get("client_limited"):
+            where = f"point {point['label']} of {side}"
+            found.append(f"{where}: the client was the limit, not the server")
+    return found
 
 
 def compare(a: Document, b: Document, margin_percent: float) -> list[PointDifference]:
     """All differences at points that both have. Raises `BadInput` if they share no point."""
-    return [one for pair in _pairs(a, b) for one in _at(*pair, margin_percent)]
+    found: list[PointDifference] = []
+    for one, other in _pairs(a, b):
+        found += _at(one, other, margin_percent)
+    return found
 
 
 def worst(found: Sequence[PointDifference]) -> Verdict:
-    """One word for all: worse if anything is, better if anything is and nothing is worse."""
+    """Worse if any difference is; better if any is and none is worse."""
     verdicts = {one.verdict for one in found}
     order: tuple[Verdict, ...] = ("worse", "better", "unsure", "same")
     return next(verdict for verdict in order if verdict in verdicts)
@@ -150,26 +148,33 @@ def _pairs(a: Document, b: Document) -> list[tuple[Document, Document]]:
     return both
 
 
+def _sides(a: Document, b: Document) -> Iterator[tuple[str, Document]]:
+    """Both points of each pair, each with its side."""
+    for one, other in _pairs(a, b):
+        yield "A", one
+        yield "B", other
+
+
 def _obstacles(a: Document, b: Document) -> Iterator[tuple[Aspect, str]]:
-    """What differs that must not, in words."""
+    """What differs and must not."""
     one, other = a["workload"], b["workload"]
-    keys = [key for key in one | other if key not in NOT_COMPARED]
-    values: list[tuple[Aspect, str, Any, Any]] = [
-        ("workload", f"its {key}", one.get(key), other.get(key)) for key in keys
-    ]
+    values: list[tuple[Aspect, str, Any, Any]] = []
+    for key in one | other:
+        if key not in NOT_COMPARED:
+            values.append(("workload", f"its {key}", one.get(key), other.get(key)))
     for x, y in _pairs(a, b):
         label = x["label"]
         values.append(("workload", f"the load of {label}", x["load"], y["load"]))
         if not (x["requests"]["ok"] and y["requests"]["ok"]):
             continue  # which measured nothing
-        kinds = [(point.get("window") or {}).get("kind") for point in (x, y)]
-        values.append(("window", f"that of {label}", kinds[0], kinds[1]))
-        values += [("points", f"{name} of {label}", *has) for name, has in _measured(x, y)]
-    rehearsals = ["yes" if side["subject"]["engine"].get("rehearsal") else "no" for side in (a, b)]
+        values.append(("window", f"that of {label}", _window(x), _window(y)))
+        for name in sorted(_measured(x) ^ _measured(y)):
+            has = ("measured", "missing") if name in _measured(x) else ("missing", "measured")
+            values.append(("points", f"{name} of {label}", *has))
     values += [
         ("api", "it", a["client"].get("api"), b["client"].get("api")),
         ("model", "it", a["subject"].get("model"), b["subject"].get("model")),
-        ("rehearsal", "it", rehearsals[0], rehearsals[1]),
+        ("rehearsal", "it", _is_rehearsal(a), _is_rehearsal(b)),
     ]
     for aspect, name, of_a, of_b in values:
         if of_a != of_b:
@@ -184,12 +189,18 @@ def _obstacles(a: Document, b: Document) -> Iterator[tuple[Aspect, str]]:
             yield "outcome", f"that of {side} is {_shown(outcome)}"
 
 
-def _measured(x: Document, y: Document) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Whether each measure of a point is there; one that is on one side only would go unjudged."""
-    words = {False: "missing", True: "measured"}
-    yield SPEED, (words[bool(x.get(SPEED))], words[bool(y.get(SPEED))])
-    for key in dict.fromkeys(key for _, key, _ in MEASURES):
-        yield key, (words[bool(_samples(x, key))], words[bool(_samples(y, key))])
+def _window(point: Document) -> Any:
+    return (point.get("window") or {}).get("kind")
+
+
+def _is_rehearsal(document: Document) -> str:
+    return "yes" if document["subject"]["engine"].get("rehearsal") else "no"
+
+
+def _measured(point: Document) -> set[str]:
+    """The measures of a point; one that only one side has could not be compared."""
+    found = {key for _, key, _ in MEASURES if _samples(point, key)}
+    return found | {SPEED} if point.get(SPEED) else found
 
 
 def _shown(value: Any) -> str:
@@ -224,7 +235,7 @@ def _at(a: Document, b: Document, margin_percent: float) -> Iterator[PointDiffer
 
 
 def _is_usable(row: Sequence[float], share: float | None) -> bool:
-    """A quantile of so few that they could have no interval is left out."""
+    """Whether there are enough samples for an interval of this quantile."""
     least = sum(row) if share is None else min(row, default=0)
     return samples.has_interval(len(row), share) and least > 0
 
@@ -232,14 +243,18 @@ def _is_usable(row: Sequence[float], share: float | None) -> bool:
 def _difference(
     label: str, measure: str, values: Sequence[float], change: Interval | None, verdict: Verdict
 ) -> PointDifference:
-    low, high = ((bound - 1) * 100 for bound in change) if change else (None, None)
+    low, high = _percents(change) if change else (None, None)
     percent = (values[1] / values[0] - 1) * 100
     return PointDifference(label, measure, values[0], values[1], percent, low, high, verdict)
 
 
+def _percents(change: Interval) -> Interval:
+    return (change[0] - 1) * 100, (change[1] - 1) * 100
+
+
 def _verdict(change: Interval, less_is_better: bool, margin_percent: float) -> Verdict:
     """Better or worse if the whole interval is beyond the margin, the same if it is within it."""
-    low, high = ((bound - 1) * 100 for bound in change)
+    low, high = _percents(change)
     if low > margin_percent:
         return "worse" if less_is_better else "better"
     if high < -margin_percent:
@@ -248,7 +263,7 @@ def _verdict(change: Interval, less_is_better: bool, margin_percent: float) -> V
 
 
 def _throughput_change(a: Document, b: Document, speeds: Sequence[float]) -> Interval | None:
-    """Of a closed loop, whose throughput goes as 1 / mean latency; around the measured change."""
+    """The interval for a closed loop, whose throughput is proportional to 1 / mean latency."""
     one, other = (_samples(point, "e2e_ms") for point in (a, b))
     if a["load"]["kind"] != "concurrency" or (change := samples.ratio(other, one, None)) is None:
         return None
@@ -258,7 +273,7 @@ def _throughput_change(a: Document, b: Document, speeds: Sequence[float]) -> Int
 
 
 def _failures(label: str, a: Document, b: Document, margin_percent: float) -> PointDifference:
-    """More than by chance are worse, however few; the margin is for what may be chance."""
+    """Significantly more failures are worse, however few; the margin covers chance."""
     sent = [max(side["sent"], 1) for side in (a, b)]
     shares = [side["failed"] / of for side, of in zip((a, b), sent, strict=True)]
     bounds = [samples.wilson(share, of) for share, of in zip(shares, sent, strict=True)]

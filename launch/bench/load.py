@@ -1,4 +1,4 @@
-"""A load: which requests are sent, and when each of them is."""
+"""A load: which requests are sent, and when."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RETRY_WAIT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """All of a load, or a process's share of it.
+    """A load, or the share of one process.
 
     A closed loop keeps `concurrency` requests or tasks under way; with `duration_s` it repeats
     its calls until then, counting on from `period`. An open loop sends at its own times. Both
@@ -49,7 +49,7 @@ class LoadPlan:
 
     @property
     def connections(self) -> int:
-        """As many requests as can be under way at a time."""
+        """The largest number of concurrent requests."""
         return self.concurrency if self.closed else len(self.calls)
 
     @property
@@ -58,7 +58,7 @@ class LoadPlan:
         return len(self.calls) + sum(len(task) for task in self.tasks)
 
     def share(self, number: int, of: int) -> LoadPlan:
-        """What one of several processes sends. Streams of a closed loop stay equally long."""
+        """The share of one of several processes; streams of a closed loop stay equally long."""
         if not self.closed:
             return replace(self, calls=self.calls[number::of])
         streams = range(number, self.concurrency, of)
@@ -89,8 +89,7 @@ def arrivals_s(count: int, rate_per_s: float, burstiness: float, seed: int) -> I
 
 
 async def drive(plan: LoadPlan, client: LoadClient, emit: Emit, stopping: asyncio.Event) -> None:
-    """Send the load; `emit` gets every record. Ends early, and gives up what is under way, if
-    `stopping` is set."""
+    """Send the load; `emit` gets every record. If `stopping` is set, it cancels what is running."""
     work = asyncio.ensure_future((_closed if plan.closed else _open)(plan, client, emit))
     stop = asyncio.ensure_future(stopping.wait())
     try:
@@ -146,7 +145,7 @@ async def _open(plan: LoadPlan, client: LoadClient, emit: Emit) -> None:
 
 
 async def _task(task: Task, retries: int, client: LoadClient, emit: Emit) -> None:
-    """One call after the other; a call that fails for good ends the task."""
+    """Sends the calls one by one; a call that fails finally ends the task."""
     before: LoadRequest | None = None
     answer = ""
     for number, own in enumerate(task):
@@ -171,7 +170,7 @@ async def _answered(
 
 
 def _following(before: LoadRequest | None, answer: str, own: LoadRequest) -> LoadRequest:
-    """The call with all that was said before it."""
+    """The call with the conversation before it."""
     if before is None:
         return own
     if own.messages is not None:

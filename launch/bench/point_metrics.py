@@ -1,4 +1,4 @@
-"""The metrics of a point: what its requests say of throughput, latency, errors and cost.
+"""The metrics of a point: throughput, latency, errors and cost of its requests.
 
 A request that failed counts as an error, and in nothing else. Units are in the names; percentiles
 are those of `samples`, latencies those of `request`, and throughput is that of the window.
@@ -16,14 +16,14 @@ from . import server_metrics, workers
 from .load import NS, LoadPlan
 from .request import US_PER_MS, RequestRecord
 from .samples import summarize, summarize_counts
-from .worker import ProcessUsage
+from .workers import ProcessUsage
 
 # Per measure and point, so that two runs can be compared with confidence intervals.
 MOST_SAMPLES = 2000
 SAMPLE_DIGITS = 3
-# An SLO holds at a point if so many of its requests are within it.
+# A point meets an SLO if this share of its requests does.
 SHARE_WITHIN_SLO = 0.99
-# From this share of its CPU time on, a load process says as much of itself as of the server.
+# A load process that uses this share of its CPU time may limit the throughput.
 CLIENT_LIMITED_SHARE = 0.7
 LONGEST_EXAMPLE = 200
 SECONDS_PER_HOUR = 3600
@@ -33,7 +33,7 @@ COST_DIGITS = 6
 
 # A closed loop needs its first wave, its last wave and as much between them.
 WAVES = 3
-# Of the arrivals of an open loop, this share at each end is left out.
+# An open loop leaves out this share of its arrivals at each end.
 OPEN_RAMP = 0.1
 OPEN_LEAST = 20
 WindowKind = Literal["steady", "whole"]
@@ -42,7 +42,7 @@ LIMITS = ("ttft_ms", "itl_ms", "e2e_ms")
 
 
 def is_within(slo: Mapping[str, float], one: RequestRecord) -> bool:
-    """A request that failed, or whose gaps are not known, is not within a limit on them."""
+    """Whether a request meets the SLO; failed requests and unknown gaps do not."""
     gap_ms = one.tpot_ms if (one.output_tokens or 0) != 1 else 0.0
     values = dict(zip(LIMITS, (one.ttft_ms, gap_ms, one.e2e_ms), strict=True))
     return one.ok and all(
@@ -52,7 +52,7 @@ def is_within(slo: Mapping[str, float], one: RequestRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MetricOptions:
-    """What turns times into judgements and money."""
+    """SLO, price and window of the measures."""
 
     slo: Mapping[str, float] | None = None
     num_gpus: int | None = None
@@ -67,8 +67,8 @@ def measure(
     perf: Sequence[server_metrics.Row] = (),
     usage: Sequence[ProcessUsage] = (),
 ) -> dict[str, Any]:
-    """The measures of all requests of a load that came to an end; `perf` are the server's own, and
-    `usage` what the load processes spent."""
+    """The measures of all finished requests; `perf` are the server's own metrics, and `usage` is
+    the CPU time of the load processes."""
     records = sorted(records, key=lambda one: one.sent_ns)
     good = [one for one in records if one.ok]
     counts: dict[str, Any] = {
@@ -151,7 +151,7 @@ def _latencies(chosen: Sequence[RequestRecord]) -> dict[str, Any]:
 def _throughput(
     good: Sequence[RequestRecord], held: Window, options: MetricOptions
 ) -> dict[str, Any]:
-    """Of the window's time; what the server did not count is not guessed."""
+    """Rates over the window; without counts from the server they are unknown."""
     ended = [one for one in good if held.from_ns <= one.ended_ns < held.to_ns]
     output, total = _tokens_per_s(good, held)
     tpot = summarize(one.tpot_ms for one in held.chosen if one.ok)
@@ -168,7 +168,7 @@ def _throughput(
 
 
 def _tokens_per_s(good: Sequence[RequestRecord], held: Window) -> tuple[float | None, float | None]:
-    """Output tokens as they arrived, and with them the prompts whose first token did."""
+    """Output tokens per second, and total tokens with the prompts whose answer began."""
     if any(one.output_tokens is None for one in good):
         return None, None
     output = sum(one.tokens_between(held.from_ns, held.to_ns) for one in good) / held.seconds
@@ -186,7 +186,7 @@ def _rounded(value: float | None) -> float | None:
 def _goodput(
     chosen: Sequence[RequestRecord], requests_per_s: float, slo: Mapping[str, float] | None
 ) -> dict[str, float] | None:
-    """Requests within the SLO: a second, and their share of those that were sent."""
+    """Requests per second within the SLO, and their share of all requests."""
     if slo is None:
         return None
     within = sum(is_within(slo, one) for one in chosen)
@@ -198,7 +198,7 @@ def _goodput(
 
 
 def _tasks(records: Sequence[RequestRecord], plan: LoadPlan) -> dict[str, Any] | None:
-    """A task is done if its last call is; its time is that of all its calls and waits."""
+    """A task is complete if its last call is; its time includes all calls and waits."""
     if plan.kind != "tasks":
         return None
     rows: dict[int, list[RequestRecord]] = {}
@@ -223,7 +223,7 @@ def _tasks(records: Sequence[RequestRecord], plan: LoadPlan) -> dict[str, Any] |
 
 
 def _samples(chosen: Sequence[RequestRecord]) -> dict[str, list[float]]:
-    """In the order of sending, evenly spaced where there are too many."""
+    """Samples in the order of sending, evenly spaced if there are too many."""
     step = max(1, -(-len(chosen) // MOST_SAMPLES))
     return {
         name: [
@@ -236,7 +236,7 @@ def _samples(chosen: Sequence[RequestRecord]) -> dict[str, list[float]]:
 
 
 def _client_limit(usage: Sequence[ProcessUsage], held: Window) -> dict[str, Any]:
-    """Whether the load processes themselves were the limit while the window was open."""
+    """Whether the load processes limited the throughput during the window."""
     cpus = len(os.sched_getaffinity(0))
     share = _rounded(workers.share_of_limit(usage, held.from_ns, held.to_ns, cpus))
     limited = share is not None and share >= CLIENT_LIMITED_SHARE
@@ -266,7 +266,7 @@ def _cost(
     num_gpus: int | None,
     per_s: Mapping[str, float | None],
 ) -> dict[str, float | None] | None:
-    """In USD, from what is done in a second: `output_tokens`, `total_tokens` and `tasks`."""
+    """Costs in USD, from the rates of `output_tokens`, `total_tokens` and `tasks`."""
     if price_per_gpu_hour_usd is None or not num_gpus:
         return None
     usd_per_s = price_per_gpu_hour_usd * num_gpus / SECONDS_PER_HOUR
@@ -284,7 +284,7 @@ def _cost(
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`chosen` are the requests whose latencies count; throughput is that of the time."""
+    """The time that throughput is measured in; `chosen` are the requests whose latencies count."""
 
     kind: WindowKind
     from_ns: int
@@ -303,11 +303,11 @@ class Window:
 def measurement_window(
     records: Sequence[RequestRecord], plan: LoadPlan, wanted: WindowKind
 ) -> Window:
-    """Requests are chosen by the order in which they were sent, so that long ones are not favoured.
+    """Requests are chosen by the order of sending, so that long ones are not favoured.
 
-    Of a closed loop, the first wave comes all at once and the last one runs among ever fewer; the
-    time is that in which all streams were busy. Tasks and traces count as a whole, and so does a
-    load that is too short.
+    The window of a closed loop is the time in which all streams were busy: without the first wave,
+    which comes all together, and the last, whose concurrency falls. Tasks, traces and short loads
+    count as a whole.
     """
     edge = _edge(len(records), plan) if wanted == "steady" else 0
     chosen = records[edge : len(records) - edge]

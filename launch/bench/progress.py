@@ -11,19 +11,19 @@ from typing import Any, Literal, TextIO
 from ..run import now
 from .request import RequestRecord
 
-# A terminal is written anew so often, and other readers get a line.
+# Seconds between updates of a terminal, and between lines elsewhere.
 TERMINAL_S = 0.2
 LINE_S = 5.0
 WIDTH = 79
 LINE_WIDTH = 100  # elsewhere
 
 Form = Literal["text", "json", "none"]
-# From here on, the time left is told in minutes.
+# Longer times left are shown in minutes.
 SECONDS_SHOWN = 120
 
 
 class Progress:
-    """Says how far a point is. Every point has a first and a last line for readers of a log.
+    """Shows how far a point is; in a log every point has a first and a last line.
 
     In the form `json` a terminal gets lines too; in the form `none`, only a terminal gets anything.
     """
@@ -40,7 +40,7 @@ class Progress:
     def begin(
         self, label: str, total: int | None, duration_s: float | None = None, of: str = ""
     ) -> None:
-        """A point of so many requests, or of a time; `of` says which one of how many it is."""
+        """Begin a point of `total` requests or of `duration_s`; `of` is like "2 of 7"."""
         self._label, self._of = label, of
         self._total, self._duration_s = total, duration_s
         self._done = self._failed = self._tokens = 0
@@ -53,17 +53,17 @@ class Progress:
         self._tokens += one.output_tokens or 0
 
     def on_look(self) -> None:
-        """Several times a second, so that the times go on while no request ends."""
+        """Called several times a second, so that times advance while no request ends."""
         if time.monotonic() - self._said_s >= (TERMINAL_S if self._live else LINE_S):
             self._say("runs")
 
     def end(self, point: Mapping[str, Any] | None) -> None:
-        """The point's own measures take the place of what was said on the way."""
+        """Show the measures of the point instead of the running estimate."""
         self._say("ended", point)
         self.close()
 
     def close(self) -> None:
-        """Leave the line on a terminal, if there is one."""
+        """End the line on a terminal."""
         if self._live and self._label:
             self._stream.write("\n")
             self._stream.flush()
@@ -86,7 +86,7 @@ class Progress:
         self._stream.flush()
 
     def _left_s(self, elapsed_s: float) -> float | None:
-        """Of this point, by its duration, or as fast as until now."""
+        """Time left of this point, by its duration or its speed so far."""
         if self._duration_s is not None:
             return max(0.0, self._duration_s - elapsed_s)
         if not self._total or not self._done:
@@ -94,7 +94,7 @@ class Progress:
         return elapsed_s * (self._total - self._done) / self._done
 
     def _text(self, state: str, elapsed_s: float, left_s: float | None, per_s: float) -> str:
-        """What a line's width may cut off stands last."""
+        """The least important parts come last, where a line may be cut."""
         total = f"/{self._total}" if self._total else ""
         text = f"{self._label}: " + ("" if state == "runs" else f"{state}, ")
         text += f"{self._done}{total} requests"

@@ -25,15 +25,15 @@ TOOL = "lm-eval"
 DIGITS = 4
 LAST_LINES = 5
 CONCURRENCY = 8
-# Metrics that lm-eval gives of an item as right or wrong, the one that is reported first.
+# Metrics of lm-eval that rate an item as right or wrong, the preferred one first.
 METRICS = ("exact_match", "acc", "acc_norm")
 
 
 def run(
     options: argparse.Namespace, base_url: str, model: str, chat: bool, folder: Path
 ) -> dict[str, Any]:
-    """Evaluate as the options `--quality...` and `--tokenizer` say, and give what the document says
-    of it. Completions are asked for unless a chat is wanted. Raises `NotReady` if lm-eval fails."""
+    """Run lm-eval by the options `--quality...` and `--tokenizer`, and return its part of the
+    document. Without `chat` it uses completions. Raises `NotReady` if lm-eval fails."""
     output = folder / "quality"
     output.mkdir(exist_ok=True)
     log = folder / "quality.log"
@@ -64,7 +64,7 @@ def run(
 def command(
     options: argparse.Namespace, base_url: str, model: str, chat: bool, output: Path
 ) -> list[str]:
-    """lm-eval's; it counts with the tokenizer, if one is named."""
+    """The command line of lm-eval; a named tokenizer counts its tokens."""
     path, name = ("chat/", "local-chat-completions") if chat else ("", "local-completions")
     arguments = {
         "model": model,
@@ -132,7 +132,7 @@ def _is_score(name: str, value: object) -> bool:
 
 
 def _verdict(reference: float | None, low: float, high: float) -> Verdict | None:
-    """Whether the reference is a score that these items could have had by chance."""
+    """Whether the reference is within the confidence interval."""
     if reference is None:
         return None
     if reference > high:
@@ -141,5 +141,5 @@ def _verdict(reference: float | None, low: float, high: float) -> Verdict | None
 
 
 def below(found: Mapping[str, Any]) -> Sequence[str]:
-    """Tasks whose score is below its reference by more than chance."""
+    """Tasks whose score is significantly below its reference."""
     return [one["task"] for one in found["tasks"] if one["verdict"] == "below the reference"]

@@ -1,4 +1,4 @@
-"""A request of a load and its record: what was sent, what came when, and the latencies of it."""
+"""A request of a load and its record: what was sent, what arrived when, and its latencies."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class RequestRecord:
         return self.failure is None
 
     def as_json(self) -> dict[str, Any]:
-        """Fields that say something, without the many arrivals: one line of requests.jsonl."""
+        """Known values without the many arrivals: one line of requests.jsonl."""
         names = [one.name for one in dataclasses.fields(self) if one.name not in MESSAGES]
         values = ((name, getattr(self, name)) for name in names)
         row = {name: value for name, value in values if value not in (None, {})}
@@ -128,7 +128,7 @@ class RequestRecord:
         return row
 
     def packed(self) -> Self:
-        """The same with its arrivals in arrays, which take a fraction of the memory."""
+        """A copy with its arrivals in arrays, which take a fraction of the memory."""
         arrivals, tokens = array("q", self.message_ns), array("l", self.message_tokens)
         return replace(self, message_ns=arrivals, message_tokens=tokens)
 
@@ -158,15 +158,15 @@ class RequestRecord:
 
     @property
     def late_ms(self) -> float | None:
-        """How much later than an open loop wanted it the request was sent, in ms."""
+        """How much later than planned an open loop sent the request, in ms."""
         scheduled_ns = self.scheduled_ns
         return None if scheduled_ns is None else (self.sent_ns - scheduled_ns) / NS_PER_MS
 
     def gaps_us(self) -> Counter[int]:
-        """Inter-token latencies in µs and how often each came.
+        """Inter-token latencies in µs and how often each occurred.
 
-        A message of k tokens after a gap is k gaps of a k-th of it. Where it is not known how many
-        tokens a message has, its gap counts once.
+        A message of k tokens after a gap counts as k gaps of a k-th of it, a message with an
+        unknown number of tokens as one gap.
         """
         found: Counter[int] = Counter()
         for place in range(1, len(self.message_ns)):
@@ -176,8 +176,10 @@ class RequestRecord:
         return found
 
     def tokens_between(self, from_ns: int, to_ns: int) -> float:
-        """Output tokens that arrived in a time. Where only their sum is known, each message has
-        as many as the others."""
+        """Output tokens that arrived in a time.
+
+        If only their sum is known, it is spread evenly over the messages.
+        """
         if not self.message_ns:
             return 0.0
         inside = [from_ns <= at_ns < to_ns for at_ns in self.message_ns]

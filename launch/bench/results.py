@@ -1,6 +1,6 @@
 """The results of a benchmark on disk: `bench.json`, `points.csv` and `requests.jsonl`.
 
-All three are complete at any time; whatever was measured until then is in them.
+All three are valid at any time and contain what was measured so far.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .request import RequestRecord
 BENCH, POINTS, REQUESTS = "bench.json", "points.csv", "requests.jsonl"
 FORMAT = 1
 KIND = "bench"
-# What of a point is not a single value, or for reports only.
+# Parts of a point that are not single values, or are for reports only.
 NOT_IN_CSV = ("samples", "server", "errors")
 
 
@@ -49,7 +49,7 @@ class Results:
         self._requests.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def write(self, document: Mapping[str, Any]) -> None:
-        """Both files appear as a whole, so that a reader never sees half of one."""
+        """Both files are replaced atomically: a reader never sees half of one."""
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
         for name, content in ((BENCH, text), (POINTS, table(document))):
             with whole_file(self.folder / name) as new:
@@ -57,7 +57,7 @@ class Results:
 
 
 def create(folder: Path | None, name: str) -> Results:
-    """Results in a folder that holds none, or in a new one under `runs/`. Raises `BadInput`."""
+    """Results in a folder without any, or in a new one under `runs/`. Raises `BadInput`."""
     folder = folder or run.new_folder(f"{name}-bench")
     try:
         run.make_private(folder)
@@ -89,7 +89,9 @@ def read(path: Path) -> Mapping[str, Any]:
 def table(document: Mapping[str, Any]) -> str:
     """The points as CSV: a column for each value, named by its path."""
     rows = [_about(document) | dict(flattened(point, NOT_IN_CSV)) for point in document["points"]]
-    columns = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, Any] = {}
+    for row in rows:
+        columns |= row
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
@@ -98,7 +100,7 @@ def table(document: Mapping[str, Any]) -> str:
 
 
 def _about(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of the whole run that each row repeats, so that a single row cannot mislead."""
+    """Columns about the whole run; each row repeats them, so that a single row cannot mislead."""
     subject = document["subject"]
     engine, bundle = subject["engine"], subject["bundle"] or {}
     return {

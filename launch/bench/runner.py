@@ -1,4 +1,4 @@
-"""The run of a benchmark: its points in turn, each warmed up, loaded, measured and written down."""
+"""Runs a benchmark: warms up, loads, measures and records its points one by one."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from . import point_metrics, results, server_metrics, workers
 from .config import BenchConfig, LoadLevel, label
 from .load import LoadPlan
 from .progress import Progress
-from .prompts import Prompts
 from .request import Failure, FailureKind, RequestRecord
 from .results import Results
 from .samples import PERCENTILE_DEFINITION
 from .server_metrics import MetricsReading
 from .system_under_test import SystemUnderTest
-from .worker import ProcessUsage
+from .workers import ProcessUsage
+from .workload import Prompts
 
 TOOL = "trtllm-deployment-toolkit"
-# What may be done about a warm-up that fails, by the kind of its first failure.
+# What to do about a failed warm-up, by the kind of its first failure.
 _PROMPTS = "prompts may not be what this model takes: see --tokenizer, --isl, --osl and --api"
 REMEDIES: Mapping[FailureKind, str] = {
     "refused": "start the server, for example with: python -m launch up BUNDLE",
@@ -40,7 +40,7 @@ REMEDIES: Mapping[FailureKind, str] = {
 
 
 class Runner:
-    """Measures an endpoint. The results on disk are whole at any time."""
+    """Measures an endpoint. The results on disk are valid at any time."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Runner:
         files: Results,
         progress: Progress,
     ) -> None:
-        """`reported` is the version of the server and the name of its model, by its own word."""
+        """`reported` is the version and the model's name, as the server reports them."""
         self._config, self._endpoint, self._files = config, system.endpoint, files
         self._progress = progress
-        self._last: MetricsReading | None = None  # if no request came after it
-        self._place = 0  # in the workload: no point repeats the prompts of another
+        self._last: MetricsReading | None = None  # unless requests came after it
+        self._place = 0  # the next index in the workload: points share no prompts
         workload, slo = config.workload, config.metrics.slo
         request = workload.request(0)
         host = {"cpus": os.cpu_count()}
@@ -85,7 +85,7 @@ class Runner:
         }
 
     def run(self) -> None:
-        """All points in turn. What an interrupt leaves of a point is measured and kept."""
+        """Measures all points; of an interrupted point it keeps what was measured."""
         self._write()
         try:
             for number, one in enumerate(self._config.levels, 1):
@@ -108,7 +108,7 @@ class Runner:
         self._files.write(self.document)
 
     def _warm(self, one: LoadLevel) -> None:
-        """Raises `ChecksFailed` where every request fails: the point would say nothing else."""
+        """Raises `ChecksFailed` if every request fails: so would the point."""
         if not (plan := self._config.warm(one, self._place)):
             return
         failures: list[Failure | None] = []
@@ -143,7 +143,7 @@ class Runner:
         of = f"{number} of {len(self._config.levels)}"
         total = None if plan.duration_s else plan.size
         self._progress.begin(label(one), total, plan.duration_s, of)
-        # Of a point that was interrupted, neither the server nor the load processes tell more.
+        # These stay for an interrupted point.
         after = MetricsReading()
         usage: Sequence[ProcessUsage] = ()
         try:
@@ -182,7 +182,7 @@ class Runner:
 
 
 def counted(record: RequestRecord, prompts: Prompts) -> RequestRecord:
-    """The record without its text, whose tokens are counted here if the server counted none."""
+    """The record without its text, with its tokens counted here if the server did not."""
     if record.text is None:
         return record
     if record.ok and record.output_tokens is None and (count := prompts.count(record.text)):

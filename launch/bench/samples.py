@@ -1,4 +1,4 @@
-"""Statistics of samples: their distribution, and confidence intervals of it and of its change."""
+"""Statistics of samples: distribution, and confidence intervals of values and changes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Interval = tuple[float, float]
 
 
 def summarize(values: Iterable[float | None]) -> Summary | None:
-    """`None` without values."""
+    """The distribution of the known values, `None` if there are none."""
     return summarize_counts(Counter(value for value in values if value is not None))
 
 
 def summarize_counts(counts: Mapping[float, int]) -> Summary | None:
-    """The same of values that each came so many times."""
+    """The same for values with their counts."""
     if not counts:
         return None
     rising = sorted(counts)
@@ -63,8 +63,8 @@ def wilson(share: float, items: int) -> Interval:
 
 
 def difference(a: Interval, b: Interval, values: Interval) -> Interval:
-    """Of the difference from one value to another one, each with its own interval (Zou and Donner
-    2008; for shares with Wilson's intervals it is Newcombe's method 10)."""
+    """The interval of the difference of two values with their own intervals (Zou and Donner 2008;
+    for shares with Wilson's intervals it is Newcombe's method 10)."""
     change = values[1] - values[0]
     low = math.hypot(values[1] - b[0], a[1] - values[0])
     high = math.hypot(b[1] - values[1], values[0] - a[0])
@@ -72,7 +72,7 @@ def difference(a: Interval, b: Interval, values: Interval) -> Interval:
 
 
 def ratio(a: Sequence[float], b: Sequence[float], share: float | None) -> Interval | None:
-    """Of the quotient of b's quantile at `share`, or mean, and a's; `None` without an interval.
+    """The interval of b's quantile at `share`, or mean, over a's; `None` if it has none.
 
     All samples must be above 0 and in the order in which they were taken.
     """
@@ -86,7 +86,7 @@ def ratio(a: Sequence[float], b: Sequence[float], share: float | None) -> Interv
 
 
 def estimate(samples: Sequence[float], share: float | None) -> float:
-    """The quantile at `share`, interpolated as everywhere in a result, or the mean."""
+    """The quantile at `share`, interpolated as in all results, or the mean."""
     if share is None:
         return statistics.fmean(samples)
     return _interpolated(share, len(samples), sorted(samples).__getitem__)
@@ -99,13 +99,13 @@ def _interpolated(share: float, count: int, at_rank: Callable[[int], float]) -> 
 
 
 def has_interval(count: int, share: float | None) -> bool:
-    """Whether so many samples that do not depend on each other have one."""
+    """Whether that many independent samples have an interval."""
     return count >= LEAST_SAMPLES if share is None else _ranks(count, share) is not None
 
 
 def effective_size(samples: Sequence[float]) -> float:
-    """How many independent samples tell as much as these, which may depend on those before them as
-    requests of one batch do: by the autocorrelation of their ranks (Geyer 1992)."""
+    """The number of independent samples with the same information: requests of one batch depend on
+    each other. By the autocorrelation of the ranks (Geyer 1992)."""
     count = len(samples)
     ranks = [0.0] * count
     for rank, place in enumerate(sorted(range(count), key=samples.__getitem__)):
@@ -122,7 +122,7 @@ def effective_size(samples: Sequence[float]) -> float:
 
 
 def _of_quantile(samples: Sequence[float], share: float) -> Interval | None:
-    """Between two order statistics, whatever the distribution (Conover 1999, section 3.2)."""
+    """Two order statistics, for any distribution (Conover 1999, section 3.2)."""
     count, effective = len(samples), int(effective_size(samples))
     if (ranks := _ranks(effective, share)) is None:
         return None
@@ -132,7 +132,7 @@ def _of_quantile(samples: Sequence[float], share: float) -> Interval | None:
 
 
 def _ranks(count: int, share: float) -> tuple[int, int] | None:
-    """The order statistics, counted from 1, that hold a quantile between them."""
+    """The order statistics, counted from 1, that enclose a quantile."""
     low, below, beyond = 0, 0.0, (1 - LEVEL) / 2
     for rank in range(count):
         if below <= beyond:
@@ -144,14 +144,14 @@ def _ranks(count: int, share: float) -> tuple[int, int] | None:
 
 
 def _binomial(successes: int, count: int, share: float) -> float:
-    """The probability of exactly so many."""
+    """The probability of exactly this many successes."""
     ways = math.lgamma(count + 1) - math.lgamma(successes + 1) - math.lgamma(count - successes + 1)
     odds = successes * math.log(share) + (count - successes) * math.log(1 - share)
     return math.exp(ways + odds)
 
 
 def _of_mean(samples: Sequence[float]) -> Interval | None:
-    """Student's, of the logarithm of the mean."""
+    """Student's interval of the logarithm of the mean."""
     if (size := effective_size(samples)) < LEAST_SAMPLES:
         return None
     mean = statistics.fmean(samples)

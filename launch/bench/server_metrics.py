@@ -1,4 +1,4 @@
-"""Server-side metrics: those scraped around a point, and the engine's figures for each request.
+"""Server-side metrics: readings before and after a point, and the engine's own per request.
 
 Those of a request come with its answer (Triton's outputs, the usage of OpenAI's) or from
 `/perf_metrics`, whose rows are here brought under the names of the Triton outputs. `/metrics` of
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 ANSWERS, PERF_METRICS = "answers", "/perf_metrics"
 ITERATIONS = "/metrics"
-# Parts of histograms say nothing as a difference of two readings that their sums do not.
+# Suffixes of histogram parts; the difference of their sums says the same.
 LEFT_OUT = ("_bucket", "_created")
 NS_PER_S = 1e9
-MOST = 2**53  # of a number that a server reports
+MOST = 2**53  # larger numbers are ignored
 LEVELS = 8  # of objects in one another, in the statistics of an iteration
 # The list has a document of about 1 KB for each request since it was last read, of some 80 values.
 LIST_BYTES, LIST_VALUES = 64 << 20, 5_000_000
-# What a stream of trtllm-serve says of speculation.
+# Speculation in a stream of trtllm-serve.
 TOKENS_PER_STEP = "tokens_per_step"
 
 Row = Mapping[str, float]
@@ -52,7 +52,7 @@ PLACES: Mapping[str, tuple[str, str, float]] = {
 
 
 def perf_row(document: Mapping[str, Any]) -> Row:
-    """One request of `/perf_metrics`; what it lacks is missing."""
+    """The known values of one request of `/perf_metrics`."""
     groups = _mapping(document.get("perf_metrics"))
     found = {}
     for name, (group, key, factor) in PLACES.items():
@@ -67,7 +67,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is one to calculate with: finite, and no integer of any length."""
+    """Whether it is a number of a size that floats can hold."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and -MOST < value < MOST
 
@@ -99,7 +99,7 @@ def _tokens_per_step(records: Sequence[RequestRecord]) -> float | None:
 
 
 def kv_cache(records: Sequence[RequestRecord], perf: Sequence[Row]) -> dict[str, Any] | None:
-    """Of all prompt tokens, or of all blocks of prompts, the share that was there already."""
+    """The share of prompt tokens, or of prompt blocks, that came from the cache."""
     for source, rows in _sources(records, perf):
         reused = sum(row.get("kv_cache_reused_block", 0) for row in rows)
         missed = sum(row.get("kv_cache_missed_block", 0) for row in rows)
@@ -116,7 +116,7 @@ def kv_cache(records: Sequence[RequestRecord], perf: Sequence[Row]) -> dict[str,
 def since_arrival_ms(
     records: Sequence[RequestRecord], perf: Sequence[Row], end: str
 ) -> Summary | None:
-    """From a request's arrival at the engine to this time of it, by the engine's clock."""
+    """Time from the arrival at the engine to `end`, by the engine's clock."""
     start = "arrival_time_ns"
     for _, rows in _sources(records, perf):
         times = [row[end] - row[start] for row in rows if row.get(start) and row.get(end)]
@@ -133,7 +133,7 @@ def _sources(
 
 @dataclass(frozen=True, slots=True)
 class MetricsReading:
-    """What a server tells at one time. `absent` says in words what this server does not tell."""
+    """Metrics of a server at one time. `absent` lists what it does not report."""
 
     samples: Metrics = field(default_factory=dict)
     iterations: Sequence[Mapping[str, Any]] = ()
@@ -148,9 +148,9 @@ class MetricsReading:
 def read(
     endpoint: Endpoint, before: MetricsReading | None = None, ended: int = 0
 ) -> MetricsReading:
-    """All that the server tells now; what was kept for this reading is emptied by it.
+    """All metrics now; reading them empties the lists of the server.
 
-    It is read when it tells of all requests that have `ended` since the reading before.
+    Waits until the server has counted all requests that `ended` since the last reading.
     """
     from ..smoke import metrics
 
@@ -159,7 +159,7 @@ def read(
 
 
 def changes(before: MetricsReading, after: MetricsReading) -> dict[str, Any]:
-    """Samples that changed, and what the iterations come to, by name."""
+    """Samples that changed, and the means of the iterations, by name."""
     found: dict[str, Any] = {
         name: {"before": before.samples.get(name), "after": value}
         for name, value in after.samples.items()
@@ -172,9 +172,9 @@ def changes(before: MetricsReading, after: MetricsReading) -> dict[str, Any]:
 
 
 async def _read(endpoint: Endpoint, requests: float) -> MetricsReading:
+    from ..bounded_answer import client as session
     from ..smoke import metrics
     from ..smoke.client import CheckFailure, NotSupported, RequestRejected
-    from ..smoke.http import session
 
     absent = []
     samples: Metrics = {}
@@ -211,7 +211,7 @@ async def _rows(http: httpx.AsyncClient, path: str) -> Sequence[Mapping[str, Any
 
 
 def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean over all iterations of each number in them."""
+    """The mean of each number over all iterations."""
     values: dict[str, list[float]] = {}
     for row in rows:
         for name, value in _numbers(row):
@@ -222,7 +222,7 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _numbers(
     row: Mapping[str, Any], prefix: str = "", levels: int = LEVELS
 ) -> Iterator[tuple[str, float]]:
-    """Each by its path; those at greater depth are left out."""
+    """Each number by its path, down to a maximum depth."""
     for name, value in row.items():
         if _is_number(value):
             yield f"{prefix}{name}", value

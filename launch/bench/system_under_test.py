@@ -24,7 +24,7 @@ from ..run import SUMMARY
 from ..smoke import metrics
 from ..smoke.client import CheckFailure, NotSupported, RequestRejected, reading
 from ..target import Target
-from . import prompts
+from . import workload
 
 UNKNOWN = "unknown"
 ENGINE_WORD = ", TensorRT-LLM "
@@ -34,7 +34,7 @@ _PARALLEL = ("parallel", "attention_dp", "draft", "nextn", "speculative_tokens")
 
 @dataclass(frozen=True, slots=True)
 class SystemUnderTest:
-    """What is measured: an endpoint, and its bundle, target and run facts, if they are known."""
+    """An endpoint, and its bundle, target and run.json, if they are known."""
 
     endpoint: Endpoint
     bundle: Bundle | None = None
@@ -53,11 +53,11 @@ class SystemUnderTest:
     def tokenizer(self) -> Path | None:
         """The folder that the server loads, if it is here with a tokenizer."""
         folder = self.checkpoint
-        return folder if folder and (folder / prompts.FILE).is_file() else None
+        return folder if folder and (folder / workload.TOKENIZER).is_file() else None
 
     def vocabulary_size(self, version: str) -> int | None:
-        """Of the model that is served: that of the folder that the server loads if it is here, else
-        the bundle's, unless the server's `version` is that of an engine that runs a miniature."""
+        """Of the checkpoint folder if it is here, else of the bundle, unless `version` is that of
+        the reference engine, which serves a miniature."""
         if self.checkpoint and (file := self.checkpoint / "config.json").is_file():
             return _vocabulary_size(load_json_mapping(file))
         if self.run is None and metrics.is_reference(version):
@@ -67,10 +67,10 @@ class SystemUnderTest:
     def described(
         self, reported: tuple[str, str | None], num_gpus: int | None = None
     ) -> dict[str, Any]:
-        """What the bundle and the server say: the version, and the model's name.
+        """The subject of the document, from the bundle and what the server reports.
 
-        The run that started the server says whether this is a rehearsal, or else the version does.
-        A Triton server has its engine's version in a metric; without that it is unknown.
+        The run that started the server says whether this is a rehearsal, else the version does.
+        Triton reports its engine's version in a metric; without that it is unknown.
         """
         (version, model), endpoint, bundle = reported, self.endpoint, self.bundle
         hardware, facts = hardware_options(bundle), _checkpoint(bundle)
@@ -100,7 +100,7 @@ class SystemUnderTest:
 
 
 def _parallel_options(bundle: Bundle | None) -> dict[str, Any]:
-    """How the bundle spreads the model and how many tokens it drafts, in its options' words."""
+    """The bundle's options for parallelism and draft tokens."""
     if bundle is None:
         return {}
     manifest = json.loads((bundle.folder / "manifest.json").read_bytes())
@@ -122,19 +122,19 @@ def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> st
 
 
 def _engine_of(used: str, version: str) -> dict[str, str | None]:
-    """What is known of the engine without a bundle: what its own server says."""
+    """The engine as its own server reports it, without a bundle."""
     if used not in engines.names():
         return {"name": None, "release": None}
     return {"name": used, "release": None if version == UNKNOWN else version}
 
 
 def _is_rehearsal(endpoint: Endpoint, run: Mapping[str, Any] | None, used: str) -> bool:
-    """Whether what is measured says nothing of a GPU."""
+    """Whether the speed says nothing about a GPU."""
     return endpoint.rehearsal or used == "reference" or bool(run and run["engine"]["rehearsal"])
 
 
 def reported(endpoint: Endpoint) -> tuple[str, str | None]:
-    """The server's version and the name of its model, by its own word. Raises `NotReady`."""
+    """The version and the model's name, as the server reports them. Raises `NotReady`."""
     try:
         with reading():
             return asyncio.run(_reported(endpoint))
@@ -159,7 +159,8 @@ async def _reported(endpoint: Endpoint) -> tuple[str, str | None]:
             return f"{version}{ENGINE_WORD}{release}" if release else version, None
     model = endpoint.model
     if model is None:
-        from ..smoke.http import get_json, session
+        from ..bounded_answer import client as session
+        from ..smoke.http import get_json
 
         headers = endpoint.access.http_headers
         async with session(endpoint.url or "", TIMEOUT_S, headers) as http:
@@ -176,7 +177,7 @@ def hardware_options(bundle: Bundle | None) -> Mapping[str, Any]:
 
 
 def deployment(bundle: Bundle | None) -> Mapping[str, Any]:
-    """What the user asked for, as the bundle holds it."""
+    """The deployment file in the bundle."""
     if bundle is None:
         return {}
     return load_yaml_mapping(bundle.folder / "deployment.yaml")
@@ -189,7 +190,7 @@ def _checkpoint(bundle: Bundle | None) -> Mapping[str, Any]:
 
 
 def precision(facts: Mapping[str, Any]) -> str | None:
-    """As the checkpoint's own quantization has it; without one the weights are BF16."""
+    """The checkpoint's quantization; without one the weights are BF16."""
     return (facts["quantization"]["quant_algo"] or "BF16") if facts else None
 
 

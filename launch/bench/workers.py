@@ -1,11 +1,22 @@
-"""Processes that send one load together: started, led, and their records merged as they come."""
+"""Load processes: each sends its share of a load; their records are merged as they arrive.
+
+A process gets a `Job` over a socket, whose number is its argument, then its start, and maybe a
+stop; it ends when the socket closes, so that it never outlives its parent. It answers with "ready",
+records, and as its last message `ProcessUsage` or the error that ended it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import bisect
+import gc
 import os
 import pickle
+import resource
 import selectors
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -13,21 +24,156 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Literal, Self
 
 from builder.diagnostics import Diagnostic
 from builder.errors import ChecksFailed, ToolkitError
 
 from ..endpoint import Endpoint
-from .clients import Api
+from . import load
+from .clients import Api, LoadClient, connect, connection
 from .load import LoadPlan
 from .request import RequestRecord
-from .worker import LENGTH, Command, Job, Message, ProcessUsage, frame
+
+LENGTH = struct.Struct("<I")
+# Records hold no cycles: looking for some among them would only stop the clock.
+COLLECTION = (100_000, 50, 1000)
+READ_AHEAD_BYTES = 1 << 20
+SAMPLE_S = 0.2  # between two samples of the CPU time
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUsage:
+    """The resources that a process used for its load: CPU time and peak memory.
+
+    `samples` are pairs of CLOCK_MONOTONIC and the process's own CPU time until then, in ns.
+    """
+
+    cpu_s: float
+    peak_mib: float
+    samples: tuple[tuple[int, int], ...] = ()
+
+    def share_of_core(self, from_ns: int, to_ns: int) -> float | None:
+        """CPU time over wall time, for the part of the interval in which the load ran."""
+        if not self.samples:
+            return None
+        start_ns, end_ns = max(from_ns, self.samples[0][0]), min(to_ns, self.samples[-1][0])
+        if end_ns <= start_ns:
+            return None
+        return (self._cpu_ns(end_ns) - self._cpu_ns(start_ns)) / (end_ns - start_ns)
+
+    def _cpu_ns(self, at_ns: int) -> float:
+        """CPU time at a moment, interpolated between two samples."""
+        place = max(1, bisect.bisect_left(self.samples, (at_ns, 0)))
+        (before_ns, before_cpu_ns), (after_ns, after_cpu_ns) = self.samples[place - 1 : place + 1]
+        share = (at_ns - before_ns) / (after_ns - before_ns)
+        return before_cpu_ns + share * (after_cpu_ns - before_cpu_ns)
+
+
+# The last one is the core of this process, if it has a dedicated one.
+Job = tuple[LoadPlan, Endpoint, Api, int | None]
+# "ready" is sent once the server has answered what every request needs.
+Message = Literal["ready"] | RequestRecord | ProcessUsage | ToolkitError
+# When to start by CLOCK_MONOTONIC in ns, or "stop": what is under way is given up.
+Command = int | Literal["stop"]
+
+
+def frame(message: Job | Command | Message) -> bytes:
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return LENGTH.pack(len(data)) + data
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):  # the terminal's are for the parent
+        signal.signal(number, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gc.freeze()
+    gc.set_threshold(*COLLECTION)
+    connection.run(_work(socket.socket(fileno=int(sys.argv[1]))))
+
+
+async def _work(parent: socket.socket) -> None:
+    reader, writer = await asyncio.open_connection(sock=parent, limit=READ_AHEAD_BYTES)
+    try:
+        plan, endpoint, api, core = await _command(reader)
+        if core is not None:
+            os.sched_setaffinity(0, {core})
+        client = connect(endpoint, api)
+        last: Message = await _drive(plan, client, reader, lambda one: writer.write(frame(one)))
+    except* ToolkitError as faults:
+        last = _first(faults)
+    writer.write(frame(last))
+    writer.close()
+    await writer.wait_closed()
+
+
+async def _drive(
+    plan: LoadPlan,
+    client: LoadClient,
+    reader: asyncio.StreamReader,
+    emit: Callable[[Message], None],
+) -> ProcessUsage:
+    stopping = asyncio.Event()
+    await client.prepare()
+    emit("ready")
+    start = await _command(reader)
+    samples = [_cpu_sample()]
+    if start != "stop":
+        tasks = (_watch(reader, stopping), _sample(samples))
+        beside = [asyncio.create_task(task) for task in tasks]
+        await load.drive(replace(plan, start_ns=start), client, emit, stopping)
+        for task in beside:
+            task.cancel()
+    samples.append(_cpu_sample())
+    cpu_s = (samples[-1][1] - samples[0][1]) / 1e9
+    return ProcessUsage(cpu_s, peak_mib(), tuple(samples))
+
+
+def peak_mib() -> float:
+    """The peak memory of this process; `getrusage` includes the parent's."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+async def _sample(samples: list[tuple[int, int]]) -> None:
+    while True:
+        await asyncio.sleep(SAMPLE_S)
+        samples.append(_cpu_sample())
+
+
+def _cpu_sample() -> tuple[int, int]:
+    return time.monotonic_ns(), time.process_time_ns()
+
+
+async def _command(reader: asyncio.StreamReader) -> Any:
+    """The next message of the parent; "stop" if it has ended."""
+    try:
+        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        return pickle.loads(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return "stop"
+
+
+async def _watch(reader: asyncio.StreamReader, stopping: asyncio.Event) -> None:
+    await _command(reader)
+    stopping.set()
+
+
+def _first(faults: BaseExceptionGroup[ToolkitError]) -> ToolkitError:
+    """The first of several errors, which all have the same reason."""
+    fault: BaseException = faults
+    while isinstance(fault, BaseExceptionGroup):
+        fault = fault.exceptions[0]
+    assert isinstance(fault, ToolkitError)
+    return fault
+
 
 TOOLKIT = Path(__file__).parents[2]
 # Not as the main module, whose classes would be others than the parent's.
-PROGRAM = "from launch.bench.worker import main; main()"
+PROGRAM = "from launch.bench.workers import main; main()"
 LEAD_NS = 50_000_000  # between the word to start and the start
 POLL_S = 0.1  # how soon a stop is seen
 STOP_S = 10.0  # for a worker to hand over what it has
@@ -46,12 +192,12 @@ def run(
     cores: Sequence[int] = (),
     on_look: Callable[[], None] = lambda: None,
 ) -> tuple[ProcessUsage, ...]:
-    """Send the load, each record handed over as it comes, and give what each process spent.
+    """Send the load, pass on each record as it arrives, and return what each process used.
 
-    Ends early if `stop` is set. Where anything is raised, an interrupt of the user's as well, the
-    processes are stopped first and what they had measured is handed over. `cores` are where they
-    run alone, and `on_look` is called several times a second. Raises `NotReady` or `BadInput` of a
-    worker's client, and `ChecksFailed` where a worker died.
+    Ends early if `stop` is set. On any exception, also an interrupt, it stops the processes and
+    passes on what they measured. `cores` pins the processes, and `on_look` is called several times
+    a second. Raises `NotReady` or `BadInput` of a worker's client, and `ChecksFailed` if a worker
+    died.
     """
     with ExitStack() as stack:
         workers = [
@@ -70,9 +216,9 @@ def run(
 def share_of_limit(
     usage: Sequence[ProcessUsage], from_ns: int, to_ns: int, cpus: int
 ) -> float | None:
-    """How much of the CPU time that it could have the busiest process used between these times.
+    """The share of its available CPU time that the busiest process used between these times.
 
-    That is a core's, or its part of all `cpus` where there are more processes than these.
+    One core is available to a process, or its part of all `cpus` if there are more processes.
     """
     shares = (one.share_of_core(from_ns, to_ns) for one in usage)
     known = [share for share in shares if share is not None]
@@ -106,7 +252,7 @@ def _collect(
 
 
 def _drain(workers: Sequence[_Worker], on_record: OnRecord) -> None:
-    """What was measured until now; whoever does not end in time is killed afterwards."""
+    """Collect what was measured so far; processes that do not end in time are killed later."""
     _send(workers, "stop")
     deadline = time.monotonic() + STOP_S
     with suppress(ChecksFailed):  # something else ended the load already
@@ -123,9 +269,9 @@ def _send(workers: Sequence[_Worker], command: Command) -> None:
 
 
 def _messages(workers: Sequence[_Worker]) -> Iterator[Message | None]:
-    """What the workers say until the last one has ended, and `None` whenever they are silent.
+    """Messages of the workers until the last one has ended, and `None` while they are silent.
 
-    Raises `ChecksFailed` where one ends without a last word.
+    Raises `ChecksFailed` if one ends without its last message.
     """
     with selectors.DefaultSelector() as selector:
         for worker in workers:
@@ -175,7 +321,7 @@ class _Worker:
         self._errors.close()
 
     def send(self, command: Job | Command) -> None:
-        """A worker that has ended hears nothing; `messages` says so."""
+        """Send a command; `messages` reports a worker that has ended."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(frame(command))
 
@@ -209,5 +355,5 @@ class _Worker:
 
 
 def _path() -> str:
-    """Where workers find this program, wherever they are started."""
+    """The PYTHONPATH of workers, with this program."""
     return os.pathsep.join(filter(None, (str(TOOLKIT), os.environ.get("PYTHONPATH"))))

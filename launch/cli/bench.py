@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 PUBLISHED = "published"
 WORKLOADS = ("fixed", "sharegpt", "trace", "shared-prefix", "agent")
 REHEARSAL_HINT = (
-    "this is the reference engine, which is slow and whose figures are no GPU's;\n"
+    "this is the reference engine, which is slow and whose figures say nothing about a GPU;\n"
     "--isl 16 --osl 16 --concurrency 1,4 takes seconds"
 )
 EPILOG = """\
-Another form, with a --help of its own:
+Another form, with its own --help:
   bench diff A B    compare two results: exit code 6 if B is worse than A; with the word
                     published for A, tells why B is slower than published results
 """
@@ -208,7 +208,7 @@ def bench(options: argparse.Namespace) -> None:
     from ..bench import config, quality, results, system_under_test
     from ..bench.progress import Progress
     from ..bench.runner import Runner
-    from ..interrupts import Interrupts
+    from ..process import Interrupts
 
     config.check(options)
     system = _system_under_test(options)

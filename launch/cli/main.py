@@ -168,7 +168,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from ..report import evidence, page, summary
+    from ..report import evidence, page
 
     file = options.output or _page_of(options.runs)
     if file.is_dir():
@@ -181,7 +181,7 @@ def _report(options: argparse.Namespace) -> None:
     for one in skipped:
         _say(f"skipped: {one}")
     if options.json:
-        found = summary.of_page(runs, file) | {"skipped": list(map(str, skipped))}
+        found = page.summary(runs, file) | {"skipped": list(map(str, skipped))}
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         print(file)
@@ -199,7 +199,7 @@ def _page_of(runs: Sequence[Path]) -> Path:
 
 def _up(options: argparse.Namespace) -> None:
     from .. import engine, run, serving, target, trust
-    from ..interrupts import Interrupted, Interrupts
+    from ..process import Interrupted, Interrupts
 
     requirements = requirements_from(options)
     found = trust.read(options.bundle, requirements)
@@ -274,7 +274,7 @@ def _write(path: Path, data: bytes) -> None:
 
 def _rehearse(options: argparse.Namespace) -> None:
     from .. import target, trust
-    from ..interrupts import Interrupts
+    from ..process import Interrupts
 
     requirements = requirements_from(options)
     found = trust.read(options.bundle, requirements)

@@ -17,7 +17,7 @@ from builder.errors import BadInput, ChecksFailed, NotReady
 from supervisor.state import ServiceFolder
 
 from .. import engine as engines
-from ..interrupts import Interrupts
+from ..process import Interrupts
 from ..slurm import jobs, rolling_update, scheduler, services, submission
 from ..slurm.submission import Submission
 from .arguments import ENGINES, add_signers, requirements_from, seconds
@@ -175,14 +175,14 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def probe(options: argparse.Namespace) -> None:
-    from ..slurm.probe import probe_site, profile  # with the schema of a profile
+    from ..slurm import probe  # with the schema of a profile
 
     with Interrupts():
-        text = probe_site(profile.SiteOptions.from_arguments(options), say)
+        text = probe.probe_site(probe.SiteOptions.from_arguments(options), say)
     if options.output is None:
         print(text, end="")
         return
-    profile.save(text, options.output)
+    probe.save(text, options.output)
     say(f"site profile: {options.output}")
 
 
@@ -316,7 +316,7 @@ def _order(options: argparse.Namespace, root: Path | None = None) -> Submission:
         remedy = "give them with --sbatch, or in the profile of the site"
         say(f"{', '.join(ignored)} of this environment: not used; {remedy}")
     if options.engine == engines.REFERENCE:
-        say("a miniature with random weights stands in for the checkpoint")
+        say("using a miniature with random weights instead of the checkpoint")
     root = root or options.state
     return submission.read_bundle(options.bundle, root, options.sbatch, options.engine)
 

@@ -26,6 +26,7 @@ SHAPES = (
     "M-2-6h4v4h4v4h-4v4h-4v-4h-4v-4h4z",
     "M0-6L5.7-1.9 3.5 4.9h-7L-5.7-1.9z",
 )
+DIAMOND = "M0-6L6 0 0 6-6 0z"  # of published figures
 COLOURS = 8
 TICK_STEPS = (1, 2, 2.5, 5, 10)
 MAX_TICKS = 7
@@ -44,7 +45,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A data point. `tip` has what a reader wants to know of it, a line each."""
+    """A data point; `tip` has the lines of its tooltip."""
 
     x: float
     y: float
@@ -76,16 +77,18 @@ class Chart:
 
     @property
     def xs(self) -> list[float]:
-        return [m.x for m in self.marks()] + [x for x, _ in self._drawn()]
+        return [x for x, _ in self._drawn()]
 
     @property
     def ys(self) -> list[float]:
-        values = [m.y for m in self.marks()] + [y for _, y in self._drawn()]
+        values = [y for _, y in self._drawn()]
         near = self.limit and self.limit[0] <= NEAR * max(values, default=0)
         return [*values, self.limit[0]] if self.limit and near else values
 
     def _drawn(self) -> Iterator[Position]:
-        """Where lines and bands go, which a scale has to reach as well as the marks."""
+        """Positions of marks, lines and bands; the scales must include all."""
+        for mark in self.marks():
+            yield mark.x, mark.y
         yield from self.front
         for one in self.series:
             for _, line in one.lines:
@@ -104,21 +107,18 @@ def svg(chart: Chart, logarithmic: bool) -> Markup:
     x = (load_scale if chart.x_is_load else make)(chart.xs, LEFT, RIGHT)
     y = make(chart.ys, BOTTOM, TOP)
     labels = _labels(chart, x, y)
-    published = [
-        _mark(m, "pub", "published", "M0-6L6 0 0 6-6 0z", x, y, labels) for m in chart.published
-    ]
-    parts = [
-        *_axes(chart, x, y),
-        *_front(chart, x, y),
-        *_limit(chart, y),
-        *(part for one in chart.series for part in _lines(one, x, y)),
-        *(
-            _mark(m, f"s{one.index % COLOURS}", one.index, shape(one.index), x, y, labels)
-            for one in chart.series
-            for m in one.marks
-        ),
-        *published,
-    ]
+    # Labels avoid those before them: the published ones come first.
+    published = [_mark(m, "pub", "published", DIAMOND, x, y, labels) for m in chart.published]
+    marks = []
+    for one in chart.series:
+        for mark in one.marks:
+            colour = f"s{one.index % COLOURS}"
+            marks.append(_mark(mark, colour, one.index, shape(one.index), x, y, labels))
+    lines: list[Markup] = []
+    for one in chart.series:
+        lines += _lines(one, x, y)
+    parts = [*_axes(chart, x, y), *_front(chart, x, y), *_limit(chart, y)]
+    parts += [*lines, *marks, *published]
     kind = "log" if logarithmic else "lin"
     return Markup(
         '<svg class="plot {}" viewBox="0 0 {} {}" role="group" aria-label="{}, {} axes">{}</svg>'
@@ -133,9 +133,11 @@ def svg(chart: Chart, logarithmic: bool) -> Markup:
 
 
 def _labels(chart: Chart, x: Scale, y: Scale) -> Labels:
-    lines = [[(x.at(m.x), y.at(m.y)) for m in one.marks] for one in chart.series]
-    marks = [(x.at(m.x), y.at(m.y)) for m in chart.marks()]
-    return Labels((LEFT, 2, WIDTH - 2, BOTTOM), marks, lines)
+    def at(mark: Mark) -> Position:
+        return x.at(mark.x), y.at(mark.y)
+
+    lines = [list(map(at, one.marks)) for one in chart.series]
+    return Labels((LEFT, 2, WIDTH - 2, BOTTOM), map(at, chart.marks()), lines)
 
 
 def shape(index: int) -> str:
@@ -173,7 +175,7 @@ def _axes(chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
 def _front(chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
     if len(chart.front) > 1:
         yield Markup('<path class="front" data-series="front" d="{}"/>').format(
-            _path((x.at(a), y.at(b)) for a, b in chart.front)
+            _path(chart.front, x, y)
         )
 
 
@@ -190,16 +192,16 @@ def _limit(chart: Chart, y: Scale) -> Iterator[Markup]:
 def _lines(one: Series, x: Scale, y: Scale) -> Iterator[Markup]:
     colour = f"s{one.index % COLOURS}"
     if one.band:
-        upper = [(x.at(a), y.at(top)) for a, _, top in one.band]
-        lower = [(x.at(a), y.at(bottom)) for a, bottom, _ in reversed(one.band)]
+        upper = [(a, top) for a, _, top in one.band]
+        lower = [(a, bottom) for a, bottom, _ in reversed(one.band)]
         yield Markup('<path class="band {}" data-series="{}" d="{}z"/>').format(
-            colour, one.index, _path([*upper, *lower])
+            colour, one.index, _path([*upper, *lower], x, y)
         )
     solid = ("line", tuple((m.x, m.y) for m in one.marks))
     for style, values in (solid, *one.lines):
         if len(values) > 1:
             yield Markup('<path class="{} {}" data-series="{}" d="{}"/>').format(
-                style, colour, one.index, _path((x.at(a), y.at(b)) for a, b in values)
+                style, colour, one.index, _path(values, x, y)
             )
 
 
@@ -214,13 +216,13 @@ def _mark(
     ).format(colour, series, "\n".join(mark.tip), a, b, path, text)
 
 
-def _path(positions: Iterable[Position]) -> str:
-    return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in positions)
+def _path(values: Iterable[tuple[float, float]], x: Scale, y: Scale) -> str:
+    return "M" + "L".join(f"{x.at(a):.1f} {y.at(b):.1f}" for a, b in values)
 
 
 def reference_swatch(kind: str) -> Markup:
-    """The legend's symbol of what is not a series: published figures, or the Pareto front."""
-    drawing = {"published": ("pub", "M0-6L6 0 0 6-6 0z"), "front": ("front", "M-8 4L8-4")}[kind]
+    """The symbol of published figures or of the Pareto front in the legend."""
+    drawing = {"published": ("pub", DIAMOND), "front": ("front", "M-8 4L8-4")}[kind]
     return Markup(
         '<svg class="swatch {}" viewBox="-8 -8 16 16" aria-hidden="true"><path d="{}"/></svg>'
     ).format(*drawing)
@@ -256,10 +258,12 @@ def linear_scale(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def logarithmic_scale(values: Sequence[float], start: float, end: float) -> Scale:
-    """From a round number to a round number. Values that are not above 0 lie at the start."""
+    """Between two round numbers. Values of 0 or below are drawn at the start."""
     above = [value for value in values if value > 0] or [1.0, 10.0]
     first, last = math.floor(math.log10(min(above))), math.ceil(math.log10(max(above)))
-    marks = [m * 10.0**p for p in range(first, last + 1) for m in (1, 2, 5)]
+    marks: list[float] = []
+    for power in range(first, last + 1):
+        marks += (10.0**power, 2 * 10.0**power, 5 * 10.0**power)
     low = max(mark for mark in marks if mark <= min(above) * (1 + TOLERANCE))
     high = min((mark for mark in marks if mark >= max(above) * (1 - TOLERANCE)), default=marks[-1])
     high = high if high > low else marks[marks.index(low) + 1]
@@ -283,7 +287,7 @@ def load_scale(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 class Labels:
-    """A label is next to its mark, off the lines if it can be. A label without room is left out."""
+    """Places labels next to their marks, off the lines if possible, or leaves them out."""
 
     def __init__(
         self, frame: Box, marks: Iterable[Position], lines: Iterable[Sequence[Position]]
@@ -292,7 +296,9 @@ class Labels:
         self._taken = [
             (a - MARK_RADIUS, b - MARK_RADIUS, a + MARK_RADIUS, b + MARK_RADIUS) for a, b in marks
         ]
-        self._lines = [(a, b, a, b) for line in lines for a, b in _along(line)]
+        self._lines: list[Box] = []
+        for line in lines:
+            self._lines += [(a, b, a, b) for a, b in _along(line)]
         self._taken_on_phones: list[Box] = []
 
     def draw(self, text: str, a: float, b: float) -> Markup:

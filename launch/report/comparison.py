@@ -8,11 +8,11 @@ from typing import Any
 from .evidence import RunEvidence
 from .number_format import milliseconds, number, signed_percent, unit, usd
 from .results import BenchResults, LoadPoint
-from .tables import NUMERIC, PageTable, make_table, without_empty_columns
+from .tables import PageTable, numeric, texts
 
 SYSTEM_SETTINGS = ("model", "precision", "gpu", "num_gpus", "engine", "release", "target")
 BENCH_SETTINGS = ("tool", "api", "workload", "isl", "osl", "slo", "price_per_gpu_hour_usd", "seed")
-# By so many times: some tools tell the lengths that they asked for, others their mean.
+# Some tools report the requested lengths, others the mean.
 LENGTHS_DIFFER = 1.15
 # title, the measure of a point
 MEASURES: tuple[tuple[str, Callable[[LoadPoint], float | None]], ...] = (
@@ -34,12 +34,12 @@ def differences(runs: Sequence[RunEvidence]) -> list[dict[str, Any]]:
     if not (real := _comparable(runs)):
         return []
     base = {point.label: point for point in real[0].bench.clean_points}
-    return [
-        _difference(run, point, base[point.label])
-        for run in real[1:]
-        for point in run.bench.clean_points
-        if point.label in base
-    ]
+    found = []
+    for run in real[1:]:
+        for point in run.bench.clean_points:
+            if point.label in base:
+                found.append(_difference(run, point, base[point.label]))
+    return found
 
 
 def _comparable(runs: Sequence[RunEvidence]) -> list[RunEvidence]:
@@ -49,21 +49,21 @@ def _comparable(runs: Sequence[RunEvidence]) -> list[RunEvidence]:
 
 
 def is_same_workload(one: BenchResults, other: BenchResults) -> bool:
-    """Whether two runs had the same workload, by what both record; tools round lengths."""
+    """Whether two runs had the same workload, as far as both record it; tools round lengths."""
     kinds = {one.kind, other.kind} - {None, "unknown"}
-    lengths = ((one.isl, other.isl), (one.osl, other.osl))
-    return len(kinds) < 2 and all(
-        1 / LENGTHS_DIFFER < a / b < LENGTHS_DIFFER for a, b in lengths if a and b
-    )
+    for a, b in ((one.isl, other.isl), (one.osl, other.osl)):
+        if a and b and not 1 / LENGTHS_DIFFER < a / b < LENGTHS_DIFFER:
+            return False
+    return len(kinds) < 2
 
 
 def _difference(run: RunEvidence, point: LoadPoint, base: LoadPoint) -> dict[str, Any]:
-    values = {title: measure(point) for title, measure in MEASURES}
-    bases = {title: measure(base) for title, measure in MEASURES}
-    changes = {
-        title: value / was - 1 if value is not None and (was := bases[title]) else None
-        for title, value in values.items()
-    }
+    values: dict[str, float | None] = {}
+    changes: dict[str, float | None] = {}
+    for title, measure in MEASURES:
+        value, was = measure(point), measure(base)
+        values[title] = value
+        changes[title] = value / was - 1 if value is not None and was else None
     return {"run": run.title, "load": point.label, "values": values, "changes": changes}
 
 
@@ -71,9 +71,10 @@ def overview(runs: Sequence[RunEvidence]) -> PageTable:
     """A row per run with its headline figures."""
     titles = ("failed", "highest output", "per GPU", "best for a user", "shortest TTFT p50",
               "shortest e2e p50", "within SLO", "million tokens")  # fmt: skip
-    columns = [("run", "text"), *((title, NUMERIC) for title in titles)]
-    rows = [_overview(run) for run in runs]
-    return without_empty_columns(make_table("The runs at a glance", columns, rows))
+    table = PageTable("The runs at a glance", [("run", "text"), *numeric(*titles)])
+    for run in runs:
+        table.add(*_overview(run))
+    return table.without_empty_columns()
 
 
 def _overview(run: RunEvidence) -> tuple[object, ...]:
@@ -81,42 +82,53 @@ def _overview(run: RunEvidence) -> tuple[object, ...]:
     failed = f"{number(result.failed)} of {number(result.sent)}" if result.sent else number(None)
     if best is None:
         return (run.title, failed, *[number(None)] * 7)
-    users = [p.rate("output_tokens_per_s_per_user") for p in result.clean_points]
-    ttfts = [p.stats("ttft_ms").p50 for p in result.clean_points]
-    medians = [p.stats("e2e_ms").p50 for p in result.clean_points]
+    users: list[float] = []
+    ttfts: list[float] = []
+    medians: list[float] = []
+    for point in result.clean_points:
+        for values, value in (
+            (users, point.rate("output_tokens_per_s_per_user")),
+            (ttfts, point.stats("ttft_ms").p50),
+            (medians, point.stats("e2e_ms").p50),
+        ):
+            if value is not None:
+                values.append(value)
     return (
         run.title,
         failed,
         f"{unit(best.rate('output_tokens_per_s'), 'tokens/s')} at {best.label}",
         number(None if run.rehearsal else best.rate("output_tokens_per_s_per_gpu")),
-        number(max((u for u in users if u is not None), default=None)),
-        milliseconds(min((t for t in ttfts if t is not None), default=None)),
-        milliseconds(min((m for m in medians if m is not None), default=None)),
+        number(max(users, default=None)),
+        milliseconds(min(ttfts, default=None)),
+        milliseconds(min(medians, default=None)),
         number(result.largest_concurrency_within_slo),
         usd(None if run.rehearsal else best.usd_per_million_output_tokens),
     )
 
 
 def settings(runs: Sequence[RunEvidence]) -> PageTable:
-    """What was not the same: a row per setting, a column per run."""
-    rows = [(name, *values) for name, values in _settings(runs) if len(set(values)) > 1]
-    columns = [("setting", "text"), *((run.title, "text") for run in runs)]
-    return make_table("What differs between the runs", columns, rows)
+    """Settings that differ: a row per setting, a column per run."""
+    titles = [run.title for run in runs]
+    table = PageTable("What differs between the runs", texts("setting", *titles))
+    for name, values in _settings(runs):
+        shown = list(map(_text, values))
+        if len(set(shown)) > 1:
+            table.add(name, *shown)
+    return table
 
 
-def _settings(runs: Sequence[RunEvidence]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _settings(runs: Sequence[RunEvidence]) -> Iterator[tuple[str, list[object]]]:
     for name in (*SYSTEM_SETTINGS, "rehearsal"):
-        yield name, tuple(_text(getattr(run.bench.subject, name)) for run in runs)
+        yield name, [getattr(run.bench.subject, name) for run in runs]
     for name in BENCH_SETTINGS:
-        yield name, tuple(_text(getattr(run.bench, name)) for run in runs)
-    decisions = [_decisions(run) for run in runs]
+        yield name, [getattr(run.bench, name) for run in runs]
+    decisions = [run.decisions for run in runs]
     if all(decisions):
-        for path in dict.fromkeys(path for one in decisions for path in one):
-            yield path, tuple(_text(one.get(path)) for one in decisions)
-
-
-def _decisions(run: RunEvidence) -> dict[str, Any]:
-    return {row["path"]: row["value"] for row in (run.manifest or {}).get("decisions", ())}
+        paths: dict[str, Any] = {}
+        for one in decisions:
+            paths |= one
+        for path in paths:
+            yield path, [one.get(path) for one in decisions]
 
 
 def _text(value: object) -> str:
@@ -131,11 +143,10 @@ def _text(value: object) -> str:
 
 def changes(runs: Sequence[RunEvidence]) -> PageTable:
     """Every measured run against the first one, load by load."""
-    rows = [
-        (row["run"], row["load"], *map(signed_percent, row["changes"].values()))
-        for row in differences(runs)
-    ]
-    columns = [("run", "text"), ("load", "code"), *((title, NUMERIC) for title, _ in MEASURES)]
     base = next(iter(_comparable(runs)), runs[0]).title
     left_out = "rehearsals, other workloads and loads with failed requests are left out"
-    return make_table(f"Changes against {base}; {left_out}", columns, rows)
+    columns = [("run", "text"), ("load", "code"), *numeric(*(title for title, _ in MEASURES))]
+    table = PageTable(f"Changes against {base}; {left_out}", columns)
+    for row in differences(runs):
+        table.add(row["run"], row["load"], *map(signed_percent, row["changes"].values()))
+    return table

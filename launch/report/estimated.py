@@ -1,4 +1,4 @@
-"""The estimate that a bundle carries, beside what its run measured at that load."""
+"""Compares the estimate in a bundle with the measurements of its run at that load."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from builder.facts.published_results import LATENCIES, MEASURES
 
 from .evidence import RunEvidence
-from .json_object import JsonObject
 from .number_format import SPACE, number, percent, unit
-from .results import LoadPoint
+from .results import JsonObject, LoadPoint
 
 INSIDE = "inside"
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatedMeasure:
-    """A measure with its interval, and what the run measured, `None` where it did not."""
+    """A measure with its interval, and the measured value, `None` if it is unknown."""
 
     name: str
     unit: str
@@ -28,7 +27,7 @@ class EstimatedMeasure:
 
     @property
     def verdict(self) -> str:
-        """Whether the measured value lies inside the interval, and by how much it does not."""
+        """Whether the measured value is inside the interval, or how far outside it is."""
         if self.measured is None:
             return "not measured"
         if self.low <= self.measured <= self.high:
@@ -39,9 +38,9 @@ class EstimatedMeasure:
 
 @dataclass(frozen=True, slots=True)
 class RunEstimate:
-    """The estimate of a run's bundle, without measures where it was refused.
+    """The estimate in the bundle of a run, without measures if it was refused.
 
-    `summary` says how both compare, or why they cannot; `is_compared` whether they do.
+    `summary` compares both or says why it cannot; `is_compared` tells which.
     """
 
     load: str
@@ -51,22 +50,13 @@ class RunEstimate:
     evidence: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """The load that was estimated."""
-
-    isl: int
-    osl: int
-    concurrency: int
-
-    def __str__(self) -> str:
-        return f"{self.isl:,} in and {self.osl:,} out, {self.concurrency:,} at a time"
+Load = tuple[int, int, int]  # isl, osl and concurrency
 
 
 def for_run(run: RunEvidence) -> RunEstimate | None:
-    """What the run's bundle says of its speed, if it says anything.
+    """The estimate in the run's bundle, if it has one.
 
-    Raises `BadInput` where its manifest has another form.
+    Raises `BadInput` for an estimate of an unknown form.
     """
     document = (run.manifest or {}).get("estimate")
     if document is None:
@@ -80,26 +70,26 @@ def for_run(run: RunEvidence) -> RunEstimate | None:
             found.child(name).require(end)
             found.child(name).number(end)
     rows, refused = found.count("rows"), found.text("refused")
-    load = _Load(*(found.count(name) or 0 for name in ("isl", "osl", "concurrency")))
+    load = (found.count("isl") or 0, found.count("osl") or 0, found.count("concurrency") or 0)
+    words = "{:,} in and {:,} out, {:,} concurrent".format(*load)
     found.check()
     evidence = tuple(_evidence(rows, found))
     if refused:
-        return RunEstimate(str(load), (), f"No estimate of {load}: {refused}.", False, evidence)
+        return RunEstimate(words, (), f"No estimate of {words}: {refused}.", False, evidence)
     point, why = _same_load(run, load)
     values = tuple(_measure(name, found.values[name], point) for name in MEASURES)
     summary = _summary(values, point) if point else why
-    return RunEstimate(str(load), values, summary, point is not None, evidence)
+    return RunEstimate(words, values, summary, point is not None, evidence)
 
 
-def _same_load(run: RunEvidence, load: _Load) -> tuple[LoadPoint | None, str]:
+def _same_load(run: RunEvidence, load: Load) -> tuple[LoadPoint | None, str]:
     """The point that was measured under the estimated load, or the reason why it is missing."""
     if run.rehearsal:
         return None, "A rehearsal says nothing about GPU speed: there is nothing to compare."
-    same = (run.bench.isl, run.bench.osl) == (load.isl, load.osl)
-    points = (p for p in run.bench.clean_points if same and p.concurrency == load.concurrency)
-    if point := next(points, None):
-        return point, ""
-    asked = f"--isl {load.isl} --osl {load.osl} --concurrency {load.concurrency}"
+    for point in run.bench.clean_points:
+        if (run.bench.isl, run.bench.osl, point.concurrency) == load:
+            return point, ""
+    asked = "--isl {} --osl {} --concurrency {}".format(*load)
     return None, f"This run did not measure that load: launch bench {asked} does."
 
 
@@ -113,18 +103,19 @@ def _measure(name: str, ends: Mapping[str, float], point: LoadPoint | None) -> E
 
 
 def _summary(measures: tuple[EstimatedMeasure, ...], point: LoadPoint) -> str:
-    known = [one for one in measures if one.measured is not None]
-    outside = [one for one in known if one.verdict != INSIDE]
+    outside, inside = [], 0
+    for one in measures:
+        interval = f"{number(one.low)} to {number(one.high)}{SPACE}{one.unit} of the estimate"
+        if one.verdict == INSIDE:
+            inside += 1
+        elif one.measured is not None:
+            measured = f"{one.name} {unit(one.measured, one.unit)}"
+            outside.append(f"{measured}, {one.verdict} the {interval}")
     if not outside:
         return f"At {point.label} every measured value is inside the interval of its estimate."
-    inside = len(known) - len(outside)
-    named = "; ".join(
-        f"{one.name} {unit(one.measured, one.unit)}, {one.verdict} the {number(one.low)} to "
-        f"{number(one.high)}{SPACE}{one.unit} of the estimate"
-        for one in outside
-    )
-    count = f"{inside} of {len(known)} measured values are inside the interval of their estimate"
-    return f"At {point.label} {count}. Outside: {named}."
+    known = inside + len(outside)
+    count = f"{inside} of {known} measured values are inside the interval of their estimate"
+    return f"At {point.label} {count}. Outside: {'; '.join(outside)}."
 
 
 def _evidence(rows: int | None, found: JsonObject) -> Iterator[str]:

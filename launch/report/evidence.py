@@ -15,20 +15,20 @@ from builder.errors import BadInput, ToolkitError
 from ..bench.results import BENCH, FORMAT, KIND
 from ..run import SUMMARY as RUN
 from ..smoke.results import CheckResult
-from . import importers, json_object, results
-from .json_object import UnknownFormat
-from .results import BenchResults
+from . import importers, results
+from .results import BenchResults, JsonObject, LoadPoint, UnknownFormat
 
 SMOKE = "smoke.json"
 AIPERF = "profile_export_aiperf.json"
 RESULTS = (BENCH, AIPERF, SMOKE)
-MAX_DEPTH = 4  # of runs below a folder that is given
+RUN_FILES = (*RESULTS, RUN)  # one of them makes a folder a run
+MAX_DEPTH = 4  # of runs below a named folder
 REMEDY = "give a run folder, a bench.json or a result file of another tool"
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
-    """One run, or one measurement without a run. `notes` say what could not be shown and why."""
+    """One run, or one measurement without a run. `notes` list what cannot be shown, and why."""
 
     title: str
     place: str
@@ -41,6 +41,17 @@ class RunEvidence:
     @property
     def rehearsal(self) -> bool:
         return self.bench.subject.rehearsal
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        """The values that the bundle decided, by path."""
+        return {row["path"]: row["value"] for row in (self.manifest or {}).get("decisions", ())}
+
+
+def every_point(runs: Iterable[RunEvidence]) -> Iterator[tuple[RunEvidence, LoadPoint]]:
+    for run in runs:
+        for point in run.bench.points:
+            yield run, point
 
 
 def gather(paths: Sequence[Path]) -> list[RunEvidence]:
@@ -59,16 +70,17 @@ def survey(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[Diagnostic]]:
     skipped: list[Diagnostic] = []
     diagnostics: list[Diagnostic] = []
     documents = []
-    for given, place in [(path, place) for path in paths for place in _places(path)]:
-        if place != given and not any((place / name).is_file() for name in RESULTS):
-            skipped.append(Diagnostic(str(place), "is a run that measured nothing"))
-            continue
-        try:
-            documents.append((place, _read(place)))
-        except UnknownFormat as error:
-            skipped += error.diagnostics
-        except BadInput as error:
-            diagnostics += error.diagnostics
+    for given in paths:
+        for place in _places(given):
+            if place != given and not _has_file(place, RESULTS):
+                skipped.append(Diagnostic(str(place), "is a run that measured nothing"))
+                continue
+            try:
+                documents.append((place, _read(place)))
+            except UnknownFormat as error:
+                skipped += error.diagnostics
+            except BadInput as error:
+                diagnostics += error.diagnostics
     runs = []
     for path, document in _merge(documents):
         try:
@@ -82,20 +94,20 @@ def survey(paths: Sequence[Path]) -> tuple[list[RunEvidence], list[Diagnostic]]:
 
 def _places(path: Path) -> list[Path]:
     """The runs below a folder that is not a run: a rehearsal, or a bundle with its evidence."""
-    if not path.is_dir() or _is_run(path):
+    if not path.is_dir() or _has_file(path, RUN_FILES):
         return [path]
     found: list[Path] = []
     for name, below, _ in os.walk(path):
         folder = Path(name)
-        if is_run := _is_run(folder):
+        if is_run := _has_file(folder, RUN_FILES):
             found.append(folder)
         is_last = is_run or len(folder.relative_to(path).parts) >= MAX_DEPTH
         below[:] = sorted(one for one in below if not (is_last or one.startswith(".")))
     return found or [path]
 
 
-def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (*RESULTS, RUN))
+def _has_file(folder: Path, names: Sequence[str]) -> bool:
+    return any((folder / name).is_file() for name in names)
 
 
 def _read(path: Path) -> Any:
@@ -113,7 +125,7 @@ def _read(path: Path) -> Any:
 
 
 def _unmeasured(path: Path) -> dict[str, Any]:
-    run = json_object.JsonObject(json_object.read_json(path), str(path))
+    run = JsonObject(results.read_json(path), str(path))
     name = run.child("bundle").text("name")
     run.check()
     kept = {key: run.values.get(key) for key in ("bundle", "target", "engine")}
@@ -129,8 +141,7 @@ def _unmeasured(path: Path) -> dict[str, Any]:
 
 
 def _merge(documents: Iterable[tuple[Path, Any]]) -> list[tuple[Path, Any]]:
-    """Some tools write a file for every load: files of one folder that differ in the load alone
-    are one series."""
+    """Joins files of one folder that differ only in the load; some tools write one for each."""
     series: dict[tuple[Any, ...], tuple[Path, Any]] = {}
     for index, (path, document) in enumerate(documents):
         key = _series_key(path, document) or (index,)
@@ -173,20 +184,20 @@ def _evidence(path: Path, document: Any) -> RunEvidence:
 def _smoke(path: Path) -> list[CheckResult]:
     if not path.is_file():
         return []
-    return results.read_smoke(json_object.read_json(path), str(path))
+    return results.read_smoke(results.read_json(path), str(path))
 
 
 def _ready_after_s(path: Path) -> float | None:
     if not path.is_file():
         return None
-    run = json_object.JsonObject(json_object.read_json(path), str(path))
+    run = JsonObject(results.read_json(path), str(path))
     seconds = run.number("ready_after_s")
     run.check()
     return seconds
 
 
 def _manifest(bench: BenchResults) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
-    """The manifest of the bundle that was measured, if it still is what it was then."""
+    """The manifest of the measured bundle, if it is unchanged, and notes."""
     subject = bench.subject
     if not subject.bundle_folder:
         return None, ()
@@ -201,19 +212,22 @@ def _manifest(bench: BenchResults) -> tuple[Mapping[str, Any] | None, tuple[str,
 
 
 def _with_unique_titles(runs: Sequence[RunEvidence]) -> list[RunEvidence]:
-    """Runs with the same title get what differs between them in it, or else a number."""
+    """Runs with the same title get their differences added to it, or else a number."""
     titles = [run.title for run in runs]
     for detail in DETAILS:
-        alike = [
-            {detail(other) for other, same in zip(runs, titles, strict=True) if same == title}
-            for title in titles
-        ]
-        titles = [
-            ", ".join(filter(None, (title, detail(run) if len(found) > 1 else None)))
-            for run, title, found in zip(runs, titles, alike, strict=True)
-        ]
-    named = (replace(run, title=title) for run, title in zip(runs, titles, strict=True))
-    return list(_numbered(named))
+        found: dict[str, set[str | None]] = {}
+        for run, title in zip(runs, titles, strict=True):
+            found.setdefault(title, set()).add(detail(run))
+        for index, run in enumerate(runs):
+            title, more = titles[index], detail(run)
+            if more and len(found[title]) > 1:
+                titles[index] = f"{title}, {more}"
+    named, counts = [], dict[str, int]()
+    for run, title in zip(runs, titles, strict=True):
+        counts[title] = counts.get(title, 0) + 1
+        number = f" ({counts[title]})" if counts[title] > 1 else ""
+        named.append(replace(run, title=title + number))
+    return named
 
 
 def _file(run: RunEvidence) -> str:
@@ -228,10 +242,3 @@ DETAILS: tuple[Callable[[RunEvidence], str | None], ...] = (
     lambda run: run.bench.subject.release,
     _file,
 )
-
-
-def _numbered(runs: Iterable[RunEvidence]) -> Iterator[RunEvidence]:
-    counts: dict[str, int] = {}
-    for run in runs:
-        count = counts[run.title] = counts.get(run.title, 0) + 1
-        yield replace(run, title=f"{run.title} ({count})") if count > 1 else run

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from . import chart, published
 from .chart import Chart, Mark, Series
-from .evidence import RunEvidence
+from .evidence import RunEvidence, every_point
 from .number_format import milliseconds, number, percent, unit
 from .published import PublishedFigure
 from .results import LoadPoint
-from .tables import NUMERIC, PageTable, runs_table, without_empty_columns
+from .tables import PageTable, numeric, runs_table
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
 FEW = 2  # runs up to which bands and p90 lines are drawn
@@ -25,7 +25,7 @@ LoadOf = Callable[[LoadPoint], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Without a chart where nothing was measured for it; `strokes` are the kinds of lines in it."""
+    """A chart, `None` without measurements, and its table; `strokes` are its kinds of lines."""
 
     name: str
     title: str
@@ -56,23 +56,20 @@ def _throughput(runs: Sequence[RunEvidence]) -> Figure:
         title="Throughput over latency",
         x_title="median end-to-end latency (s)",
         y_title="output tokens/s",
-        series=tuple(_series(index, run, coordinates) for index, run in enumerate(runs)),
+        series=_all_series(runs, coordinates),
         published=_published_marks(
             runs, lambda row: (row.e2e_ms and row.e2e_ms / 1000, row.output_tokens_per_s)
         ),
     )
-    rows = [
-        (run.title, point.label, _rate(point, "output_tokens_per_s"),
-         milliseconds(point.stats("e2e_ms").p50), milliseconds(point.stats("e2e_ms").p90),
-         milliseconds(point.stats("e2e_ms").p99), _rate(point, "requests_per_s"),
-         _rate(point, "total_tokens_per_s"))
-        for run, point in _points(runs)
-    ]  # fmt: skip
-    columns = ("output tokens/s", "e2e p50", "e2e p90", "e2e p99", "requests/s", "total tokens/s")
-    how = (
-        "Up and left is better. Labels read load:tokens per second, c8 being 8 requests at a time."
-    )
-    return _figure(drawn, how, _table(drawn.title, runs, columns, rows))
+    titles = ("output tokens/s", "e2e p50", "e2e p90", "e2e p99", "requests/s", "total tokens/s")
+    table = runs_table(drawn.title, runs, [("load", "code"), *numeric(*titles)])
+    for run, point in every_point(runs):
+        e2e = point.stats("e2e_ms")
+        table.add(run.title, point.label, _rate(point, "output_tokens_per_s"),
+                  *map(milliseconds, (e2e.p50, e2e.p90, e2e.p99)), _rate(point, "requests_per_s"),
+                  _rate(point, "total_tokens_per_s"))  # fmt: skip
+    how = "Up and left is better. Labels read load:tokens per second; c8 is 8 concurrent requests."
+    return _figure(drawn, how, table)
 
 
 def _interactivity(runs: Sequence[RunEvidence]) -> Figure:
@@ -84,7 +81,10 @@ def _interactivity(runs: Sequence[RunEvidence]) -> Figure:
             point.rate("output_tokens_per_s_per_gpu"),
         )
 
-    series = tuple(_series(index, run, coordinates) for index, run in enumerate(runs))
+    series = _all_series(runs, coordinates)
+    marks: list[tuple[float, float]] = []
+    for one in series:
+        marks += [(mark.x, mark.y) for mark in one.marks]
     drawn = Chart(
         name="interactivity",
         title="Speed for a user, output of a GPU",
@@ -94,18 +94,18 @@ def _interactivity(runs: Sequence[RunEvidence]) -> Figure:
         published=_published_marks(
             runs, lambda row: (row.tokens_per_s_per_user, row.tokens_per_s_per_gpu)
         ),
-        front=tuple(pareto_front([(mark.x, mark.y) for one in series for mark in one.marks])),
+        front=tuple(pareto_front(marks)),
     )
-    rows = [
-        (run.title, point.label, _rate(point, "output_tokens_per_s_per_user"),
-         number(None) if run.rehearsal else _rate(point, "output_tokens_per_s_per_gpu"),
-         milliseconds(point.stats("tpot_ms").mean),
-         milliseconds(point.stats("tpot_ms").p50), milliseconds(point.stats("tpot_ms").p99))
-        for run, point in _points(runs)
-    ]  # fmt: skip
-    columns = ("tokens/s/user", "tokens/s/GPU", "TPOT mean", "TPOT p50", "TPOT p99")
+    titles = ("tokens/s/user", "tokens/s/GPU", "TPOT mean", "TPOT p50", "TPOT p99")
+    table = runs_table(drawn.title, runs, [("load", "code"), *numeric(*titles)])
+    for run, point in every_point(runs):
+        tpot = point.stats("tpot_ms")
+        per_gpu = None if run.rehearsal else point.rate("output_tokens_per_s_per_gpu")
+        table.add(run.title, point.label, _rate(point, "output_tokens_per_s_per_user"),
+                  number(per_gpu), *map(milliseconds, (tpot.mean, tpot.p50, tpot.p99)),
+                 )  # fmt: skip
     how = "Up and right is better. No run beats the grey Pareto front in both at once."
-    return _figure(drawn, how, _table(drawn.title, runs, columns, rows))
+    return _figure(drawn, how, table)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -120,71 +120,74 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 def _percentiles(
     runs: Sequence[RunEvidence], name: str, title: str, of: str | None = None
 ) -> Figure:
-    """Of the points whose gaps are `of` tokens or messages, which share no axis; else of all."""
+    """Percentiles over the load, for gaps of tokens or messages only those points."""
     load_of, load_title = _load(runs)
-    short = "gap" if of == "messages" else name.removesuffix("_ms").upper()
-    limits = [run.bench.slo[name] for run in runs if name in run.bench.slo and of != "messages"]
-    slo = min(limits, default=None)
-    points = [(run, point) for run, point in _points(runs) if of in (None, point.itl_of)]
+    of_messages = of == "messages"
+    short = "gap" if of_messages else name.removesuffix("_ms").upper()
+    limits = [run.bench.slo[name] for run in runs if name in run.bench.slo]
+    slo = None if of_messages else min(limits, default=None)
+    is_full = len(runs) <= FEW
+    titles = ("mean", *PERCENTILES, "max")
+    title = title if of_messages else f"{title} ({short})"
+    table = runs_table(title, runs, [("load", "code"), *numeric(*titles)])
+    series = []
+    for index, run in enumerate(runs):
+        points = [point for point in run.bench.points if of in (None, point.itl_of)]
+        series.append(_tails(index, run, points, name, load_of, is_full))
+        for point in points:
+            stats = point.stats(name)
+            values = (stats.mean, stats.p50, stats.p90, stats.p95, stats.p99, stats.max)
+            table.add(run.title, point.label, *map(milliseconds, values))
     drawn = Chart(
-        name="gaps" if of == "messages" else name.removesuffix("_ms"),
-        title=f"{title} ({short})" if of != "messages" else title,
+        name="gaps" if of_messages else name.removesuffix("_ms"),
+        title=title,
         x_title=load_title,
         y_title=f"{short} (ms)",
-        series=tuple(
-            _tails(
-                index,
-                [(run, point) for run, point in points if run is one],
-                name,
-                load_of,
-                len(runs) <= FEW,
-            )
-            for index, one in enumerate(runs)
-        ),
+        series=tuple(series),
         limit=None if slo is None else (slo, f"SLO {milliseconds(slo)}"),
         x_is_load=True,
     )
-    rows = [
-        (run.title, point.label, milliseconds(point.stats(name).mean),
-         *(milliseconds(getattr(point.stats(name), p)) for p in PERCENTILES),
-         milliseconds(point.stats(name).max))
-        for run, point in points
-    ]  # fmt: skip
-    how = "Down is better."
-    if of == "messages":
+    how = "Lower is better."
+    if of_messages:
         how += " A message may hold several tokens: no figure here is one of tokens."
-    strokes = ("p50", "p90", "p99") if len(runs) <= FEW else ("p50", "p99")
-    columns = ("mean", *PERCENTILES, "max")
-    return _figure(drawn, how, _table(drawn.title, runs, columns, rows), strokes)
+    return _figure(drawn, how, table, ("p50", "p90", "p99") if is_full else ("p50", "p99"))
 
 
 def _tails(
     index: int,
-    measured: Sequence[tuple[RunEvidence, LoadPoint]],
+    run: RunEvidence,
+    points: Sequence[LoadPoint],
     name: str,
     load_of: LoadOf,
-    full: bool,
+    is_full: bool,
 ) -> Series:
     """The median over the load, with the p99 line, and in full with p90 and the band between."""
-    points = [
-        (load, point.stats(name), _tip(run, point))
-        for run, point in measured
-        if (load := load_of(point)) and point.stats(name).p50 is not None
-    ]
-    marks = [Mark(load, spread.p50 or 0, "", tip) for load, spread, tip in points]
-    p90 = tuple((load, s.p90) for load, s, _ in points if s.p90 is not None)
-    p99 = tuple((load, s.p99) for load, s, _ in points if s.p99 is not None)
-    band = tuple((load, s.p50 or 0, s.p99) for load, s, _ in points if s.p99 is not None)
-    if not full:
-        return Series(index, tuple(marks), (("line p99", p99),))
-    return Series(index, tuple(marks), (("line p90", p90), ("line p99", p99)), band)
+    marks, p90, p99, band = [], [], [], []
+    for point in points:
+        stats = point.stats(name)
+        if not (load := load_of(point)) or stats.p50 is None:
+            continue
+        marks.append(Mark(load, stats.p50, "", _tip(run, point)))
+        if stats.p90 is not None:
+            p90.append((load, stats.p90))
+        if stats.p99 is not None:
+            p99.append((load, stats.p99))
+            band.append((load, stats.p50, stats.p99))
+    tail = ("line p99", tuple(p99))
+    if not is_full:
+        return Series(index, tuple(marks), (tail,))
+    return Series(index, tuple(marks), (("line p90", tuple(p90)), tail), tuple(band))
 
 
 def _load(runs: Sequence[RunEvidence]) -> tuple[LoadOf, str]:
     """The load as concurrency where any point has one, else as the request rate."""
-    if any(point.concurrency for run in runs for point in run.bench.points):
-        return (lambda point: point.concurrency), "requests at a time"
+    if any(point.concurrency for _, point in every_point(runs)):
+        return (lambda point: point.concurrency), "concurrent requests"
     return (lambda point: point.rate_per_s), "requests per second"
+
+
+def _all_series(runs: Sequence[RunEvidence], coordinates: Coordinates) -> tuple[Series, ...]:
+    return tuple(_series(index, run, coordinates) for index, run in enumerate(runs))
 
 
 def _series(index: int, run: RunEvidence, coordinates: Coordinates) -> Series:
@@ -198,30 +201,17 @@ def _series(index: int, run: RunEvidence, coordinates: Coordinates) -> Series:
 
 def _plain(point: LoadPoint) -> str:
     rate = point.rate("output_tokens_per_s")
-    return "" if rate is None else f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+    if rate is None:
+        return ""
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
-def _figure(drawn: Chart, how: str, its_table: PageTable, strokes: tuple[str, ...] = ()) -> Figure:
+def _figure(drawn: Chart, how: str, table: PageTable, strokes: tuple[str, ...] = ()) -> Figure:
+    table.without_empty_columns()
     if not any(one.marks for one in drawn.series):
-        return Figure(drawn.name, drawn.title, how, None, None, its_table)
+        return Figure(drawn.name, drawn.title, how, None, None, table)
     linear, logarithmic = chart.svg(drawn, False), chart.svg(drawn, True)
-    return Figure(drawn.name, drawn.title, how, linear, logarithmic, its_table, strokes)
-
-
-def _table(
-    caption: str,
-    runs: Sequence[RunEvidence],
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
-) -> PageTable:
-    heads = [("load", "code"), *((title, NUMERIC) for title in columns)]
-    return without_empty_columns(runs_table(caption, len(runs), heads, rows))
-
-
-def _points(runs: Sequence[RunEvidence]) -> Iterator[tuple[RunEvidence, LoadPoint]]:
-    for run in runs:
-        for point in run.bench.points:
-            yield run, point
+    return Figure(drawn.name, drawn.title, how, linear, logarithmic, table, strokes)
 
 
 def _rate(point: LoadPoint, name: str) -> str:
@@ -254,19 +244,25 @@ def _tail(median: float | None, p99: float | None) -> str:
 def _published_marks(
     runs: Sequence[RunEvidence], coordinates: Callable[[PublishedFigure], XY]
 ) -> tuple[Mark, ...]:
-    """Published figures, once each. A miniature on CPU is not drawn beside a real GPU."""
-    rows = (row for run in runs if not run.rehearsal for row in published.for_run(run))
-    unique = {(row.source, row.label, row.note): row for row in rows}.values()
-    drawn = ((*coordinates(row), row) for row in unique)
-    return tuple(Mark(x, y, row.label, _published_tip(row)) for x, y, row in drawn if x and y)
+    """Published figures, once each. A rehearsal has none: it says nothing about GPUs."""
+    unique: dict[tuple[str, str, str], PublishedFigure] = {}
+    for run in runs:
+        if not run.rehearsal:
+            unique |= {row.key: row for row in published.for_run(run)}
+    marks = []
+    for row in unique.values():
+        x, y = coordinates(row)
+        if x and y:
+            marks.append(Mark(x, y, row.label, _published_tip(row)))
+    return tuple(marks)
 
 
 def _published_tip(row: PublishedFigure) -> tuple[str, ...]:
     lines = [
         f"Published: {row.source}",
         f"{unit(row.output_tokens_per_s, 'output tokens/s')} at {row.label.partition(':')[0]}",
-        *([f"median latency {milliseconds(row.e2e_ms)}"] if row.e2e_ms else []),
+        f"median latency {milliseconds(row.e2e_ms)}" if row.e2e_ms else "",
         row.workload,
         *(f"differs: {cause}" for cause in row.causes if cause.is_known),
     ]
-    return tuple(line for line in lines if line)
+    return tuple(filter(None, lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,8 @@ def is_report(file: Path) -> bool:
 
 
 def text(runs: Sequence[RunEvidence], skipped: Sequence[Diagnostic] = ()) -> str:
-    """Every value is escaped by the template or by `Markup.format`; what turns the direction of
-    writing, hides a letter or is none is written out."""
+    """The page. The template or `Markup.format` escapes every value; invisible characters and those
+    that change the direction of writing are written as escapes."""
     css, js = _style(), _asset("page.js")
     page = _template().render(
         **_head(runs), **_first_screen(runs), **_charts(runs), **_others(runs), **_details(runs),
@@ -96,7 +97,7 @@ def _asset(name: str) -> str:
 
 
 def _style() -> str:
-    """What all pages share, then what is this one's own."""
+    """The style sheet that all pages share, then that of this page."""
     shared = resource_root("templates") / "_shared/page.css"
     return shared.read_text(encoding="utf-8") + _asset("page.css")
 
@@ -143,67 +144,75 @@ def _first_screen(runs: Sequence[RunEvidence]) -> dict[str, Any]:
 
 def _charts(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     measured = any(run.bench.points for run in runs)
-    found = figures.draw(runs) if measured else []
-    drawn = [figure for figure in found if figure.linear]
-    tables = [figure.table for figure in found if not figure.linear and figure.table.rows]
-    return {"figures": drawn, "undrawn": tables, "legend": list(_legend(runs, drawn))}
+    drawn, undrawn = [], []
+    for figure in figures.draw(runs) if measured else ():
+        if figure.linear:
+            drawn.append(figure)
+        elif figure.table.rows:
+            undrawn.append(figure.table)
+    return {"figures": drawn, "undrawn": undrawn, "legend": list(_legend(runs, drawn))}
 
 
 def _legend(
     runs: Sequence[RunEvidence], drawn: Sequence[figures.Figure]
 ) -> Iterator[dict[str, Any]]:
-    shapes = [figure.linear for figure in drawn if figure.linear]
+    shapes = "".join(figure.linear or "" for figure in drawn)
     for index, run in enumerate(runs):
-        if any(f'data-series="{index}"' in one for one in shapes):
+        if f'data-series="{index}"' in shapes:
             yield {"key": index, "title": run.title, "swatch": chart.series_swatch(index)}
     for key, title in (("published", "published by others"), ("front", "Pareto front")):
-        if any(f'data-series="{key}"' in one for one in shapes):
+        if f'data-series="{key}"' in shapes:
             yield {"key": key, "title": title, "swatch": chart.reference_swatch(key)}
 
 
 def _others(runs: Sequence[RunEvidence]) -> dict[str, Any]:
-    found = {run.title: published.for_run(run) for run in runs}
-    rows = {(row.source, row.label, row.note): row for of in found.values() for row in of}
-    compared = [comparison.settings(runs), comparison.changes(runs)] if len(runs) > 1 else []
+    """What the runs are compared with: each other, their estimates, and published results."""
+    several = len(runs) > 1
+    estimates, compared = [], []
+    figures: dict[tuple[str, str, str], published.PublishedFigure] = {}
+    for run in runs:
+        if one := estimated.for_run(run):
+            estimates.append(
+                {
+                    "title": run.title if several else "",
+                    "summary": one.summary,
+                    "table": tables.estimated(one) if one.measures else None,
+                    "evidence": one.evidence,
+                }
+            )
+        found = published.for_run(run)
+        figures |= {row.key: row for row in found}
+        for row in found[:MAX_COMPARED]:
+            if row.speeds:
+                title = f"{run.title}: {row.source}" if several else row.source
+                causes = tables.causes(row) if row.causes else None
+                compared.append({"title": title, "summary": row.summary, "table": causes})
+    differences = [comparison.settings(runs), comparison.changes(runs)] if several else []
     return {
-        "comparison": [table for table in compared if table.rows],
-        "estimated": [
-            {
-                "title": run.title if len(runs) > 1 else "",
-                "summary": one.summary,
-                "table": tables.estimated(one) if one.measures else None,
-                "evidence": one.evidence,
-            }
-            for run in runs
-            if (one := estimated.for_run(run))
-        ],
-        "published": tables.published(list(rows.values())) if rows else None,
-        "compared": [
-            {
-                "title": f"{title}: {row.source}" if len(runs) > 1 else row.source,
-                "summary": row.summary,
-                "table": tables.causes(row) if row.causes else None,
-            }
-            for title, of in found.items()
-            for row in of[:MAX_COMPARED]
-            if row.speeds
-        ],
+        "comparison": [table for table in differences if table.rows],
+        "estimated": estimates,
+        "published": tables.published(figures.values()) if figures else None,
+        "compared": compared,
     }
 
 
 def _details(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     server = [tables.server_side(runs), tables.tasks(runs), tables.quality(runs)]
+    found: dict[str, Any] = {"smoke": [], "metrics": [], "runs": [], "caveats": {}}
+    for run in runs:
+        if table := tables.smoke(run):
+            found["smoke"].append(_smoke(run, table))
+        if table := tables.metrics(run):
+            found["metrics"].append(table)
+        provenance = tables.provenance(run)
+        found["runs"].append({"title": run.title, "provenance": provenance, "notes": run.notes})
+        if rows := caveats(run.bench.tool):
+            found["caveats"][run.bench.tool] = rows
     return {
+        **found,
         "errors": tables.errors(runs),
-        "smoke": [_smoke(run, table) for run in runs if (table := tables.smoke(run))],
         "server": [table for table in server if table and table.rows],
-        "metrics": [table for run in runs if (table := tables.metrics(run))],
-        "bundles": [_bundle(run, table) for run, table in _bundles(runs)],
-        "runs": [
-            {"title": run.title, "provenance": tables.provenance(run), "notes": run.notes}
-            for run in runs
-        ],
-        "caveats": {tool: rows for run in runs if (rows := caveats(tool := run.bench.tool))},
+        "bundles": list(_bundles(runs)),
     }
 
 
@@ -217,18 +226,61 @@ def _smoke(run: RunEvidence, table: PageTable) -> dict[str, Any]:
     return {"summary": summary, "table": table, "failed": bool(counts["failed"])}
 
 
-def _bundles(runs: Sequence[RunEvidence]) -> Iterator[tuple[RunEvidence, PageTable]]:
+def _bundles(runs: Sequence[RunEvidence]) -> Iterator[dict[str, Any]]:
     """Each bundle once."""
-    by_digest = {run.bench.subject.bundle_digest: run for run in reversed(runs) if run.manifest}
-    for run in by_digest.values():
-        if table := tables.decisions(run):
-            yield run, table
+    shown: set[str | None] = set()
+    for run in runs:
+        digest = run.bench.subject.bundle_digest
+        if digest not in shown and (table := tables.decisions(run)):
+            shown.add(digest)
+            yield {
+                "title": run.bench.subject.bundle_name or run.title,
+                "decisions": table,
+                "summary": f"{len(table.rows)} decisions with their reasons",
+                "memory": tables.memory(run),
+            }
 
 
-def _bundle(run: RunEvidence, table: PageTable) -> dict[str, Any]:
+def summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
+    """The runs as JSON, and how each differs from the first one at the same load."""
     return {
-        "title": run.bench.subject.bundle_name or run.title,
-        "decisions": table,
-        "summary": f"{len(table.rows)} decisions with their reasons",
-        "memory": tables.memory(run),
+        "file": str(file),
+        "runs": [_run_summary(run) for run in runs],
+        "differences": comparison.differences(runs),
     }
+
+
+def _run_summary(run: RunEvidence) -> dict[str, Any]:
+    bench = run.bench
+    return {
+        "title": run.title,
+        "place": run.place,
+        "tool": bench.tool,
+        "rehearsal": run.rehearsal,
+        "outcome": bench.outcome,
+        "interrupted": bench.interrupted,
+        "near_limit": bench.near_limit,
+        "points": [point.label for point in bench.points],
+        "sent": bench.sent,
+        "failed": bench.failed,
+        "notes": list(run.notes),
+        "estimate": _estimate_summary(run),
+        "published": [
+            {
+                "source": row.source,
+                "summary": row.summary,
+                "same_conditions": row.same_conditions,
+                "causes": list(map(asdict, row.causes)),
+            }
+            for row in published.for_run(run)
+            if row.speeds
+        ],
+    }
+
+
+def _estimate_summary(run: RunEvidence) -> dict[str, Any] | None:
+    found = estimated.for_run(run)
+    if found is None:
+        return None
+    measures = [asdict(one) | {"verdict": one.verdict} for one in found.measures]
+    return {"load": found.load, "summary": found.summary, "measures": measures}

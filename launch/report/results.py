@@ -1,16 +1,182 @@
-"""The results of one run: its bench.json and smoke.json, read and validated."""
+"""Reads bench.json and smoke.json of a run; every value of a wrong type gets a diagnostic."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import reduce
+from pathlib import Path
+from typing import Any, TypeVar
 
+from builder import files
 from builder.diagnostics import Diagnostic
+from builder.errors import BadInput
 
 from ..bench.results import FORMAT
 from ..smoke.results import CheckResult
-from .json_object import JsonObject, json_field
+
+# Of a result file with a figure for every token of thousands of requests.
+MAX_VALUES = 4_000_000
+REMEDY = "write the file again with the tool that made it"
+
+T = TypeVar("T")
+
+
+# How `JsonObject.read` takes a field, by the first word of its annotation.
+KINDS = {"str": "text", "float": "number", "int": "count", "bool": "flag"}
+
+
+def json_field(path: str) -> Any:
+    """A dataclass field that `JsonObject.read` takes from a dotted path, not from its own name."""
+    return field(metadata={"path": path})
+
+
+class UnknownFormat(BadInput):
+    """A file that is no result of a known tool."""
+
+
+class JsonObject:
+    """A JSON object and its location; missing and null values become `None`.
+
+    All objects of one document collect their diagnostics in one list, which `check` raises.
+    """
+
+    def __init__(
+        self, document: Any, where: str, path: str = "", diagnostics: list[Diagnostic] | None = None
+    ) -> None:
+        self.where, self.path = where, path
+        self.diagnostics: list[Diagnostic] = [] if diagnostics is None else diagnostics
+        if not isinstance(document, dict):
+            self._wrong("", document, "an object")
+            document = {}
+        self.values: dict[str, Any] = document
+        self._children: dict[str, JsonObject] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        if value is None or isinstance(value, str):
+            return value
+        self._wrong(key, value, "text")
+        return None
+
+    def number(self, key: str) -> float | None:
+        value = self.values.get(key)
+        if value is None or (_is_number(value) and math.isfinite(value)):
+            return value  # an int stays one: it is a count
+        self._wrong(key, value, "a number")
+        return None
+
+    def count(self, key: str) -> int | None:
+        value = self.number(key)
+        if value is not None and value >= 0 and value == int(value):
+            return int(value)
+        if value is not None:
+            self._wrong(key, value, "a count")
+        return None
+
+    def flag(self, key: str) -> bool:
+        value = self.values.get(key)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        self._wrong(key, value, "true or false")
+        return False
+
+    def child(self, key: str) -> JsonObject:
+        """The object under a key, empty if it is missing."""
+        if key not in self._children:
+            found = {} if (value := self.values.get(key)) is None else value
+            child = JsonObject(found, self.where, self._at(key), self.diagnostics)
+            self._children[key] = child
+        return self._children[key]
+
+    def children(self, key: str) -> Iterator[JsonObject]:
+        """The objects of the list under a key."""
+        value = self.values.get(key)
+        if not isinstance(value, list):
+            if value is not None:
+                self._wrong(key, value, "a list")
+            return
+        for index, item in enumerate(value):
+            yield JsonObject(item, self.where, f"{self._at(key)}[{index}]", self.diagnostics)
+
+    def named(self, key: str) -> dict[str, JsonObject]:
+        """The objects of the object under a key, by name."""
+        child = self.child(key)
+        return {name: child.child(name) for name in child.values}
+
+    def read(self, dataclass: type[T], **others: Any) -> T:
+        """A dataclass with the values in `others`; the rest is read by annotation."""
+        for one in fields(dataclass):  # type: ignore[arg-type]
+            if one.name not in others:
+                *parents, key = one.metadata.get("path", one.name).split(".")
+                holder = reduce(JsonObject.child, parents, self)
+                kind, _, optional = str(one.type).partition(" ")
+                is_absent = bool(optional) and key not in holder
+                others[one.name] = None if is_absent else getattr(holder, KINDS[kind])(key)
+        return dataclass(**others)
+
+    def require(self, key: str) -> None:
+        """A diagnostic if the key is missing."""
+        if key not in self:
+            self.fault(key, "is missing")
+
+    def fault(self, key: str, what: str) -> None:
+        """A diagnostic of what is wrong at a key."""
+        location = self._at(key) or "the document"
+        self.diagnostics.append(Diagnostic(f"{self.where}: {location}", what, REMEDY))
+
+    def check(self) -> None:
+        """Raises `BadInput` with every diagnostic so far."""
+        if self.diagnostics:
+            raise BadInput(self.diagnostics)
+
+    def _wrong(self, key: str, value: object, expected: str) -> None:
+        self.fault(key, f"is {_shown(value)}; {expected} is expected")
+
+    def _at(self, key: str) -> str:
+        return f"{self.path}.{key}".strip(".")
+
+
+def load_json(text: str) -> Any:
+    """JSON with NaN and infinities as null, since some tools write them for unknown values."""
+    return files.parse_json(text, max_values=MAX_VALUES, constant=lambda _: None)
+
+
+def read_text(path: Path) -> str:
+    content = files.read_bytes(path, BadInput, files.MAX_JSON_BYTES)
+    try:
+        return content.decode("utf-8-sig")
+    except ValueError:
+        what = "is not UTF-8 text"
+        raise UnknownFormat(Diagnostic(str(path), what, "give a result file")) from None
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return load_json(read_text(path))
+    except ValueError as error:
+        what = f"is not valid JSON: {error}"
+        raise BadInput(Diagnostic(str(path), what, REMEDY)) from None
+
+
+def _is_number(value: object) -> bool:
+    """A number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) < 1 << 1000
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
 
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms")
 SLO_MEASURES = ("ttft_ms", "itl_ms", "e2e_ms")
@@ -27,7 +193,7 @@ RATES = (
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Statistics of a measure over requests or tokens. Unknown values are None."""
+    """Statistics of a measure over requests or tokens; unknown values become `None`."""
 
     n: float | None
     mean: float | None
@@ -116,8 +282,7 @@ class MeasuredSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResults:
-    """A bench.json. `imported` says that another tool measured; `share_of_limit` is how near the
-    client came to its own limit."""
+    """A bench.json, `imported` from another tool or not; `share_of_limit` is the client's load."""
 
     subject: MeasuredSystem
     started: str | None
@@ -158,20 +323,23 @@ class BenchResults:
     @property
     def headline(self) -> LoadPoint | None:
         """The point with the highest output of those at which no request failed."""
-        rates = [(rate, p) for p in self.clean_points if (rate := p.rate(RATES[0]))]
-        return max(rates, key=lambda pair: pair[0])[1] if rates else None
+        points = [point for point in self.clean_points if point.rate(RATES[0])]
+        return max(points, key=lambda point: point.rate(RATES[0]) or 0, default=None)
 
     @property
     def sent(self) -> int:
-        return sum(point.sent or 0 for point in self.points)
+        return self._total("sent")
 
     @property
     def ok(self) -> int:
-        return sum(point.ok or 0 for point in self.points)
+        return self._total("ok")
 
     @property
     def failed(self) -> int:
-        return sum(point.failed or 0 for point in self.points)
+        return self._total("failed")
+
+    def _total(self, count: str) -> int:
+        return sum(getattr(point, count) or 0 for point in self.points)
 
 
 def read_bench(document: Any, where: str) -> BenchResults:
@@ -179,14 +347,15 @@ def read_bench(document: Any, where: str) -> BenchResults:
     top = JsonObject(document, where)
     _check_format(top)
     subject = top.child("subject")
-    slo = {name: top.child("slo").number(name) for name in SLO_MEASURES}
+    limits = top.child("slo")
+    slo = {name: one for name in SLO_MEASURES if (one := limits.number(name)) is not None}
     results = top.read(
         BenchResults,
         subject=subject.read(
             MeasuredSystem, name=subject.text("name") or subject.text("model") or where
         ),
         tool=top.child("client").text("tool") or "an unnamed client",
-        slo={name: value for name, value in slo.items() if value is not None},
+        slo=slo,
         points=tuple(sorted(map(_point, top.children("points")), key=_load_order)),
         quality=top.child("quality").values or None,
     )
@@ -209,7 +378,7 @@ def read_smoke(document: Any, where: str) -> list[CheckResult]:
 
 
 def _check_format(top: JsonObject) -> None:
-    """The parts without which nothing else can be read."""
+    """Raises `BadInput` if a part is missing that all others depend on."""
     top.check()
     if (found := top.number("format")) != FORMAT:
         what = f"is {found}; this version reads {FORMAT}"
@@ -221,7 +390,7 @@ def _check_format(top: JsonObject) -> None:
 
 
 def _load_order(point: LoadPoint) -> tuple[bool, float]:
-    """Whatever the order in which they were measured, loads stand from the least to the most."""
+    """Sorts loads in ascending order, however they were measured."""
     return (point.rate_per_s is not None, point.rate_per_s or point.concurrency or 0)
 
 

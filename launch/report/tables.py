@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from .estimated import RunEstimate
-from .evidence import RunEvidence
-from .json_object import JsonObject
+from .evidence import RunEvidence, every_point
 from .number_format import UNKNOWN, milliseconds, number, percent, unit, usd
 from .published import PublishedFigure
-from .results import BenchResults, LoadPoint
+from .results import BenchResults, JsonObject
 
 NUMERIC = "num"
 MAX_METRICS = 40
@@ -23,201 +22,172 @@ MEMORY_PARTS = {
     "cuda_graphs_gib": "CUDA graphs",
     "other_gib": "other",
 }
+OUTCOMES = {"passed": "pass", "failed": "FAIL", "warned": "warn", "skipped": "not here"}
 WORST_FIRST = "failed warned passed skipped"  # an unknown outcome comes before them
 
 
-@dataclass(frozen=True, slots=True)
+Column = tuple[str, str]  # its title and kind
+
+
+@dataclass(slots=True)
 class PageTable:
-    """`kinds` has the alignment of each column: `num` right, `code` and `text` left. The first
-    column is the header of its row."""
+    """A table whose first column heads its rows.
+
+    The kind of a column is its alignment: `num` right, `code` and `text` left. Rows leave out the
+    cells before `first`.
+    """
 
     caption: str
-    columns: tuple[str, ...]
-    kinds: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    columns: list[Column]
+    first: int = 0
+    rows: list[list[str]] = field(default_factory=list)
+
+    def add(self, *cells: object) -> None:
+        self.rows.append(["" if cell is None else str(cell) for cell in cells[self.first :]])
+
+    def without_empty_columns(self) -> PageTable:
+        """Removes numeric columns without a value, and all rows if no column has one."""
+        for index in range(len(self.columns) - 1, -1, -1):
+            has_value = any(row[index] not in ("", UNKNOWN) for row in self.rows)
+            if self.columns[index][1] == NUMERIC and not has_value:
+                del self.columns[index]
+                for row in self.rows:
+                    del row[index]
+        if not any(kind == NUMERIC for _, kind in self.columns):
+            self.rows.clear()
+        return self
 
 
-def make_table(
-    caption: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[object]]
-) -> PageTable:
-    """Columns as title and kind."""
-    return PageTable(
-        caption,
-        tuple(title for title, _ in columns),
-        tuple(kind for _, kind in columns),
-        tuple(tuple("" if cell is None else str(cell) for cell in row) for row in rows),
-    )
+def numeric(*titles: str) -> list[Column]:
+    return [(title, NUMERIC) for title in titles]
 
 
-def runs_table(
-    caption: str,
-    number_of_runs: int,
-    columns: Sequence[tuple[str, str]],
-    rows: Sequence[Sequence[object]],
-) -> PageTable:
+def texts(*titles: str) -> list[Column]:
+    return [(title, "text") for title in titles]
+
+
+def runs_table(caption: str, runs: Sequence[RunEvidence], columns: Sequence[Column]) -> PageTable:
     """A table whose rows start with a run; the column is left out for a single run."""
-    if number_of_runs == 1:
-        return make_table(caption, columns, [row[1:] for row in rows])
-    return make_table(caption, [("run", "text"), *columns], rows)
-
-
-def without_empty_columns(table: PageTable) -> PageTable:
-    """Without the numeric columns that have no value; without rows if none has one."""
-    kept = [
-        index
-        for index, kind in enumerate(table.kinds)
-        if kind != NUMERIC or any(row[index] not in ("", UNKNOWN) for row in table.rows)
-    ]
-    if not any(table.kinds[index] == NUMERIC for index in kept):
-        return replace(table, rows=())
-    return PageTable(
-        table.caption,
-        tuple(table.columns[index] for index in kept),
-        tuple(table.kinds[index] for index in kept),
-        tuple(tuple(row[index] for index in kept) for row in table.rows),
-    )
+    if len(runs) == 1:
+        return PageTable(caption, list(columns), first=1)
+    return PageTable(caption, [("run", "text"), *columns])
 
 
 def errors(runs: Sequence[RunEvidence]) -> PageTable:
-    rows = [
-        (
-            run.title,
-            point.label,
-            error.kind,
-            number(error.count),
-            error.example[:MAX_EXAMPLE],
-        )
-        for run in runs
-        for point in run.bench.points
-        for error in point.errors
+    columns = [("load", "code"), ("kind", "text"), ("requests", NUMERIC), ("an example", "text")]
+    table = runs_table("Failed requests by kind", runs, columns)
+    for run, point in every_point(runs):
+        for error in point.errors:
+            example = error.example[:MAX_EXAMPLE]
+            table.add(run.title, point.label, error.kind, number(error.count), example)
+    return table
+
+
+def published(rows: Iterable[PublishedFigure]) -> PageTable:
+    columns = [
+        ("source", "text"),
+        *numeric("concurrent", "output tokens/s", "per user", "per GPU", "e2e p50", "TTFT", "GPUs"),
+        *texts("engine", "workload"),
     ]
-    columns = [("load", "code"), ("kind", "text"), ("requests", NUMERIC),
-               ("an example", "text")]  # fmt: skip
-    return runs_table("Failed requests by kind", len(runs), columns, rows)
-
-
-def published(rows: Sequence[PublishedFigure]) -> PageTable:
-    cells = [
-        (row.source, number(row.concurrency), number(row.output_tokens_per_s),
-         number(row.tokens_per_s_per_user), number(row.tokens_per_s_per_gpu),
-         milliseconds(row.e2e_ms), milliseconds(row.ttft_ms),
-         row.gpus, row.engine, ". ".join(filter(None, (row.workload, row.note))))
-        for row in rows
-    ]  # fmt: skip
-    columns = [("source", "text"), ("at a time", NUMERIC), ("output tokens/s", NUMERIC),
-               ("per user", NUMERIC), ("per GPU", NUMERIC), ("e2e p50", NUMERIC),
-               ("TTFT", NUMERIC), ("GPUs", NUMERIC), ("engine", "text"),
-               ("workload", "text")]  # fmt: skip
-    caption = "Published figures of the same model on the same GPUs"
-    return without_empty_columns(make_table(caption, columns, cells))
+    table = PageTable("Published figures of the same model on the same GPUs", columns)
+    for row in rows:
+        speeds = (row.output_tokens_per_s, row.tokens_per_s_per_user, row.tokens_per_s_per_gpu)
+        times = (milliseconds(row.e2e_ms), milliseconds(row.ttft_ms))
+        words = ". ".join(filter(None, (row.workload, row.note)))
+        table.add(row.source, number(row.concurrency), *map(number, speeds), *times, row.gpus,
+                  row.engine, words)  # fmt: skip
+    return table.without_empty_columns()
 
 
 def estimated(found: RunEstimate) -> PageTable:
-    """The estimate of a bundle, and where the run's own values lie."""
-    cells = [
-        (one.name, number(one.measured), one.verdict, number(one.low), number(one.value),
-         number(one.high), one.unit)
-        for one in found.measures
-    ]  # fmt: skip
+    """The estimate of a bundle and the measured values."""
     columns = [("measure", "text"), ("measured", NUMERIC), ("interval", "text"),
-               ("from", NUMERIC), ("estimate", NUMERIC), ("to", NUMERIC),
-               ("unit", "text")]  # fmt: skip
+               *numeric("from", "estimate", "to"), ("unit", "text")]  # fmt: skip
     caption = f"Estimate of {found.load}; four times of five a value is between the ends"
-    return make_table(caption, columns, cells)
+    table = PageTable(caption, columns)
+    for one in found.measures:
+        ends = map(number, (one.low, one.value, one.high))
+        table.add(one.name, number(one.measured), one.verdict, *ends, one.unit)
+    return table
 
 
 def causes(row: PublishedFigure) -> PageTable:
-    """What was not the same as under a published figure, by its effect."""
-    cells = [
-        (cause.name, cause.published, cause.here,
-         cause.effect or UNKNOWN, cause.how)
-        for cause in row.causes
-    ]  # fmt: skip
-    columns = [("condition", "code"), ("published", "text"), ("here", "text"),
+    """Differences from the conditions of a published figure, by effect."""
+    columns = [("condition", "code"), *texts("published", "here"),
                ("effect on the speed", NUMERIC), ("how that is known", "text")]  # fmt: skip
-    return make_table("What was not the same, or is not known", columns, cells)
+    table = PageTable("What was not the same, or is not known", columns)
+    for cause in row.causes:
+        effect = cause.effect or UNKNOWN
+        table.add(cause.name, cause.published, cause.here, effect, cause.how)
+    return table
 
 
 def server_side(runs: Sequence[RunEvidence]) -> PageTable:
     """Measures of each load that only the server knows."""
-    rows = [
-        (run.title, point.label, percent(point.acceptance_rate), number(point.tokens_per_step),
-         percent(point.kv_reused_share), milliseconds(point.stats("queue_ms").p50),
-         percent(point.goodput_share), *_costs(run, point))
-        for run in runs
-        for point in run.bench.points
-    ]  # fmt: skip
-    columns = [("load", "code"), ("drafts accepted", NUMERIC),
-               ("tokens per step", NUMERIC), ("KV cache reused", NUMERIC), ("queue p50", NUMERIC),
-               ("within SLO", NUMERIC), ("million output tokens", NUMERIC),
-               ("a task", NUMERIC)]  # fmt: skip
+    titles = ("drafts accepted", "tokens per step", "KV cache reused", "queue p50", "within SLO",
+              "million output tokens", "a task")  # fmt: skip
     caption = "Speculation, cache, queue, service level and cost"
-    return without_empty_columns(runs_table(caption, len(runs), columns, rows))
-
-
-def _costs(run: RunEvidence, point: LoadPoint) -> tuple[str, str]:
-    """A miniature on CPU has no price."""
-    if run.rehearsal:
-        return usd(None), usd(None)
-    return usd(point.usd_per_million_output_tokens), usd(point.usd_per_task)
+    table = runs_table(caption, runs, [("load", "code"), *numeric(*titles)])
+    for run, point in every_point(runs):
+        costs = (point.usd_per_million_output_tokens, point.usd_per_task)
+        if run.rehearsal:
+            costs = (None, None)  # a miniature on CPU has no price
+        table.add(run.title, point.label, percent(point.acceptance_rate),
+                  number(point.tokens_per_step), percent(point.kv_reused_share),
+                  milliseconds(point.stats("queue_ms").p50), percent(point.goodput_share),
+                  *map(usd, costs))  # fmt: skip
+    return table.without_empty_columns()
 
 
 def tasks(runs: Sequence[RunEvidence]) -> PageTable:
-    rows = [
-        (run.title, point.label, number(point.tasks), number(point.tasks_ok),
-         unit(point.task_s.p50, "s"), unit(point.task_s.p99, "s"), usd(point.usd_per_task))
-        for run in runs
-        for point in run.bench.points
-        if point.tasks is not None
-    ]  # fmt: skip
-    columns = [("load", "code"), ("tasks", NUMERIC), ("completed", NUMERIC),
-               ("time p50", NUMERIC), ("time p99", NUMERIC), ("cost", NUMERIC)]  # fmt: skip
-    return runs_table("Tasks of several calls", len(runs), columns, rows)
+    titles = ("tasks", "completed", "time p50", "time p99", "cost")
+    table = runs_table("Tasks of several calls", runs, [("load", "code"), *numeric(*titles)])
+    for run, point in every_point(runs):
+        if point.tasks is not None:
+            times = (unit(point.task_s.p50, "s"), unit(point.task_s.p99, "s"))
+            table.add(run.title, point.label, number(point.tasks), number(point.tasks_ok), *times,
+                      usd(point.usd_per_task))  # fmt: skip
+    return table
 
 
 def metrics(run: RunEvidence) -> PageTable | None:
     """The server's own metrics at each load: a value, or by how much a counter grew."""
     points = run.bench.points
-    names = list(dict.fromkeys(name for point in points for name in point.server))
+    names: dict[str, None] = {}
+    for point in points:
+        names |= dict.fromkeys(point.server)
     if not names:
         return None
-    shown = names[:MAX_METRICS]
-    more = f"; {len(names) - len(shown)} more are in bench.json" if len(names) > len(shown) else ""
-    rows = [(name, *(number(point.server.get(name)) for point in points)) for name in shown]
-    columns = [("metric", "code"), *((point.label, NUMERIC) for point in points)]
-    return make_table(f"Metrics of the server, {run.title}{more}", columns, rows)
+    left = len(names) - MAX_METRICS
+    more = f"; {left} more are in bench.json" if left > 0 else ""
+    columns = [("metric", "code"), *numeric(*(point.label for point in points))]
+    table = PageTable(f"Metrics of the server, {run.title}{more}", columns)
+    for name in list(names)[:MAX_METRICS]:
+        table.add(name, *(number(point.server.get(name)) for point in points))
+    return table
 
 
 def smoke(run: RunEvidence) -> PageTable | None:
     if not run.smoke:
         return None
-    words = {
-        "passed": "pass",
-        "failed": "FAIL",
-        "warned": "warn",
-        "skipped": "not here",
-    }
-    rows = [
-        (f"{row.id} {row.title}", words.get(row.outcome) or row.outcome, row.transport,
-         row.evidence, row.reason)
-        for row in sorted(run.smoke, key=lambda row: WORST_FIRST.find(row.outcome))
-    ]  # fmt: skip
-    columns = [("check", "text"), ("result", "code"), ("over", "code"), ("evidence", "text"),
-               ("why it matters", "text")]  # fmt: skip
-    return make_table(f"Smoke checks, {run.title}", columns, rows)
+    columns = [("check", "text"), ("result", "code"), ("over", "code"),
+               *texts("evidence", "why it matters")]  # fmt: skip
+    table = PageTable(f"Smoke checks, {run.title}", columns)
+    for row in sorted(run.smoke, key=lambda row: WORST_FIRST.find(row.outcome)):
+        outcome = OUTCOMES.get(row.outcome) or row.outcome
+        table.add(f"{row.id} {row.title}", outcome, row.transport, row.evidence, row.reason)
+    return table
 
 
 def decisions(run: RunEvidence) -> PageTable | None:
     if not run.manifest:
         return None
-    rows = [
-        (row["path"], json.dumps(row["value"], ensure_ascii=False), row["reason"],
-         row["evidence"], row["source"])
-        for row in run.manifest["decisions"]
-    ]  # fmt: skip
-    columns = [("setting", "code"), ("value", "code"), ("reason", "text"), ("evidence", "text"),
-               ("source", "text")]  # fmt: skip
-    return make_table(f"Decisions of the bundle {run.bench.subject.bundle_name}", columns, rows)
+    columns = [("setting", "code"), ("value", "code"), *texts("reason", "evidence", "source")]
+    table = PageTable(f"Decisions of the bundle {run.bench.subject.bundle_name}", columns)
+    for row in run.manifest["decisions"]:
+        value = json.dumps(row["value"], ensure_ascii=False)
+        table.add(row["path"], value, row["reason"], row["evidence"], row["source"])
+    return table
 
 
 def memory(run: RunEvidence) -> PageTable | None:
@@ -225,17 +195,18 @@ def memory(run: RunEvidence) -> PageTable | None:
     found = (run.manifest or {}).get("memory", {})
     if not (budget := found.get("per_gpu")):
         return None
-    sizes = {name: budget[key] for key, name in MEMORY_PARTS.items()}
-    free, total = budget["total_gib"] - sum(sizes.values()), budget["total_gib"]
-    sizes |= {**({"free": free} if free > 0 else {}), "total": total}
-    rows = [
-        *((name, f"{number(gib)} GiB") for name, gib in sizes.items()),
-        ("KV cache per token", f"{number(found['kv_bytes_per_token'])} bytes"),
-        ("tokens in the KV cache", number(found["kv_tokens"])),
-        ("requests at a time", number(found["max_concurrency"])),
-    ]
-    columns = [("part", "text"), ("size", NUMERIC)]
-    return make_table("Memory budget of each GPU, estimated", columns, rows)
+    table = PageTable("Memory budget of each GPU, estimated", [("part", "text"), ("size", NUMERIC)])
+    free = total = budget["total_gib"]
+    for key, name in MEMORY_PARTS.items():
+        free -= budget[key]
+        table.add(name, f"{number(budget[key])} GiB")
+    if free > 0:
+        table.add("free", f"{number(free)} GiB")
+    table.add("total", f"{number(total)} GiB")
+    table.add("KV cache per token", f"{number(found['kv_bytes_per_token'])} bytes")
+    table.add("tokens in the KV cache", number(found["kv_tokens"]))
+    table.add("concurrent requests", number(found["max_concurrency"]))
+    return table
 
 
 def provenance(run: RunEvidence) -> list[tuple[str, str]]:
@@ -261,13 +232,10 @@ def provenance(run: RunEvidence) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value]
 
 
-def _workload(result: BenchResults) -> str | None:
-    sizes = [
-        f"{name} {number(value)}"
-        for name, value in (("isl", result.isl), ("osl", result.osl))
-        if value
-    ]
-    return ", ".join([*sizes, *([result.workload] if result.workload else [])]) or None
+def _workload(result: BenchResults) -> str:
+    isl = f"isl {number(result.isl)}" if result.isl else None
+    osl = f"osl {number(result.osl)}" if result.osl else None
+    return ", ".join(filter(None, (isl, osl, result.workload)))
 
 
 def _client(result: BenchResults) -> str:
@@ -290,14 +258,14 @@ def _bundle(run: RunEvidence) -> str | None:
 
 
 def quality(runs: Sequence[RunEvidence]) -> PageTable | None:
-    """Scores of tasks with their confidence interval, beside those of the reference."""
-    rows = [
-        (run.title, row.text("task"), row.text("metric"), number(row.number("score")),
-         f"{number(row.number('low'))} to {number(row.number('high'))}",
-         number(row.number("items")), number(row.number("reference")), row.text("verdict"))
-        for run in runs
-        for row in JsonObject(run.bench.quality or {}, run.place).children("tasks")
-    ]  # fmt: skip
-    columns = [("task", "text"), ("metric", "text"), ("score", NUMERIC), ("interval", NUMERIC),
-               ("items", NUMERIC), ("reference", NUMERIC), ("verdict", "text")]  # fmt: skip
-    return runs_table("Quality", len(runs), columns, rows) if rows else None
+    """Scores of tasks with their confidence interval, and those of the reference."""
+    columns = [*texts("task", "metric"), *numeric("score", "interval", "items", "reference"),
+               ("verdict", "text")]  # fmt: skip
+    table = runs_table("Quality", runs, columns)
+    for run in runs:
+        for row in JsonObject(run.bench.quality or {}, run.place).children("tasks"):
+            interval = f"{number(row.number('low'))} to {number(row.number('high'))}"
+            table.add(run.title, row.text("task"), row.text("metric"), number(row.number("score")),
+                      interval, number(row.number("items")), number(row.number("reference")),
+                      row.text("verdict"))  # fmt: skip
+    return table if table.rows else None

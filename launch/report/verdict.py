@@ -16,7 +16,7 @@ REHEARSAL = "a miniature on CPU, not a measurement of the GPU"
 SLO_NAMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "e2e_ms": "end to end"}
 
 Tone = Literal["good", "note", "warning", "bad"]
-WORST_FIRST: tuple[Tone, ...] = ("bad", "warning", "note")
+WORST_FIRST: tuple[Tone, ...] = ("bad", "warning", "note", "good")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A statement with its tone: the verdict, or a limitation stated before any figure."""
+    """A statement with its tone: the verdict, or a limitation of the figures."""
 
     tone: Tone
     title: str
@@ -46,13 +46,15 @@ class Notice:
 
 
 def verdict(runs: Sequence[RunEvidence]) -> Notice:
-    tones = {notice.tone for notice in notices(runs)}
+    worst: Tone = "good"
     if len(runs) == 1 and (_misses_slo(one := runs[0].bench) or (one.points and not one.headline)):
-        tones.add("warning")
-    worst: Tone = next((tone for tone in WORST_FIRST if tone in tones), "good")
+        worst = "warning"
+    for notice in notices(runs):
+        worst = min(worst, notice.tone, key=WORST_FIRST.index)
     if not any(run.bench.points for run in runs):
-        tone = worst if worst != "good" or any(run.smoke for run in runs) else "warning"
-        return Notice(tone, "Nothing was measured", " ".join(_smoke(runs)))
+        if worst == "good" and not any(run.smoke for run in runs):
+            worst = "warning"
+        return Notice(worst, "Nothing was measured", " ".join(_smoke(runs)))
     if len(runs) == 1:
         title, sentences = _single(runs[0])
     else:
@@ -76,7 +78,7 @@ def _single(run: RunEvidence) -> tuple[str, list[str]]:
         first = "Every figure here is that of a miniature on CPU."
     elif result.slo and result.largest_concurrency_within_slo:
         largest = result.largest_concurrency_within_slo
-        title = f"Within the SLO with up to {number(largest)} requests at a time"
+        title = f"Within the SLO with up to {number(largest)} concurrent requests"
         point = next((p for p in result.points if p.concurrency == largest), best)
         first = f"There, within {_slo(result)}, it delivers {_output(point)}."
     elif _misses_slo(result):
@@ -86,31 +88,41 @@ def _single(run: RunEvidence) -> tuple[str, list[str]]:
         )
     else:
         title = f"{_output(best)} at {best.label}"
-        first = f"There a median request takes {milliseconds(best.stats('e2e_ms').p50)}."
+        first = f"There a median request takes {_median(best)}."
     return title, [first, _range(result), _failures(result)]
 
 
 def _found_failures(run: RunEvidence) -> str:
-    """What of a run failed, in a headline; nothing of a run that may win one."""
+    """The failures of a run as a headline, empty if there are none."""
     failed, sent, smoke = run.bench.failed, run.bench.sent, totals(run.smoke)
     requests = f"{number(failed)} of {number(sent)} requests failed"
     checks = f"{smoke['failed']} of {smoke['checks']} smoke checks failed"
     ended = "The run ended by a failure"
-    found = {ended: run.bench.outcome == "failed", requests: failed, checks: smoke["failed"]}
-    return ", ".join(words for words, is_so in found.items() if is_so)
+    found = (
+        ended if run.bench.outcome == "failed" else "",
+        requests if failed else "",
+        checks if smoke["failed"] else "",
+    )
+    return ", ".join(filter(None, found))
 
 
 def _misses_slo(run: BenchResults) -> bool:
-    """Whether no concurrency met the service level; an open loop has no concurrency to name."""
+    """Whether no concurrency met the service level; open loops have none."""
     closed = bool(run.points) and all(point.concurrency for point in run.points)
     return bool(run.slo) and closed and not run.largest_concurrency_within_slo
 
 
 def _several(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
     """Only runs without failures can win; failures are reported first."""
-    counts = (sum(getattr(run.bench, name) for run in runs) for name in ("sent", "ok", "failed"))
-    failing = {run.title: found for run in runs if (found := _found_failures(run))}
-    real = [run for run in runs if not run.rehearsal and run.title not in failing]
+    sent = ok = failed = 0
+    failing: dict[str, str] = {}
+    real: list[RunEvidence] = []
+    for run in runs:
+        sent, ok, failed = sent + run.bench.sent, ok + run.bench.ok, failed + run.bench.failed
+        if found := _found_failures(run):
+            failing[run.title] = found
+        elif not run.rehearsal:
+            real.append(run)
     title, sentences = _winner(real)
     if all(run.rehearsal for run in runs):
         title = "Rehearsals side by side; their speed says nothing about the GPU"
@@ -119,7 +131,7 @@ def _several(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
         sentences = [*(f"{name}: {found}." for name, found in failing.items()), *sentences]
     elif failing:
         title = ": ".join(*failing.items())
-    return title, [*sentences, _failed(*counts)]
+    return title, [*sentences, _failed(sent, ok, failed)]
 
 
 def _winner(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
@@ -135,12 +147,11 @@ def _winner(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
 
 
 def _shortest(runs: Sequence[RunEvidence]) -> Iterator[str]:
-    medians = [
-        (median, run.title, point.label)
-        for run in runs
-        for point in run.bench.clean_points
-        if (median := point.stats("e2e_ms").p50) is not None
-    ]
+    medians = []
+    for run in runs:
+        for point in run.bench.clean_points:
+            if (median := point.stats("e2e_ms").p50) is not None:
+                medians.append((median, run.title, point.label))
     if medians:
         median, title, label = min(medians)
         yield f"The shortest median latency is that of {title}: {milliseconds(median)} at {label}."
@@ -161,7 +172,7 @@ def tiles(evidence: RunEvidence) -> list[Tile]:
              f"at {quick.label}, TPOT {milliseconds(quick.stats('tpot_ms').mean)}"),
         Tile("First token", milliseconds(quick_ttft.p50),
              f"median at {quick.label}, p99 {milliseconds(quick_ttft.p99)}"),
-        Tile("Whole request", milliseconds(quick.stats("e2e_ms").p50),
+        Tile("Whole request", _median(quick),
              f"median at {quick.label}, {number(quick.stats('output_tokens').mean)} tokens"),
     ]  # fmt: skip
     if not evidence.rehearsal:
@@ -170,10 +181,10 @@ def tiles(evidence: RunEvidence) -> list[Tile]:
 
 
 def _slo_and_cost(run: BenchResults, best: LoadPoint) -> Iterator[Tile]:
-    """Service level and cost, which a miniature on CPU has nothing to say about."""
+    """Service level and cost; not for rehearsals."""
     if run.slo:
         yield Tile(
-            "Within the SLO", unit(run.largest_concurrency_within_slo, "at a time"), _slo(run)
+            "Within the SLO", unit(run.largest_concurrency_within_slo, "concurrent"), _slo(run)
         )
     at = f"at {best.label} and {usd(run.price_per_gpu_hour_usd)} per GPU hour"
     if (cost := best.usd_per_million_output_tokens) is not None:
@@ -183,19 +194,18 @@ def _slo_and_cost(run: BenchResults, best: LoadPoint) -> Iterator[Tile]:
 
 
 def notices(runs: Sequence[RunEvidence]) -> list[Notice]:
-    """What limits the figures; a notice that several runs share is given once."""
+    """Limitations of the figures; a notice of several runs is shown once."""
     shared: dict[Notice, list[str]] = {}
     for run in runs:
         for notice in _notices(run):
             shared.setdefault(notice, []).append(run.title)
     if len(runs) == 1:
         return list(shared)
-    return [
-        replace(notice, title=f"{notice.title}: {'; '.join(titles)}")
-        if len(titles) < len(runs)
-        else notice
-        for notice, titles in shared.items()
-    ]
+    found = []
+    for notice, titles in shared.items():
+        some = f": {'; '.join(titles)}" if len(titles) < len(runs) else ""
+        found.append(replace(notice, title=notice.title + some))
+    return found
 
 
 def _notices(run: RunEvidence) -> Iterator[Notice]:
@@ -244,12 +254,18 @@ def _range(run: BenchResults) -> str:
     """How output and latency change from the first load to the last."""
     if not run.points or (first := run.points[0]).label == (last := run.points[-1]).label:
         return ""
-    output = [number(p.rate("output_tokens_per_s")) for p in (first, last)]
-    median = [milliseconds(p.stats("e2e_ms").p50) for p in (first, last)]
-    return (
-        f"From {first.label} to {last.label} output goes from {output[0]} to {output[1]} tokens/s "
-        f"and the median latency from {median[0]} to {median[1]}."
-    )
+    output = "{} to {} tokens/s".format(*map(_tokens_per_s, (first, last)))
+    median = "{} to {}".format(*map(_median, (first, last)))
+    loads = f"From {first.label} to {last.label}"
+    return f"{loads} output goes from {output} and the median latency from {median}."
+
+
+def _tokens_per_s(point: LoadPoint) -> str:
+    return number(point.rate("output_tokens_per_s"))
+
+
+def _median(point: LoadPoint) -> str:
+    return milliseconds(point.stats("e2e_ms").p50)
 
 
 def _failures(run: BenchResults) -> str:

@@ -1,7 +1,6 @@
-"""The description of a service, `service.json`, checked before a job of it exists.
+"""Checks the description of a service, `service.json`, before a job is submitted.
 
-A hand or another program may have written it: it must fit the types that the
-supervisor reads it with.
+A person or another program may have written it: it must fit the types of the supervisor.
 """
 
 from __future__ import annotations
@@ -123,12 +122,12 @@ def _faults_between(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _texts(step: Mapping[str, Any]) -> list[str]:
-    """In which the supervisor fills in addresses and ports."""
+    """Texts in which the supervisor fills in addresses and ports."""
     return [*step["argv"], *step.get("launcher", ()), *step.get("environment", {}).values()]
 
 
 def _is_filled(what: str, own: str, steps: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether `host:STEP`, `port:PORT` or `port:STEP:PORT` is of a step; all else is no such."""
+    """Whether `host:STEP`, `port:PORT` or `port:STEP:PORT` exists; other texts refer to nothing."""
     kind, *rest = what.split(":")
     if kind not in ("host", "port") or not rest:
         return True
@@ -137,7 +136,7 @@ def _is_filled(what: str, own: str, steps: Mapping[str, Mapping[str, Any]]) -> b
 
 
 def _misfits(kind: type, row: Any, where: str) -> Iterator[str]:
-    """What of an object does not fit the fields of a dataclass."""
+    """Faults of an object that must fit the fields of a dataclass."""
     if not isinstance(row, dict):
         yield f"{where} is {_shown(row)}, and no object"
     fields = _types(kind)
@@ -156,7 +155,7 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _made(kind: Any) -> set[str]:
-    """Fields whose default is made anew each time."""
+    """Fields with a default factory."""
     fields = kind.__dataclass_fields__.values()
     return {field.name for field in fields if callable(field.default_factory)}
 

@@ -1,4 +1,4 @@
-"""The jobs of a service: waited for, their logs printed, drained or cancelled."""
+"""The jobs of a service: waits for them, prints their logs, stops or cancels them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Run = Mapping[str, Any]
 
 
 class Watch:
-    """Looks at one job: often at its folder, now and then at Slurm. Tells each change once."""
+    """Watches one job: its folder often, Slurm less often. Reports each change once."""
 
     def __init__(self, job: JobFolder, say: Say) -> None:
         self.job = job
@@ -44,9 +44,9 @@ class Watch:
         self._has_gone = False
 
     def until(self, wanted: Callable[[Run], bool], timeout_s: float | None = None) -> Run | None:
-        """The run.json that is as wanted or the last one; `None` when time is up.
+        """The first run.json for which `wanted` holds, or the last one; `None` at the timeout.
 
-        A job whose supervisor recorded no end gives what it recorded last, if anything.
+        For a job whose supervisor recorded no end, its last record, if any.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -63,7 +63,7 @@ class Watch:
             time.sleep(POLL_S)
 
     def until_gone(self, timeout_s: float) -> bool:
-        """Whether Slurm has ended the job by then, and so released its nodes."""
+        """Whether Slurm has ended the job by then and released its nodes."""
         deadline = time.monotonic() + timeout_s
         while not self.is_gone():
             self._tell(self.job.run)
@@ -78,9 +78,9 @@ class Watch:
         return self._known.summary if self._known else "unknown to Slurm"
 
     def is_gone(self) -> bool:
-        """Whether the job is over: as Slurm shows it, or else as its record says.
+        """Whether the job is over, by Slurm, else by its record.
 
-        Raises `NotReady` where for long neither says anything.
+        Raises `NotReady` if neither has answered for long.
         """
         now = time.monotonic()
         if now - self._asked >= SLURM_POLL_S:
@@ -134,7 +134,7 @@ def failure(job: JobFolder) -> ToolkitError:
 
 
 def _evidence(job: JobFolder) -> tuple[str, tuple[str, ...]]:
-    """Where to read on, and the last lines of the log there."""
+    """The log to read, and its last lines."""
     ended = [s["name"] for s in (job.run or {}).get("steps", ()) if s.get("exit_code")]
     logs = [job.step_log(ended[0])] if ended else []
     found = [path for path in (*logs, job.log) if path.is_file() and path.stat().st_size]
@@ -149,9 +149,9 @@ def _evidence(job: JobFolder) -> tuple[str, tuple[str, ...]]:
 def find_log(
     service: ServiceFolder, job_id: str | None, step: str | None
 ) -> tuple[JobFolder, Path]:
-    """The log of the newest job or of another one, which may not have begun it yet.
+    """The log of the newest job or of `job_id`; it may not exist yet if the job is alive.
 
-    Raises `BadInput` for what is not there.
+    Raises `BadInput` for an unknown job or a missing log.
     """
     known = {job.id: job for job in service.jobs}
     if not known:
@@ -171,7 +171,7 @@ def find_log(
 
 
 def until_log(job: JobFolder, path: Path, say: Say) -> bool:
-    """Whether a job that waits has begun its log before it ended."""
+    """Waits for the log of a job. False if the job ended without one."""
     watch = Watch(job, say)
     while not path.is_file():
         if watch.until_gone(0):
@@ -186,7 +186,7 @@ def print_log(path: Path) -> None:
 
 
 def follow_log(job: JobFolder, path: Path) -> None:
-    """As it comes, until the job has ended."""
+    """Prints the log as it grows, until the job has ended."""
     watch = Watch(job, lambda _: None)
     with path.open("rb") as content:
         while True:
@@ -198,7 +198,7 @@ def follow_log(job: JobFolder, path: Path) -> None:
 
 
 def _copy(file: BinaryIO) -> None:
-    """Whole lines, and what a writer has begun: what servers log may be anybody's text."""
+    """Copies whole lines and the start of the last one; servers may log any text."""
     while data := file.read(CHUNK_BYTES) + file.readline(CHUNK_BYTES):
         sys.stdout.write(data.decode(errors="backslashreplace"))
     sys.stdout.flush()
@@ -222,8 +222,9 @@ def stop(service: ServiceFolder, now: bool, timeout_s: float, say: Say) -> list[
 
 
 def of_service(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> dict[str, SlurmJob]:
-    """A job is of the service whose name it has: a number may come again on a cluster. One that was
-    renamed, or that Slurm does not list, is of the service that its supervisor writes for.
+    """The jobs with the name of the service: clusters may reuse numbers.
+
+    A renamed job, or one that Slurm does not list, belongs to it if its supervisor says so.
     """
     found = {number: job for number, job in known.items() if job.name == service.name}
     for job in service.jobs:
@@ -242,7 +243,7 @@ def may_live(job: JobFolder) -> bool | None:
 
 
 def alive_jobs(service: ServiceFolder) -> list[SlurmJob]:
-    """The jobs of a service that Slurm still has, with those that only a predecessor names."""
+    """The jobs of a service that are alive in Slurm, and successors that its jobs name."""
     ids = {job.id for job in service.jobs}
     ids |= {run["successor"] for job in service.jobs if (run := job.run) and run["successor"]}
     known = of_service(service, scheduler.jobs())

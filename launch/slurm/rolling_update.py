@@ -1,4 +1,4 @@
-"""A rolling update: a new bundle takes over a service, or the old one stays as it is.
+"""A rolling update: a new bundle takes over a service, or the old one keeps serving.
 
 The new job is a canary first: it starts and is admitted while the old one serves all clients. Then
 it publishes itself, and the old one drains; should the new one die in that time, the old one takes
@@ -16,7 +16,7 @@ from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
 from supervisor.lock import SuccessorLock
 from supervisor.state import CANARY, PREDECESSOR, PROMOTE, JobFolder, ServiceFolder
 
-from ..interrupts import Interrupts
+from ..process import Interrupts
 from . import jobs, scheduler
 from .jobs import POLL_S, Say
 from .submission import Submission
@@ -34,7 +34,7 @@ def replace(
     interrupts: Interrupts,
     say: Say,
 ) -> JobFolder:
-    """The job of the new bundle, which serves. Raises `ChecksFailed` if the old one still does.
+    """The job of the new bundle, which now serves. Raises `ChecksFailed` if the old one still does.
 
     The new job may take `admission_s` to be admitted, and must then live for `stand_by_s` before
     clients are sent to it.
@@ -64,7 +64,7 @@ def replace(
 
 
 def serving(service: ServiceFolder) -> JobFolder:
-    """The job that clients are sent to. Raises `NotReady` if there is none."""
+    """The job that clients are sent to. Raises `NotReady` without one."""
     endpoint = service.live_endpoint()
     if endpoint is None or service.stop_file.exists():
         why = "is being stopped" if endpoint else "has no live endpoint"
@@ -82,7 +82,7 @@ def check_name(service: ServiceFolder, order: Submission) -> None:
 
 
 def _stand_by(new: JobFolder, seconds: float) -> None:
-    """Its supervisor probes its health all the while."""
+    """Waits while the supervisor of the new job probes its health."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         _check_lives(new)
@@ -105,7 +105,7 @@ def _switch(service: ServiceFolder, new: JobFolder, say: Say) -> None:
 def _drain(
     service: ServiceFolder, old: JobFolder, new: JobFolder, timeout_s: float, say: Say
 ) -> None:
-    """Until the old job has ended, while the new one must hold."""
+    """Waits until the old job has ended, while the new one must keep serving."""
     watch, deadline = jobs.Watch(old, say), time.monotonic() + timeout_s
     while not watch.until_gone(POLL_S):
         _check_lives(new)
@@ -129,7 +129,7 @@ def _is_owner(service: ServiceFolder, job: JobFolder) -> bool:
 def _refused(
     service: ServiceFolder, old: JobFolder, drain_s: float, fault: ToolkitError
 ) -> ToolkitError:
-    """Why the new job is not taken, and who serves: the old one, at the latest after its drain."""
+    """Why the new job was refused, and whether the old one serves after its drain."""
     deadline = time.monotonic() + drain_s + BACK_MARGIN_S
     while not _is_owner(service, old) and not old.has_ended and time.monotonic() < deadline:
         time.sleep(POLL_S)

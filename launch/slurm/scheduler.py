@@ -1,4 +1,4 @@
-"""Slurm's commands on a login node: what they answer and why they refuse."""
+"""Runs Slurm's commands on a login node and reads their answers and refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def call(
     variables: Mapping[str, str] | None = None,
     timeout_s: float = COMMAND_TIMEOUT_S,
 ) -> subprocess.CompletedProcess[str]:
-    """One command of Slurm, whatever its end. Raises `NotReady` if it is not there or hangs."""
+    """Runs a command of Slurm. Raises `NotReady` if it is missing or hangs."""
     try:
         return subprocess.run(
             argv,
@@ -72,9 +72,8 @@ def call(
 
 
 def environment() -> dict[str, str]:
-    """This environment without that of a job around it: a new job must not inherit its shape.
-
-    Also without options of Slurm's commands, which would win over those of a bundle's scripts.
+    """This environment without variables of a surrounding job, whose shape a new job must not
+    inherit, and without options of Slurm's commands, which would override a bundle's scripts.
     """
     return {
         name: value
@@ -95,13 +94,13 @@ _OF_JOBS = re.compile(
 
 
 def job_environment() -> dict[str, str]:
-    """What a new job gets of this environment: with `--export=ALL`, all that sbatch itself has."""
+    """The environment of a new job: with `--export=ALL`, that of sbatch itself."""
     mine = environment().items()
     return {key: value for key, value in mine if key in ACCESS or _OF_JOBS.fullmatch(key)}
 
 
 def ignored_options() -> list[str]:
-    """The options of jobs in this environment that no job gets."""
+    """Job options in this environment that are ignored."""
     return sorted(name for name in os.environ if re.match(r"SBATCH_|SLURM_CLUSTERS$", name))
 
 
@@ -128,7 +127,7 @@ def check(script: Path, options: Sequence[str], variables: Mapping[str, str]) ->
 
 
 def refusal(script: Path, done: subprocess.CompletedProcess[str]) -> Diagnostic:
-    """Code 1 is a cluster that has no such nodes, 255 an option that its Slurm does not know."""
+    """Code 1 means that the cluster has no such nodes, 255 that Slurm knows no such option."""
     unknown = done.returncode == 255
     remedy = "render with the profile of this site" if unknown else "see the nodes with: sinfo -Nl"
     return Diagnostic(str(script), f"is refused by Slurm: {message(done.stderr)}", remedy)
@@ -141,10 +140,9 @@ def message(output: str) -> str:
 
 
 def jobs(only: str | None = None) -> dict[str, SlurmJob]:
-    """All jobs that Slurm knows by number, in one call. The first part of a heterogeneous job has
-    that of the whole.
+    """All jobs that Slurm knows by number, in one call; a heterogeneous job by that of the whole.
 
-    Raises `NotReady` if Slurm does not answer, or says nothing of the one that is asked for.
+    Raises `NotReady` if Slurm does not answer, or does not mention the job `only`.
     """
     asked = [f"--jobs={only}"] if only else []
     done = call(["squeue", "--noheader", "--states=all", f"--format={FIELDS}", *asked])
@@ -163,17 +161,17 @@ def jobs(only: str | None = None) -> dict[str, SlurmJob]:
 
 
 def _is_whole(job_id: str, number: str) -> bool:
-    """Where a list breaks off, its last number is another job's."""
+    """Whether a line is complete: a cut list ends with a cut number."""
     return number.isdecimal() and (number == job_id or not job_id.isdecimal())
 
 
 def unlisted(number: str, name: str) -> SlurmJob:
-    """A job that Slurm does not list although it says itself that it lives."""
+    """A job that is alive by its own record although Slurm does not list it."""
     return SlurmJob(number, name, "UNKNOWN", "squeue does not list it", "", number)
 
 
 def cancel(job_id: str, *options: str) -> None:
-    """Whether the job is still there or not."""
+    """Cancels a job, which may have ended already."""
     done = call(["scancel", "--quiet", *options, job_id])
     if done.returncode and NO_SUCH_JOB not in done.stderr:
         raise NotReady(Diagnostic(f"job {job_id}", f"cannot be cancelled: {message(done.stderr)}"))

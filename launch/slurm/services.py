@@ -1,7 +1,9 @@
-"""The services in a state folder, and what each does now by its files and Slurm's queue."""
+"""The services in state folders: which ones this user submitted, and what each does now."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -20,12 +22,44 @@ from supervisor.state import (
     parse_time,
     read_json,
     state_root,
+    write_json,
 )
 
 from . import description
 from .jobs import of_service
 from .scheduler import SlurmJob
-from .submitted import remembered
+
+OWN_FOLDER = Path("trtllm-deployment-toolkit", "slurm")
+FOLDER = "folder"  # the key of a file: the path of the service's folder
+
+
+def remember(service: ServiceFolder) -> None:
+    """Records that a service was submitted now. Raises `OSError`."""
+    digest = hashlib.sha256(os.fsencode(service.path)).hexdigest()
+    write_json(_own_folder() / f"{digest[:16]}.json", {FOLDER: str(service.path)})
+
+
+def remembered() -> list[ServiceFolder]:
+    """The services that this user submitted, the last one first, wherever their state is now."""
+    found = []
+    try:
+        for file in _own_folder().glob("*.json"):
+            path = Path(str((read_json(file) or {}).get(FOLDER, "")))
+            if path.is_absolute() and path.name:
+                found.append((file.stat().st_mtime_ns, ServiceFolder(path.parent, path.name)))
+    except OSError:  # as if nothing were remembered: --state names the folder
+        return []
+    return [service for _, service in sorted(found, key=lambda one: one[0], reverse=True)]
+
+
+def _own_folder() -> Path:
+    """Raises `OSError` where this user has no home."""
+    try:
+        base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError as fault:
+        raise OSError(errno.ENOENT, str(fault), "~") from None
+    return base / OWN_FOLDER
+
 
 ENDED = ("ended", "dead", "none")
 UNREADABLE = "unreadable"
@@ -38,7 +72,7 @@ Status = dict[str, Any]
 
 
 def root(given: Path | None, document: Mapping[str, Any] | None = None) -> Path:
-    """Where services keep their state: as given, as the environment or the site says, or here."""
+    """The state folder: the option, else the environment, else the site, else here."""
     return (given or state_root((document or {}).get("state_folder"))).absolute()
 
 
@@ -62,8 +96,8 @@ def _is_service(folder: ServiceFolder) -> bool:
 
 
 def roots(given: Path | None) -> list[Path]:
-    """Where services are looked for: as given or as the environment says, and else where this user
-    submitted some, the last one first, and in `runs` of the working folder.
+    """Folders to search: the option or the environment, else where this user submitted services,
+    the last one first, and `runs` in the working folder.
     """
     if given or os.environ.get(STATE_FOLDER):
         return [root(given)]
@@ -86,9 +120,9 @@ def every_in(folders: Iterable[Path]) -> list[ServiceFolder]:
 
 
 def find(given: Path | None, name: str) -> ServiceFolder:
-    """The service of that name or of that bundle; of several, the one that was submitted last.
+    """The service of that name or bundle, the last submitted one of several.
 
-    Raises `BadInput` if there is none.
+    Raises `BadInput` without one.
     """
     known = every_in(folders := roots(given))
     found = _last(known, name)
@@ -115,7 +149,7 @@ def _last(known: Iterable[ServiceFolder], name: str) -> ServiceFolder | None:
 
 
 def _document(folder: Path) -> Mapping[str, Any] | None:
-    """The description of the service of a bundle, if that is one. Raises `BadInput`."""
+    """The description of the service in a bundle, if it has one. Raises `BadInput`."""
     path = folder / "slurm" / "service.json"
     document = read_json(path) if (folder / MANIFEST).is_file() else None
     if document is not None:
@@ -132,7 +166,7 @@ def statuses(services: Iterable[ServiceFolder], known: Mapping[str, SlurmJob]) -
 
 
 def _status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
-    """That of one service, also where its files cannot be read: the others are shown too."""
+    """The status of a service, also if its files cannot be read."""
     try:
         return status(service, of_service(service, known))
     except OSError as error:
@@ -180,7 +214,7 @@ def is_running(job_id: str, known: Mapping[str, SlurmJob]) -> bool:
 
 
 def _state(run: dict[str, Any], job: SlurmJob | None) -> str:
-    """That of run.json, where its supervisor can still keep it."""
+    """The state in run.json, if its supervisor is alive."""
     if run.get("state") == "ended":
         return "ended"
     if job is None or not job.is_alive:
@@ -196,7 +230,7 @@ def _successor(
     run: Mapping[str, Any],
     known: Mapping[str, SlurmJob],
 ) -> str | None:
-    """The one that the job named, or a newer one that an operator submitted; while it is there."""
+    """The successor that the job named, or a newer job of an operator, if it is alive."""
     named = [run["successor"]] if run.get("successor") else []
     newer = [one.id for one in jobs if job and int(one.id) > int(job.id) and not one.has_ended]
     alive = [one for one in (*newer, *named) if is_running(one, known)]

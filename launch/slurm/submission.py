@@ -1,4 +1,4 @@
-"""Submitting a bundle: checked, tried on a node if wanted, handed to Slurm as a job."""
+"""Submits a bundle: checks it, tries it on a node if requested, and hands it to Slurm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from supervisor.state import JobFolder, ServiceFolder
 from .. import engine as engines
 from .. import trust
 from ..target import named_checkpoints
-from . import description, jobs, scheduler, services, submitted
+from . import description, jobs, scheduler, services
 from .jobs import LAST_LINES, Say
 
 SERVE, PREFLIGHT, BENCH = "serve.sbatch", "preflight.sbatch", "bench.sbatch"
@@ -56,7 +56,7 @@ class Submission:
 
     @property
     def environment(self) -> dict[str, str]:
-        """That of a job: successors inherit it, and submit with the same options."""
+        """The environment of a job, which its successors inherit with its options."""
         kept = {k: v for k, v in scheduler.job_environment().items() if k not in OF_ANOTHER_JOB}
         return {
             **kept,
@@ -76,8 +76,7 @@ class Submission:
     def with_private_copy(self, requirements: tuple[trust.Requirement, ...]) -> Submission:
         """The same with a copy of the bundle next to the state of the service.
 
-        Jobs start long after they were submitted, and successors days later: what starts then is
-        what was verified.
+        Jobs may start days after they were submitted; the copy is what was verified.
         """
         folder = self.service.path / COPIES / self.bundle.digest[:16]
         if folder == self.bundle.folder:
@@ -97,16 +96,14 @@ class Submission:
 
     def check(self) -> None:
         """Raises `BadInput` where Slurm would refuse the scripts."""
-        diagnostics = [
-            diagnostic
-            for name in (SERVE, PREFLIGHT)
-            for diagnostic in scheduler.check(self.script(name), self.options, self.environment)
-        ]
+        diagnostics: list[Diagnostic] = []
+        for name in (SERVE, PREFLIGHT):
+            diagnostics += scheduler.check(self.script(name), self.options, self.environment)
         if diagnostics:
             raise BadInput(diagnostics)
 
     def submit(self) -> JobFolder:
-        """The new job, which Slurm has taken."""
+        """Submits a job to Slurm."""
         self.service.path.mkdir(parents=True, exist_ok=True)
         script = self.script(SERVE)
         job = self.service.job(scheduler.submit(script, self._sbatch("%j"), self.environment))
@@ -121,7 +118,7 @@ class Submission:
         }
         state.write_json(job.path / state.SUBMISSION, facts)
         with suppress(OSError):  # whoever asks for it then needs --state
-            submitted.remember(self.service)
+            services.remember(self.service)
         return job
 
     def preflight(self, timeout_s: float, say: Say) -> None:
@@ -163,7 +160,7 @@ class Submission:
 def read_bundle(
     folder: Path, root: Path | None, options: Sequence[str] = (), engine: str | None = None
 ) -> Submission:
-    """A bundle that is whole and has a job. Raises `BadInput` or `DamagedBundle`.
+    """A complete bundle that has a job. Raises `BadInput` or `DamagedBundle`.
 
     The reference engine serves a miniature, whatever checkpoint the environment names.
     """
@@ -184,7 +181,7 @@ def read_bundle(
 
 
 def _check_options(options: Sequence[str]) -> None:
-    """Slurm takes the beginning of a long option for the whole."""
+    """Refuses options that do not fit; Slurm accepts the beginning of a long option."""
     for option in options:
         name = option.partition("=")[0].removeprefix("--")
         long = [one for one in UNFIT if one == name or (len(name) > 1 and one.startswith(name))]

@@ -1,4 +1,4 @@
-"""A sweep under Slurm: a job array that measures a service, collected into one report."""
+"""A sweep under Slurm: a job array measures a service; its points become one report."""
 
 from __future__ import annotations
 
@@ -40,18 +40,23 @@ class ServiceSweep:
 
     @property
     def options(self) -> list[str]:
-        """The bundle's own workload; an operator's arguments win, since they come last."""
+        """The bundle's workload, then the operator's arguments, which override it."""
         deployment = system_under_test.deployment(self.order.bundle)
         workload, slo = deployment.get("workload") or {}, deployment.get("slo") or {}
-        given = {name: workload.get(name) for name in ("isl", "osl")}
-        given["gpus"] = (deployment.get("hardware") or {}).get("num_gpus")
-        limits = {name: slo[name] for name in point_metrics.LIMITS if slo.get(name)}
-        given["slo"] = ",".join(f"{name}={value}" for name, value in limits.items())
-        named = [(f"--{name}", str(value)) for name, value in given.items() if value]
-        return [*(text for pair in named for text in pair), *self.arguments]
+        limits = [f"{name}={slo[name]}" for name in point_metrics.LIMITS if slo.get(name)]
+        given = {
+            "--isl": workload.get("isl"),
+            "--osl": workload.get("osl"),
+            "--gpus": (deployment.get("hardware") or {}).get("num_gpus"),
+            "--slo": ",".join(limits),
+        }
+        words: list[str] = []
+        for option, value in given.items():
+            words += [option, str(value)] if value else []
+        return [*words, *self.arguments]
 
     def make_folder(self) -> None:
-        """Raises `BadInput` if there is something in it."""
+        """Raises `BadInput` if it is not empty."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if any(self.folder.iterdir()):
             raise BadInput(Diagnostic(str(self.folder), "is not empty", "choose another --run-dir"))
@@ -122,13 +127,16 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def merged(documents: Sequence[Mapping[str, Any]], bundle: Bundle, url: str) -> dict[str, Any]:
-    """One document: the points of all, and what the first one and the bundle say of the rest."""
-    first, points = documents[0], [point for one in documents for point in one["points"]]
-    measured = first["subject"]
+    """One document with all points; the rest is from the first document and the bundle."""
+    first, measured = documents[0], documents[0]["subject"]
+    points: list[Any] = []
+    failures: list[str] = []
+    for one in documents:
+        points += one["points"]
+        failures += [one["failure"]] if one.get("failure") else []
     system = SystemUnderTest(endpoint.from_url(url), bundle)
     about = system.described((measured["server_version"], measured["model"]))
     outcomes = {one["outcome"] for one in documents}
-    failures = [one["failure"] for one in documents if one.get("failure")]
     return {
         **first,
         "subject": about,

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class CheckFailure(Exception):
-    """The server failed a check; the text says what was expected and what came."""
+    """The server failed a check; the text has the expected and the actual answer."""
 
 
 _MOST_LETTERS = 300
@@ -34,7 +34,7 @@ _MOST_LETTERS = 300
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """A server's answer is read here: one of another form than its protocol's fails the check."""
+    """Turns errors of reading an answer of an unexpected form into a failed check."""
     try:
         yield
     except OTHER_FORMS as error:
@@ -51,7 +51,7 @@ class NotSupported(Exception):
 
 
 class RequestRejected(Exception):
-    """The server answered a request with an error, in the way of its transport."""
+    """The server answered a request with an error of its transport."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class SmokeClient(Protocol):
     def transport(self) -> str: ...
 
     async def ready(self) -> str:
-        """The evidence. Raises `CheckFailure` naming the endpoint that is not ready."""
+        """Evidence. Raises `CheckFailure` naming the endpoint that is not ready."""
 
     async def served(self) -> str:
         """The versions of server and model, as text."""
@@ -133,12 +133,12 @@ class SmokeClient(Protocol):
     def stream(
         self, request: SmokeRequest, timeout_s: float | None = None
     ) -> AsyncGenerator[Completion, None]:
-        """Raises `RequestRejected` where the server or the transport says that the time is over."""
+        """Raises `RequestRejected` if the server or the transport reports a timeout."""
 
     async def misuse(self, how: str, request: SmokeRequest) -> str:
-        """Use the protocol wrongly, in a way that a transport may know under this name.
+        """Misuse the protocol in a way that has this name; transports may not know it.
 
-        The result is what a server answered that did not see an error.
+        Returns the answer of a server that reported no error.
         """
 
     async def close(self) -> None: ...
@@ -165,7 +165,7 @@ async def concurrently(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def healthy(client: SmokeClient) -> None:
-    """After whatever happened: the server is ready and generates."""
+    """Raises `CheckFailure` or `RequestRejected` unless the server is ready and generates."""
     await client.ready()
     expect_text(await client.generate(SHORT))
 
@@ -179,7 +179,7 @@ def expect_text(response: Completion) -> None:
 
 
 def expect_tokens(response: Completion, count: int) -> str:
-    """Evidence that exactly so many tokens came, where the server counts them."""
+    """Evidence of exactly `count` tokens, if the server counts them."""
     if response.completion_tokens is None:
         return "the server counts no tokens"
     if response.completion_tokens != count:

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from ..bounded_answer import client as session
 from ..endpoint import Endpoint
 from . import metrics
 from .client import (
@@ -29,7 +30,7 @@ from .client import (
     expect_text,
 )
 from .generation import MEDIUM, difference
-from .http import parse_json, receive, session
+from .http import parse_json, receive
 from .metrics import MODEL, REQUESTS
 
 TOPICS = ("rivers", "bread", "winter", "music", "horses", "ships", "stars", "letters")
@@ -62,7 +63,7 @@ async def own_answers(client: SmokeClient, _: Endpoint) -> str:
                 f"request {index} got the text that request {owners[0]} gets when alone"
             )
     ids = "ids and texts" if together[0].request_id else "texts"
-    return f"{len(requests)} at once, {ids} of their own"
+    return f"{len(requests)} concurrent requests, {ids} of their own"
 
 
 async def batch_text(client: SmokeClient, _: Endpoint) -> str:
@@ -79,8 +80,8 @@ async def batch_text(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def overlap(client: SmokeClient, endpoint: Endpoint) -> str:
-    """As many streams as the plan runs at once, eight at most, with a limit and without: others
-    begin before the first one has ended."""
+    """As many streams as the plan runs concurrently, at most eight, with `max_tokens` and without:
+    others begin before the first one has ended."""
     at_once = min(AT_ONCE, planned_requests(endpoint.options) or AT_ONCE)
     if at_once == 1:
         raise NotSupported("the deployment runs one request at a time")
@@ -100,7 +101,7 @@ async def overlap(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 def planned_requests(options: Mapping[str, Any]) -> int | None:
-    """How many requests run at once as rendered; under attention DP the batch is that of a rank."""
+    """The rendered number of concurrent requests; attention DP has a batch per rank."""
     if (batch := options.get("max_batch_size")) is None:
         return None
     ranks = options.get("tensor_parallel_size") if options.get("enable_attention_dp") else None
@@ -146,7 +147,7 @@ def _success_counters(found: metrics.Metrics, endpoint: Endpoint) -> dict[str, d
 
 
 async def served_name(_: SmokeClient, endpoint: Endpoint) -> str:
-    """`/v1/models` and the metrics of an engine's server; some releases name none in these."""
+    """`/v1/models` and the metrics name the same model; some releases name none in metrics."""
     headers = endpoint.access.http_headers
     async with session(endpoint.url or "", metrics.TIMEOUT_S, headers) as http:
         response = await receive(http.get("/v1/models"))
@@ -171,7 +172,7 @@ def _named(names: Set[str]) -> str:
 
 
 async def soak(client: SmokeClient, endpoint: Endpoint) -> str:
-    """Time does not count. Where the KV cache is reported, it is as free afterwards as before."""
+    """Many requests, however slow. A reported KV cache is as free afterwards as before."""
     gate = asyncio.Semaphore(SOAK_AT_ONCE)
     before = metrics.total(await metrics.read_if_any(endpoint), KV_CACHE)
 
@@ -183,7 +184,7 @@ async def soak(client: SmokeClient, endpoint: Endpoint) -> str:
     start = time.monotonic()
     await concurrently(map(one, range(SOAK)))
     rate = SOAK / (time.monotonic() - start)
-    evidence = f"{SOAK} requests, {SOAK_AT_ONCE} at once, {rate:.0f} per second"
+    evidence = f"{SOAK} requests, {SOAK_AT_ONCE} concurrent, {rate:.0f} per second"
     if before is None:
         return evidence
     idle = before + 0.01
@@ -222,7 +223,7 @@ async def _begun_before_an_end(client: SmokeClient, limit: int | None, at_once: 
 
 
 async def _alone(client: SmokeClient) -> tuple[list[SmokeRequest], list[str]]:
-    """Different requests, and what each gets with the server to itself."""
+    """Different requests, and the text that each gets alone."""
     requests = [
         SmokeRequest(f"A short text about {topic}:", 8, request_id=topic) for topic in TOPICS
     ]

@@ -48,7 +48,7 @@ SCHEMA = {
 
 
 def limit_tokens(endpoint: Endpoint) -> int:
-    """Prompt and answer together, as rendered. Raises `NotSupported` where it is not known."""
+    """The limit of prompt and answer together. Raises `NotSupported` if it is unknown."""
     limits = (endpoint.options.get("max_seq_len"), endpoint.positions)
     known = [int(limit) for limit in limits if limit]
     if not known:
@@ -110,7 +110,7 @@ async def prefix(client: SmokeClient, endpoint: Endpoint) -> str:
 async def _reused_by_metrics(
     client: SmokeClient, endpoint: Endpoint, request: SmokeRequest
 ) -> dict[str, float]:
-    """What the metrics say of the same prompt once more, where the answers say nothing."""
+    """Reused blocks in the metrics after one more request, if the answers do not report them."""
     before = await metrics.read_if_any(endpoint)
     name = metrics.by_word(before, endpoint, "reused")
     if name is None:
@@ -141,9 +141,9 @@ async def drafts(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
-    """A schema is enforced, or the request refused where the deployment has no backend for it.
+    """A schema is enforced, or the request is refused if the deployment has no backend for it.
 
-    Random weights may write blanks for ever where the schema allows them.
+    Random weights may write blanks forever if the schema allows it.
     """
     request = SmokeRequest("A person as JSON:", max_tokens=128, json_schema=SCHEMA)
     try:
@@ -166,7 +166,7 @@ async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def tools(client: SmokeClient, endpoint: Endpoint) -> str:
-    """A call comes as one, with arguments of JSON, and not as text in the model's own marks."""
+    """A tool call has JSON arguments and is not text with the model's own marks."""
     if endpoint.rehearsal:
         raise NotSupported("random weights call no tool")
     ask = ({"role": "user", "content": "What is the weather in Paris? Use the tool."},)
@@ -207,7 +207,7 @@ def _steps(measured: Mapping[str, float], endpoint: Endpoint) -> str:
 
 
 def _is_cut_off(error: json.JSONDecodeError) -> bool:
-    """Whether a text is JSON up to its end, which is missing."""
+    """Whether a text is valid JSON except for its missing end."""
     rest = error.doc[error.pos :]
     begins_a_word = any(word.startswith(rest) for word in ("true", "false", "null", "-"))
     return begins_a_word or (rest.startswith('"') and "string" in error.msg)

@@ -1,7 +1,7 @@
-"""Checks of one request at a time: what is generated, streamed, stopped, counted and repeated.
+"""Checks of single requests: generation, streams, stop words, token counts and repetition.
 
 No check depends on the model: it compares the server with itself or with the rules of its
-protocol. Texts are compared greedily and one request at a time where they must be equal.
+protocol. Texts that must be equal come from greedy requests, sent one after the other.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ async def stream_mode(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def cumulative(client: SmokeClient, endpoint: Endpoint) -> str:
-    """The toolkit's own model takes a parameter for it; other servers pass over it."""
+    """A parameter of the toolkit's own model; other servers ignore it."""
     texts = await _streamed_texts(client, replace(MEDIUM, parameters={"cumulative_text": True}))
     if detect_stream_mode(texts) == "cumulative":
         return f"{len(texts)} responses, the last one with all {len(texts[-1])} characters"
@@ -257,8 +257,8 @@ def _expect_growth(texts: Sequence[str]) -> None:
 
 
 def stream_mode_of(texts: Sequence[str], expected: str) -> StreamMode:
-    """How the texts make up the one that is expected, else what they look like by themselves: a
-    word that is said again and again looks like both.
+    """The mode in which the texts give the expected one, else the mode that they look like: a
+    repeated word looks like both.
 
     Raises `CheckFailure` for texts of neither kind.
     """
@@ -277,7 +277,7 @@ def whole_text(texts: Sequence[str], expected: str) -> str:
 
 
 def difference(one: str, other: str) -> str:
-    """Where two texts begin to differ, as text."""
+    """Describes where two texts begin to differ."""
     pairs = enumerate(zip(one, other, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
     return f"differs at character {at}: {one[at : at + 30]!r}, not {other[at : at + 30]!r}"

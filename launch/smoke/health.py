@@ -71,7 +71,7 @@ async def config(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def closed_apis(client: SmokeClient, endpoint: Endpoint) -> str:
-    """Every restricted API without the key; of an unknown server the dangerous ones."""
+    """Restricted APIs reject requests without the key; for unknown servers, dangerous APIs."""
     apis = endpoint.restricted_apis if endpoint.is_rendered else DANGEROUS
     if not apis:
         raise NotSupported("the deployment restricts no API")
@@ -112,7 +112,7 @@ def compare_metadata(found: Mapping[str, Any], endpoint: Endpoint) -> str:
 
 
 def compare_config(found: Mapping[str, Any], endpoint: Endpoint) -> str:
-    """Raises `CheckFailure` where the served model does not answer as model.yaml says."""
+    """Raises `CheckFailure` for a configuration that differs from model.yaml."""
     expected = _triton_config(endpoint)
     actual = {
         "decoupled": is_decoupled(found),
@@ -129,7 +129,7 @@ def compare_config(found: Mapping[str, Any], endpoint: Endpoint) -> str:
 
 
 def is_decoupled(config: Mapping[str, Any]) -> bool:
-    """Whether a model's configuration lets it answer any number of times, that is, stream."""
+    """Whether a model may send any number of responses, that is, stream."""
     return bool(config.get("model_transaction_policy", {}).get("decoupled", False))
 
 

@@ -35,7 +35,9 @@ Metrics = Mapping[str, float]
 
 async def read(endpoint: Endpoint) -> Metrics:
     """All samples of a server. Raises `NotSupported` where it has no metrics."""
-    from .http import receive, session  # of an extra, which a comparison of results goes without
+    # Of an extra, which a comparison of results goes without.
+    from ..bounded_answer import client as session
+    from .http import receive
 
     if endpoint.api == "kserve" and endpoint.metrics is None:
         raise NotSupported("the server has no metrics port")
@@ -76,9 +78,9 @@ def total(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def by_word(metrics: Metrics, endpoint: Endpoint, word: str) -> str | None:
-    """The server's name for what signals call `word`, whatever its release puts before it.
+    """The server's name for the metric that signals call `word`, with the prefix of its release.
 
-    `None` where it shows no such metric.
+    `None` if it has no such metric.
     """
     known = server_metrics.names(endpoint.server, prefix="").get(word)
     families = {key.partition("{")[0] for key in metrics}
@@ -98,7 +100,7 @@ def label_values(metrics: Metrics, key: str) -> set[str]:
 
 
 async def read_settled(endpoint: Endpoint, requests: float = math.inf) -> Metrics:
-    """The metrics after an update: when so many requests are counted, or after a period."""
+    """The metrics after an update: when `requests` are counted, or after a period."""
     start_s = time.monotonic()
     metrics = await read(endpoint)
     while (counted := total(metrics, REQUESTS)) is not None:
@@ -116,7 +118,7 @@ def _of_model(metrics: Metrics) -> Metrics:
 
 
 async def wait_until(endpoint: Endpoint, holds: Callable[[Metrics], bool]) -> Metrics:
-    """The metrics as soon as a condition holds, or as they are when the time is over."""
+    """The metrics as soon as a condition holds, or at the timeout."""
     deadline = time.monotonic() + COUNTED_S
     while True:
         metrics = await read(endpoint)
@@ -127,7 +129,8 @@ async def wait_until(endpoint: Endpoint, holds: Callable[[Metrics], bool]) -> Me
 
 async def engine_version(endpoint: Endpoint) -> str | None:
     """`None` where the server does not report it."""
-    from .http import get_json, session
+    from ..bounded_answer import client as session
+    from .http import get_json
 
     try:
         if endpoint.api == "kserve":

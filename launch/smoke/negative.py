@@ -45,9 +45,9 @@ RETRY_S = 0.05
 def rejects(
     may_serve: tuple[str, ...] = (), unknown_field: bool = False, **wrong: Any
 ) -> CheckFunction:
-    """A check that an invalid request is rejected, by all kinds of server but `may_serve`.
+    """A check that all kinds of server but `may_serve` reject an invalid request.
 
-    With `unknown_field` it is a field that the server does not know.
+    `unknown_field` marks a request with a field that the server does not know.
     """
     request = replace(SHORT, **wrong)
 
@@ -85,14 +85,14 @@ def rejects_misuse(*ways: str, unknown_field: bool = False) -> CheckFunction:
 
 
 def _check_ignored(endpoint: Endpoint) -> None:
-    """Raises `Inconclusive` for a server that is known to pass over fields without a word."""
+    """Raises `Inconclusive` for a server that is known to ignore unknown fields."""
     if endpoint.record.ignores_unknown_fields:
         what = f"{endpoint.record.title} passes over fields that it does not know"
         raise Inconclusive(f"{what}: a misspelt one goes unnoticed")
 
 
 async def many_responses(client: SmokeClient, _: Endpoint) -> str:
-    """Status 200 and an error in the body is what Triton gives; half of a text must not pass."""
+    """Triton answers with status 200 and an error in the body; half a text must not pass."""
     request = replace(SHORT, max_tokens=32)
     whole = (await client.generate(request)).text
     try:
@@ -117,10 +117,10 @@ async def too_long(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
-    """A request that was left ends before its last token.
+    """A request that its client leaves ends before its last token.
 
-    A fast server, or a busy client, can have all of it behind it before the server hears of the
-    leaving; a longer one is left then. A server that finishes even the longest fails.
+    It may be finished before the server notices; a longer one is tried then. A server that
+    finishes even the longest fails.
     """
     finished: _Finished | None = None
     for tokens in _longer_tokens(endpoint):
@@ -137,7 +137,7 @@ async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 def _longer_tokens(endpoint: Endpoint) -> list[int]:
-    """One after the other, up to the server's known limit."""
+    """Growing numbers of tokens, up to the server's known limit."""
     longest_tokens = math.inf
     with suppress(NotSupported):
         limit = limit_tokens(endpoint)
@@ -146,14 +146,14 @@ def _longer_tokens(endpoint: Endpoint) -> list[int]:
 
 
 class _Finished(CheckFailure):
-    """All of a request was generated that its client had left."""
+    """The server generated all of a request that its client had left."""
 
 
 async def _leave(client: SmokeClient, endpoint: Endpoint, tokens: int) -> str:
-    """Leaves a request of so many tokens after its first text. Raises `_Finished`.
+    """Leaves a request after its first text. Raises `_Finished`.
 
-    Where the model counts its requests, this one is counted as cancelled; where an engine counts
-    what runs and what it generates, this one ends before its last token.
+    A model that counts requests must count it as cancelled; an engine that counts running requests
+    and tokens must end it early.
     """
     before: metrics.Metrics = {}
     with suppress(NotSupported):
@@ -188,7 +188,7 @@ def _of(now: metrics.Metrics, outcome: str) -> float:
 
 
 async def _ended_early(endpoint: Endpoint, before: metrics.Metrics, tokens: int) -> str:
-    """That nothing runs any more, and that not all of the tokens were generated."""
+    """Nothing runs any more, and not all tokens were generated."""
     names = [metrics.by_word(before, endpoint, word) for word in ("running", "tokens_out")]
     running, generated_tokens = names
     if running is None or generated_tokens is None:
@@ -214,14 +214,14 @@ async def deadline(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def overload(client: SmokeClient, endpoint: Endpoint) -> str:
-    """More streams at once than the model takes: the rest is refused at once.
+    """Of more concurrent streams than the model takes, the rest is refused immediately.
 
-    The first may be over before a busy client has begun the last; longer ones are sent then.
+    The first may end before a busy client has begun the last; longer ones are sent then.
     """
     limit = endpoint.options.get("triton_config", {}).get("max_requests")
     if limit is None or limit > MOST_AT_ONCE:
         raise NotSupported("no limit of requests is known that a smoke test could reach")
-    sent, were_taken = f"{limit + ABOVE_LIMIT} requests at once", False
+    sent, were_taken = f"{limit + ABOVE_LIMIT} concurrent requests", False
     for tokens in _longer_tokens(endpoint):
         refusals, has_begun = await _refusals(client, limit, tokens)
         if refusals and has_begun:
@@ -235,12 +235,12 @@ async def overload(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def _refusals(client: SmokeClient, limit: int, tokens: int) -> tuple[list[str], bool]:
-    """Of streams of so many tokens, above the limit, and whether any of them has begun."""
+    """Refusals of more streams than the limit, and whether any stream has begun."""
     refusals: list[str] = []
     begun: set[int] = set()
 
     async def one(number: int) -> None:
-        """A stream that is left as soon as all streams together have shown enough."""
+        """A stream that is left as soon as the result is clear."""
         request = replace(LONG, prompt=f"{PROMPT} {number}", max_tokens=tokens)
         try:
             async with aclosing(client.stream(request)) as responses:
@@ -257,7 +257,7 @@ async def _refusals(client: SmokeClient, limit: int, tokens: int) -> tuple[list[
 
 
 async def _until_taken(client: SmokeClient) -> None:
-    """The server has noticed that the other clients left, and takes a request again."""
+    """Waits until the server takes requests again after the other clients left."""
     deadline_s = time.monotonic() + FREE_TIMEOUT_S
     while True:
         try:
@@ -271,7 +271,7 @@ async def _until_taken(client: SmokeClient) -> None:
 
 
 async def vanish(client: SmokeClient, endpoint: Endpoint) -> str:
-    """Requests over HTTP are left that nobody tells the server of, as many as it runs of those."""
+    """After clients of all HTTP requests leave unnoticed, the next one is still served."""
     limit = endpoint.options.get("triton_config", {}).get("max_unary_http_running")
     if client.transport != "http":
         raise NotSupported("Triton tells of clients of gRPC that leave; see N10")

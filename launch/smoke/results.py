@@ -1,4 +1,4 @@
-"""The result of one check over one transport, and reports of many: JSON and JUnit."""
+"""The result of a check over a transport, and reports of all results as JSON and JUnit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Outcome = Literal["passed", "failed", "warned", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`reason` is why the check is there, `evidence` what was found.
+    """`reason` is the purpose of the check, `evidence` what it found.
 
-    Only what `failed` fails the suite. What is `skipped` does not apply here and is not a check.
+    Only `failed` fails the suite; `skipped` checks do not apply and are not counted.
     """
 
     id: str
@@ -31,7 +31,7 @@ def count(results: Sequence[CheckResult], outcome: Outcome) -> int:
 
 
 def totals(results: Sequence[CheckResult]) -> dict[str, Any]:
-    """How many checks were made, and how they went."""
+    """Numbers of checks by outcome."""
     return {
         "checks": len(results) - count(results, "skipped"),
         "passed": count(results, "passed"),
@@ -49,7 +49,7 @@ def by_transport(results: Sequence[CheckResult]) -> dict[str, list[CheckResult]]
 
 
 def summary(results: Sequence[CheckResult], engine: Mapping[str, Any]) -> dict[str, Any]:
-    """How a suite went, in all and by transport, and every result."""
+    """Totals of a suite, overall and per transport, and every result."""
     return {
         **totals(results),
         "engine": engine,

@@ -1,4 +1,4 @@
-"""The tensors of a request to the Triton model and of its answer, whatever carries them."""
+"""The tensors of a request to the Triton model and of its answer, for all transports."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def read_outputs(
 
 
 def datatype(name: str, values: Sequence[Any], declared: Mapping[str, str]) -> str:
-    """As the model declares it; a value of another type is sent as what it is."""
+    """The declared datatype; a value of another type keeps its own."""
     wanted, kind = declared.get(name, ""), type(values[0])
     is_known = wanted in FORMATS or wanted == "BYTES"
     fits = is_known and PYTHON_TYPES.get(wanted, float) is kind

@@ -19,7 +19,7 @@ import pytest
 from benchmarks import client, servers, triton_stream
 from benchmarks.client import StreamLoad
 from benchmarks.servers import Running
-from launch.interrupts import Interrupts
+from launch.process import Interrupts
 from launch.triton import SHARED_MEMORY
 from tests.conftest import ABSENT, ROOT
 

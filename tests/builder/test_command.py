@@ -114,7 +114,7 @@ def test_of_very_many_errors_the_first_are_told_and_the_rest_counted(
     assert command.run(verb) == NotReady.exit_code
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == command.MOST_ERRORS + 1
-    assert lines[-1] == f"error: {1000 - command.MOST_ERRORS} more; mend these first"
+    assert lines[-1] == f"error: {1000 - command.MOST_ERRORS} more; fix these first"
 
 
 def test_lines_of_a_log_stand_below_their_error_each_on_its_own(

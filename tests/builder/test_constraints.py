@@ -287,7 +287,7 @@ MINIMAX_M3 = {"checkpoint": "nvidia/MiniMax-M3-NVFP4", "gpu": "b200"}
 
 
 def of_version(version: str, known: Mapping[str, Any]) -> RuleContext:
-    """The context of a release that has no table of its own here."""
+    """The context of a release that has no own table here."""
     found = context(dict(known))
     table = {**found.release.table, "release": version}
     return replace(found, release=Release(table, found.release.path))

@@ -100,7 +100,7 @@ def test_one_document_is_expected_of_a_file() -> None:
     [
         ("a:\n\tb: 1\n", (2, 1), "is not YAML: found a tab character"),
         ("a: *b\n", (1, 4), "names the alias b, which nothing above defines"),
-        ("a: &a [*a]\n", (1, 8), "would hold itself"),
+        ("a: &a [*a]\n", (1, 8), "would contain itself"),
         ("? [a]\n: b\n", (1, 3), "is not YAML: found unhashable key"),
         ("a: 1\nb: x\0\n", (2, 5), "is not YAML: control characters are not allowed"),
         ("a: !!binary aGk=\n", (1, 4), "holds a value that no option can have"),

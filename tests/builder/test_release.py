@@ -157,7 +157,7 @@ def test_a_release_without_a_table_stands_between_its_neighbours(
     found = release.load(name)
     assert found.name == name and [row.name for row in found.judges] == names
     assert found.statement.startswith(name) and words in found.statement
-    assert "has no option table: it is judged by" in found.statement
+    assert "has no option table: it is checked against" in found.statement
     is_known = name not in ("1.3.0rc24.post1", "1.3.0")
     assert ("is not a known release" in found.statement) != is_known
     assert not list(lacking(found.engine, found.paths, found.default))
@@ -285,7 +285,7 @@ def test_check_takes_releases_as_a_deployment_does(builder: Run, tmp_path: Path)
     (tmp_path / "deployment.yaml").write_text(given + "targets: [trtllm_serve]\n")
     for words, code, said in (
         (("config.yaml", "--release", "v1.2.1"), 0, "release 1.2.1"),
-        (("config.yaml", "--release", "1.3.0rc17"), 0, "judged by its neighbours"),
+        (("config.yaml", "--release", "1.3.0rc17"), 0, "checked against its neighbours"),
         (("config.yaml", "--release", "1.2"), 2, "--release: 1.2 is not a release"),
         (("config.yaml", "--release", "9.9.9"), 2, "--release: 9.9.9 is not a known release"),
         (("config.yaml", "--release", "9.9.9", "--assume-release"), 0, "is not a known release"),

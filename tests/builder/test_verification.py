@@ -219,7 +219,7 @@ def test_evidence_of_another_bundle_is_found(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "what"),
     [
-        ("launch.json", "tells another digest of launch.json"),
+        ("launch.json", "has another digest of launch.json"),
         ("handoff/sbom.cdx.json", "is not a bill of materials"),
     ],
 )

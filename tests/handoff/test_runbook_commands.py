@@ -12,7 +12,7 @@ import pytest
 
 from builder import bundle as bundles
 from builder.bundle import Bundle
-from launch import dummy_credentials
+from launch import rehearsal
 from launch.target import FILES, Target
 from tests.handoff import runbook
 from tests.handoff.conftest import Generations, free_port
@@ -64,7 +64,7 @@ def with_secrets(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     (folder := folder / "secrets").mkdir()
     environment = dict.fromkeys(FILES, "") | {"SERVE_HOST": "127.0.0.1"}
     bare = Target("triton", folder, (), {}, environment, "http", None, 1, 1, None, (), "1.2.1", "")
-    files = dummy_credentials.with_dummy_credentials(bare, folder)
+    files = rehearsal.with_dummy_credentials(bare, folder)
     key, certificate, server_key, client_ca = (files.environment[name] for name in FILES)
     tls = {"certificate": certificate, "key": server_key, "client_ca": client_ca}
     clients = files.client_files

@@ -22,9 +22,8 @@ from builder.bundle import File
 from launch import endpoint, rehearsal, target
 from launch.cli.main import main
 from launch.guardian import MARK
-from launch.interrupts import Interrupts
-from launch.process import ServerProcess
-from launch.smoke import checks, concurrency, suite
+from launch.process import Interrupts, ServerProcess
+from launch.smoke import concurrency, suite
 from launch.smoke.results import CheckResult
 from supervisor.ports import free_ports
 from tests.conftest import LAUNCH_TAG
@@ -73,7 +72,7 @@ def with_script(bundle: bundles.Bundle, target: str, script: str, folder: Path) 
 
 def checked(bundle: bundles.Bundle, name: str, *ids: str) -> list[CheckResult]:
     """A few checks of the suite on a target that runs, by a client with the target's own files."""
-    chosen = [check for check in (*checks.POSITIVE, *checks.NEGATIVE) if check.id in ids]
+    chosen = [check for check in (*suite.POSITIVE, *suite.NEGATIVE) if check.id in ids]
     return suite.run(endpoint.from_target(target.read(bundle, name)), lambda _: None, chosen)
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import NotReady
-from launch import guardian, ready
-from launch.interrupts import Interrupted, Interrupts
-from launch.process import ServerProcess
+from launch import guardian, serving
+from launch.process import Interrupted, Interrupts, ServerProcess
 from tests.launch.conftest import Child, marked_processes
 from tests.slurm.service import wait_until
 
@@ -198,7 +197,9 @@ def test_a_signal_in_a_finalizer_ends_the_wait_all_the_same(
 ) -> None:
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     with child("import time; time.sleep(60)") as server, pytest.raises(Interrupted):
-        ready.wait(server, lambda: bool(Finalizer() and False), 30, ready.Progress("server"))
+        serving.wait_until_ready(
+            server, lambda: bool(Finalizer() and False), 30, serving.Progress("server")
+        )
 
 
 def test_signals_behave_as_before_afterwards(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_signals_behave_as_before_afterwards(tmp_path: Path) -> None:
 LAUNCHER = """
 import os, sys
 from pathlib import Path
-from launch.interrupts import Interrupts
+from launch.process import Interrupts
 from launch.process import ServerProcess
 folder, program = Path(sys.argv[1]), sys.argv[2]
 with Interrupts() as interrupts, ServerProcess(

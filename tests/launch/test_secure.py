@@ -23,7 +23,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from builder import pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput, NotReady
-from launch import access, discovery, dummy_credentials, endpoint, ready, target
+from launch import access, discovery, endpoint, rehearsal, serving, target
 from launch.access import ClientFiles
 from launch.bench import server_metrics, system_under_test
 from launch.cli.main import main
@@ -58,7 +58,7 @@ def key_file(tmp_path: Path) -> Path:
 def with_certificates(bundle: Bundle, folder: Path) -> tuple[Target, dict[str, str]]:
     """The target with files of a CA of its own, and the variables that name them."""
     folder.mkdir()
-    one = dummy_credentials.with_dummy_credentials(target.read(bundle, "triton"), folder)
+    one = rehearsal.with_dummy_credentials(target.read(bundle, "triton"), folder)
     return one, {name: one.environment[name] for name in target.FILES if name in one.environment}
 
 
@@ -183,7 +183,7 @@ def test_a_certificate_without_its_key_is_bad_input(bundle: Bundle, tmp_path: Pa
 
 def test_a_server_of_grpc_that_is_not_there_is_not_ready(render: Render) -> None:
     bundle = render("targets.triton.http=false")
-    assert not ready.probe(target.read(bundle, "triton").on_free_ports())
+    assert not serving.is_ready(target.read(bundle, "triton").on_free_ports())
 
 
 def test_a_rehearsal_without_openssl_says_so(

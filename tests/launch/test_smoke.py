@@ -28,7 +28,7 @@ from launch import endpoint, target
 from launch.cli import text_tables
 from launch.endpoint import Endpoint
 from launch.process import ServerProcess
-from launch.smoke import checks, concurrency, generation, health, metrics, negative, suite
+from launch.smoke import concurrency, generation, health, metrics, negative, suite
 from launch.smoke.client import CheckFailure
 from launch.smoke.results import CheckResult, junit, summary
 from tests.conftest import ROOT
@@ -161,7 +161,7 @@ def test_a_right_openai_server_passes_every_check_that_applies(found: Results) -
     assert {one.id: one.evidence for one in found.values() if one.outcome == "failed"} == {}
     assert ids(found, "warned") == []
     skipped = [
-        check.id for check in (*checks.POSITIVE, *checks.NEGATIVE) if check.apis == ("kserve",)
+        check.id for check in (*suite.POSITIVE, *suite.NEGATIVE) if check.apis == ("kserve",)
     ]
     skipped += ["P1", "P15.needle", "P23", "N13.rpc", "N15"]
     assert sorted(ids(found, "skipped")) == sorted(skipped)
@@ -243,7 +243,7 @@ def test_an_unknown_server_with_open_management_is_warned_of(found: Results) -> 
 
 def of_checks(url: str, *wanted: str, **options: Any) -> Results:
     """Some checks alone, of a server whose bundle has these options."""
-    chosen = [check for check in checks.POSITIVE if check.id in wanted]
+    chosen = [check for check in suite.POSITIVE if check.id in wanted]
     at = replace(endpoint.from_url(url), options=options)
     return faulty_suites.by_id(suite.run(at, lambda _: None, chosen))
 
@@ -286,7 +286,7 @@ def test_a_schema_is_enforced_or_refused_whatever_the_bundle_says(
 
 
 def test_a_server_that_passes_over_unknown_fields_is_warned_of() -> None:
-    wanted = [check for check in checks.NEGATIVE if check.id in ("N3.input", "N3.name")]
+    wanted = [check for check in suite.NEGATIVE if check.id in ("N3.input", "N3.name")]
     with faulty_server.running("accepts_field") as url:
         at = replace(endpoint.from_url(url), server="vllm_serve")
         found = suite.run(at, lambda _: None, wanted)
@@ -313,7 +313,7 @@ def test_a_process_that_is_gone_is_found() -> None:
     with faulty_server.running() as url:
         ended = subprocess.Popen(["true"])
         ended.wait()
-        at, process = endpoint.from_url(url), checks.POSITIVE[:1]
+        at, process = endpoint.from_url(url), suite.POSITIVE[:1]
         [gone] = suite.run(replace(at, pid=ended.pid), lambda _: None, process)
         [here] = suite.run(replace(at, pid=os.getpid()), lambda _: None, process)
     assert gone.evidence == f"process {ended.pid} is gone, a running one is expected"
@@ -405,7 +405,7 @@ def test_texts_that_grow_and_shrink_are_a_fault() -> None:
 
 
 def test_every_check_has_an_id_of_its_own_a_title_and_a_reason() -> None:
-    rows = (*checks.POSITIVE, *checks.NEGATIVE)
+    rows = (*suite.POSITIVE, *suite.NEGATIVE)
     assert len({row.id for row in rows}) == len(rows)
     assert all(row.title and row.reason for row in rows)
     numbers = {row.id.partition(".")[0] for row in rows}
@@ -425,7 +425,7 @@ def test_the_command_prints_a_line_per_check_in_80_columns() -> None:
     lines = done.stdout.splitlines()
     end = lines.index("")
     begun = [line.split()[2] for line in lines[:end] if not line.startswith(" ")]
-    assert begun == [check.id for check in (*checks.POSITIVE, *checks.NEGATIVE)]
+    assert begun == [check.id for check in (*suite.POSITIVE, *suite.NEGATIVE)]
     assert next(line for line in lines if " P2 " in line).split()[:2] == ["pass", "http"]
     assert lines[end + 1].split()[:4] == ["TRANSPORT", "CHECKS", "PASSED", "FAILED"]
     assert lines[end + 2].split()[0] == "http"

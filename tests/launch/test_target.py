@@ -136,13 +136,16 @@ def test_a_miniature_that_stands_in_is_said(
     """Whether the checkpoint is a name, or a folder without weights."""
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.json").touch()
-    for name, why in {"a-name": "is no folder of this machine", "bare": "has no weights"}.items():
+    for name, why in {
+        "a-name": "is not a folder of this machine",
+        "bare": "has no weights",
+    }.items():
         place = str(tmp_path / name) if name == "bare" else name
         found = target.read(bundle, "triton").with_environment(CHECKPOINT=place)
         run = create(bundle, "triton", "reference", tmp_path / f"run-{name}")
         one = serving.with_checkpoint(found, "reference", run)
         assert one.environment["CHECKPOINT"] == str(run.folder / "miniature")
-        said = f"triton: {place} {why}; a miniature with random weights stands in for it\n"
+        said = f"triton: {place} {why}; using a miniature with random weights\n"
         assert capsys.readouterr().err == said
 
 

@@ -18,7 +18,7 @@ import pytest
 from builder import pipeline, verification
 from builder.bundle import SIGNATURE, SUMS, Bundle
 from builder.errors import BadInput, DamagedBundle
-from launch import pinned_images, trust
+from launch import trust
 from launch.trust import Signers
 
 NAME = "releases@example.com"
@@ -301,7 +301,7 @@ def test_images_are_found_wherever_a_file_names_them(
     file = bundle.folder / name
     file.parent.mkdir(exist_ok=True)
     file.write_text(text)
-    found = pinned_images.unpinned(bundle)
+    found = trust.unpinned_images(bundle)
     assert [row.where for row in found] == ([str(file)] if is_refused else [])
 
 

@@ -62,7 +62,7 @@ def test_a_target_serves_until_it_is_interrupted(
     assert found["started"] < found["ready"] < found["stopped"]
     errors = launcher.errors.read_text()
     assert f"{target}: starts with engine reference" in errors
-    assert f"{target}: llama-tiny is no folder of this machine; a miniature with" in errors
+    assert f"{target}: llama-tiny is not a folder of this machine; using a miniature with" in errors
     assert f"{target}: stopping after {number.name}, within 330 s; again to stop at once" in errors
     assert "Traceback" not in errors
 

@@ -20,8 +20,7 @@ import httpx
 import pytest
 
 from launch import engine, triton
-from launch.interrupts import Interrupts
-from launch.process import ServerProcess
+from launch.process import Interrupts, ServerProcess
 from supervisor.ports import free_ports
 from tests import watcher
 from tests.conftest import LAUNCH_TAG

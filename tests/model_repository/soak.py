@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from launch.interrupts import Interrupts
+from launch.process import Interrupts
 from tests import watcher
 from tests.model_repository.conftest import (
     MODEL_YAML,

@@ -23,8 +23,7 @@ from builder import pipeline
 from builder.bundle import Bundle
 from builder.facts.advisories import FatalRequest, fatal_requests
 from launch import triton
-from launch.interrupts import Interrupts
-from launch.process import ServerProcess
+from launch.process import Interrupts, ServerProcess
 from supervisor.ports import free_ports
 from tests.model_repository.conftest import wait_until_ready
 from tests.model_repository.test_drain import DEAD, LONG, end

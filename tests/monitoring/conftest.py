@@ -15,8 +15,7 @@ import httpx
 import pytest
 
 from builder.bundle import Bundle
-from launch.interrupts import Interrupts
-from launch.process import ServerProcess
+from launch.process import Interrupts, ServerProcess
 from tests.launch.conftest import launch  # noqa: F401  # a fixture of these tests too
 from tests.model_repository.conftest import find_programs
 from tests.monitoring.programs import program

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builder.miniature.sizes import Vocabulary, _byte_characters
-from tensorrt_llm.decoding import Detokenizer, StopStrings
+from tensorrt_llm.sampling import Detokenizer, StopStrings
 from tests.reference.conftest import EngineOf
 
 TEXTS = ["plain", "naïve café", "日本語のテキスト", "👩‍👩‍👧 family", "mixed 한국어 and 🎉🎉"]

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tensorrt_llm import GuidedDecodingParams, SamplingParams
-from tensorrt_llm.decoding import Sampler
 from tensorrt_llm.results import CompletionOutput
+from tensorrt_llm.sampling import Sampler
 from tests.reference.conftest import EngineOf
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, -1.0, -3.0])

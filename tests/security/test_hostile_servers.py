@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from builder.errors import BadInput, NotReady, ToolkitError
-from launch import discovery, endpoint, ready
+from launch import discovery, endpoint, serving
 from launch.bench import server_metrics, system_under_test
-from launch.bench.clients import Api, connect, offered, receiver
+from launch.bench.clients import Api, connect, connection, offered
 from launch.bench.request import LoadRequest, RequestRecord
 from launch.endpoint import Endpoint
 from launch.smoke import concurrency, metrics, negative, suite
-from launch.smoke.checks import POSITIVE
 from launch.smoke.client import CheckFailure, RequestRejected
+from launch.smoke.suite import POSITIVE
 from launch.target import Target
 from tests.launch.scripted_server import ENDLESS, answering, by_path, say
 from tests.security import hostile_server
@@ -93,7 +93,7 @@ def measured(served: Endpoint, api: Api) -> list[RequestRecord]:
         except ToolkitError:
             assert not records
 
-    receiver.run(send())
+    connection.run(send())
     return records
 
 
@@ -221,7 +221,7 @@ def ready_at(address: str, url: str) -> bool:
         release="1.2.1",
         engine="tensorrt_llm",
     )
-    return ready.probe(one)
+    return serving.is_ready(one)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -235,7 +235,7 @@ def test_a_server_that_starts_is_ready_or_not(seed: int) -> None:
 def test_a_probe_of_a_server_without_an_end_is_over_in_time(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(ready, "PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(serving, "PROBE_TIMEOUT_S", 0.3)
     with answering(ENDLESS[kind]) as address:
         begun_s = time.monotonic()
         assert not ready_at(address, "triton")

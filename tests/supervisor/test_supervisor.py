@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import checks, failures, handover, ports, preflight, slurm, spec, state
+from supervisor import checks, handover, ports, preflight, slurm, spec, state, steps
 from supervisor import lock as lock_file
 from supervisor import record as records
 from tests.conftest import ROOT
@@ -343,16 +343,16 @@ def said(*ends: str) -> str:
     ],
 )
 def test_the_rank_that_ended_first_is_told_from_those_that_followed(says: str, rank: int) -> None:
-    assert failures.first_failed_rank(failures.task_failures(says), per_node=4) == rank
+    assert steps.first_failed_rank(steps.task_failures(says), per_node=4) == rank
 
 
 def test_ranks_are_read_as_slurm_lists_them() -> None:
-    assert failures.ranks_of("0,2-4,7") == [0, 2, 3, 4, 7]
+    assert steps.ranks_of("0,2-4,7") == [0, 2, 3, 4, 7]
 
 
 @pytest.mark.parametrize("ranks", ["-", ",", "1-", "1,,2", "0-99999999999", "\u0661", ""])
 def test_what_slurm_does_not_write_is_no_failure_of_a_task(ranks: str) -> None:
-    assert failures.task_failures(said(f"n1: tasks {ranks}: Killed")) == []
+    assert steps.task_failures(said(f"n1: tasks {ranks}: Killed")) == []
 
 
 def test_a_node_may_print_more_than_the_command_that_runs_there() -> None:

@@ -9,6 +9,8 @@ them; EAGLE3 draft heads as SpecForge and NVIDIA Model Optimizer write them.
 
 from __future__ import annotations
 
+from itertools import chain
+
 from . import (
     dense,
     grouped_query,
@@ -38,4 +40,6 @@ _PARTS = (
     *(dense, windowed, state_space, inkling),
 )
 
-ARCHITECTURES: dict[str, Architecture] = {row.name: row for part in _PARTS for row in part.ROWS}
+ARCHITECTURES: dict[str, Architecture] = {
+    row.name: row for row in chain.from_iterable(part.ROWS for part in _PARTS)
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from .fields import Config, key_value_heads_of_block, width_of_block
@@ -121,7 +122,7 @@ _CROSS = replace(_SELF, attention="cross_attn", qk_norm="head")
 
 def _decoder_layers(decoder: Decoder, config: Config, layers: Layers) -> list[Tensors]:
     parts = (decoder.norm_tensors, decoder.attention_tensors, decoder.mlp_tensors)
-    return [row for part in parts for row in part(_LAYER, config, layers)]
+    return list(chain.from_iterable(part(_LAYER, config, layers) for part in parts))
 
 
 def _mllama(config: Config) -> list[Tensors]:

@@ -12,6 +12,7 @@ and again without each field that they read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 Config = Mapping[str, Any]
@@ -143,8 +144,11 @@ def _of_blocks(fields: Config) -> dict[str, int]:
     if not blocks:
         return {}
     if any("block_type" in block for block in blocks):  # which has the sizes by their usual names
-        sizes = [(name, size) for block in blocks for name, size in block.items() if _is_size(size)]
-        return {name: max(size for of, size in sizes if of == name) for name, _ in sizes}
+        most: dict[str, int] = {}
+        for name, size in chain.from_iterable(block.items() for block in blocks):
+            if _is_size(size):
+                most[name] = max(size, most.get(name, size))
+        return most
     heads = (key_value_heads_of_block(fields, block.get("attention")) for block in blocks)
     widths = (width_of_block(fields, block.get("ffn")) for block in blocks)
     return {"num_key_value_heads": max(heads), "intermediate_size": max(widths)}
@@ -153,9 +157,9 @@ def _of_blocks(fields: Config) -> dict[str, int]:
 def described_layers(fields: Config, field: str = "block_configs") -> list[Mapping[str, Any]]:
     """What a file says of each layer by itself; nothing where it says it of all together."""
     listed = fields.get(field)
-    return (
-        [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
-    )
+    if not isinstance(listed, list):
+        return []
+    return [each for each in listed if isinstance(each, Mapping)]
 
 
 def _is_size(value: object) -> bool:
@@ -267,11 +271,8 @@ def _is_plausible(found: Any) -> bool:
         return 0 < found <= MAX_SIZE
     if not isinstance(found, list):
         return True
-    return all(
-        isinstance(size, int) and 0 < size <= MAX_SIZE
-        for tensors in found
-        for size in (*tensors.shape, tensors.experts + 1)
-    )
+    sizes = chain.from_iterable((*tensors.shape, tensors.experts + 1) for tensors in found)
+    return all(isinstance(size, int) and 0 < size <= MAX_SIZE for size in sizes)
 
 
 def _to_blame(trial: _Fields, read: Callable[[Config], Any]) -> str:

@@ -77,11 +77,10 @@ class Decoder:
 
     def norm_tensors(self, layer: str, config: Config, layers: Layers) -> list[Tensors]:
         hidden, parts = (config["hidden_size"],), ("weight", "bias")[: 1 + self.norm_bias]
-        return [
-            Tensors(f"{layer}.{name}.{part}", hidden, "norm", layers)
-            for name in self.norms
-            for part in parts
-        ]
+        tensors: list[Tensors] = []
+        for name in self.norms:
+            tensors += [Tensors(f"{layer}.{name}.{part}", hidden, "norm", layers) for part in parts]
+        return tensors
 
     def attention_tensors(self, layer: str, config: Config, layers: Layers) -> list[Tensors]:
         hidden, width = config["hidden_size"], head_dim(config)

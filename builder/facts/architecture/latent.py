@@ -168,7 +168,7 @@ _OWN_ROWS = (
 )
 
 
-# Meituan LongCat-Flash: each layer has two latent attentions, two MLPs and experts, some of which
+# Meituan LongCat-Flash: each layer has two latent attentions, two MLPs and experts; some experts
 # do nothing.
 #
 # Names and shapes: longcat_flash of Hugging Face transformers 5.23.
@@ -316,11 +316,12 @@ def _streams(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensor
     """What mixes the residual streams before and after attention and experts."""
     count = config["hc_mult"]
     rows, hidden = (2 + count) * count, count * config["hidden_size"]
-    return [
-        Tensors(f"{layer}.hc_{part}_{name}", shape, "norm", layers, dtype="F32")
-        for part in ("attn", "ffn")
-        for name, shape in (("fn", (rows, hidden)), ("base", (rows,)), ("scale", (3,)))
-    ]
+    tensors: list[Tensors] = []
+    for part in ("attn", "ffn"):
+        for name, shape in (("fn", (rows, hidden)), ("base", (rows,)), ("scale", (3,))):
+            row = f"{layer}.hc_{part}_{name}"
+            tensors.append(Tensors(row, shape, "norm", layers, dtype="F32"))
+    return tensors
 
 
 def _experts(layer: str, config: Config, layers: tuple[int, ...], hashed: int) -> list[Tensors]:

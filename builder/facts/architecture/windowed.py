@@ -188,9 +188,11 @@ def _streams(root: str, layer: str, config: Config, layers: Layers) -> list[Tens
         linear(f"{laurel}.linear_right", hidden, rank, _ROLE, layers),
         Tensors(f"{laurel}.post_laurel_norm.weight", (hidden,), "norm", layers),
         *(
-            linear(f"{root}.altup_{name}.{index}", hidden, hidden, _ROLE)
-            for name in ("projections", "unembed_projections")
-            for index in range(streams - 1)
+            linear(f"{root}.altup_{name}", hidden, hidden, _ROLE)
+            for name in (
+                *(f"projections.{index}" for index in range(streams - 1)),
+                *(f"unembed_projections.{index}" for index in range(streams - 1)),
+            )
         ),
     ]
 
@@ -348,7 +350,9 @@ def _layers_by_heads(config: Config) -> dict[int, Layers]:
 def _gate_width(config: Config, heads: int) -> int:
     """Channels of the gate: one of a head, or one of every channel of a head; 0 without a gate."""
     gating = config.get("gating", True)
-    return (heads * head_dim(config) if gating == "per-element" else heads) if gating else 0
+    if not gating:
+        return 0
+    return heads * head_dim(config) if gating == "per-element" else heads
 
 
 def _laguna(config: Config) -> list[Tensors]:

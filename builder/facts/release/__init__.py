@@ -1,8 +1,9 @@
-"""What is known of exact engine releases: options, flags, endpoints, metrics, MoE backends.
+"""Finds what is known about an exact engine release: options, flags, endpoints, metrics, MoE
+backends.
 
 A release is a table in `builder/data/releases/`, or one that the user imported and names by its
-path. One without a table is known by its neighbours and says so; it is never replaced by a near one
-in silence.
+path. A release without a table is described by its neighbours and says so; it is never silently
+replaced.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,7 @@ def of_engine(engine: Engine) -> list[Release]:
 
 
 def of_all_engines() -> list[Release]:
-    return [row for name in engines.names() for row in of_engine(engines.load(name))]
+    return list(chain.from_iterable(map(of_engine, map(engines.load, engines.names()))))
 
 
 def newest_stable(engine: Engine | None = None) -> str:
@@ -78,8 +80,8 @@ def newest_stable(engine: Engine | None = None) -> str:
 def load(name: str, folder: Path = Path(), engine: Engine | None = None) -> Release:
     """The table of a release: one that ships, or the file `folder`/`name` if it ends in `.json`.
 
-    A release without a table that is later than the oldest one is known by its `neighbours`. Raises
-    `BadInput` with the known ones for any other name.
+    A release without a table that is newer than the oldest one is described by its `neighbours`.
+    Raises `BadInput` with the known ones for any other name.
     """
     if name.endswith(".json"):
         return _read(folder / name, engine)
@@ -89,8 +91,8 @@ def load(name: str, folder: Path = Path(), engine: Engine | None = None) -> Rele
 
 
 def load_published(value: object, folder: Path, engine: Engine, assume: bool) -> Release:
-    """The table of a release as somebody wrote it. Raises `BadInput` as `load` does, and for one
-    that was not published as far as is known, unless `assume`."""
+    """The table of a release as a user wrote it. Raises `BadInput` as `load` does, and unless
+    `assume` for a release that is not known to be published."""
     name, tables = str(published.spelled(value)), known(engine)
     if name in tables:
         return load(name, folder, engine)
@@ -104,7 +106,7 @@ def load_published(value: object, folder: Path, engine: Engine, assume: bool) ->
 
 @cache
 def _between(name: str, engine: Engine) -> Release:
-    """A release without a table, in the words of those beside it."""
+    """A release without a table, described by its neighbours."""
     beside = _neighbours(name, engine)
     if not beside:
         what = f"release {name} of {engine.name} has no option table"
@@ -118,8 +120,8 @@ def _between(name: str, engine: Engine) -> Release:
 
 
 def _neighbours(name: str, engine: Engine) -> tuple[Release, ...]:
-    """The tables beside a release, older first: one of them where it is that of the same code, or
-    where nothing newer is known, and none for what is older than all."""
+    """The tables next to a release, older first: only one if it is for the same code or nothing
+    newer is known, and none for a release that is older than all tables."""
     if (own := without_post(name)) != name and own in known(engine):
         return (load(own, engine=engine),)
     here = order(name) if is_version(name) else None
@@ -135,8 +137,7 @@ def _neighbours(name: str, engine: Engine) -> tuple[Release, ...]:
 
 
 def resolve(name: str, folder: Path) -> str:
-    """A release as a file in `folder` names it: the path of an imported table does not stay
-    relative."""
+    """A release that a file in `folder` names: the path of an imported table becomes absolute."""
     return str(without_links(folder / name)) if name.endswith(".json") else name
 
 
@@ -156,7 +157,7 @@ def _shipped(name: str, engine: Engine) -> Release:
 
 
 def _changed_faults(document: Mapping[str, Any]) -> Iterator[Fault]:
-    """What is wrong with changes to a table that ships, and with the table that they make."""
+    """Errors in the changes to a shipped table, and in the table that they make."""
     base_name = document["based_on"]
     if base_name not in known() or base_name == document["release"]:
         yield "based_on", f"{base_name} has no option table"
@@ -177,9 +178,9 @@ CHANGED_TABLE: Any = Plain(derived.CHANGES, _changed_faults)
 
 
 def _read(path: Path, engine: Engine | None) -> Release:
-    """An imported table, of which all that the toolkit reads is there and of its type.
+    """An imported table that has everything the toolkit reads, in the right types.
 
-    It is of the `engine` that is given, or of any where none is.
+    It is for `engine`, or for any engine if that is `None`.
     """
     try:
         table = parse_json(read_text(path, max_bytes=MAX_BYTES))
@@ -208,7 +209,7 @@ def checked(table: Mapping[str, Any], path: Path) -> Release:
 
 
 def _usable(release: Release) -> Release:
-    """A release with all that planning needs. Raises `BadFacts`."""
+    """The release, if it has everything that planning needs. Raises `BadFacts`."""
     remedy = "without it nothing can be planned or checked"
     found = list(lacking(release.engine, release.paths, release.default))
     if found:

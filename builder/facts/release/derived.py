@@ -9,10 +9,11 @@ not be there yet. Nothing else sees that a table was not written in full.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Literal
 
 from ...schema import Text
-from .record import record_types
+from .record import alternatives, record_types
 from .table import (
     FLAG_ROW,
     OPTION_ROW,
@@ -23,7 +24,7 @@ from .table import (
 
 # Options by path. A kind of a union is named in angle brackets: `speculative_config<MTP>`. Without
 # it a path goes into all kinds. `absent` are options and kinds that the release does not have,
-# `options` whole rows, new or in the place of the other table's, `kinds` new kinds of a union.
+# `options` whole rows, new or instead of the other table's, `kinds` new kinds of a union.
 CHANGE_ROW: Any = {
     "source": Text,
     "confidence": Literal["read", "inferred"],
@@ -42,7 +43,7 @@ FLAG_CHANGE_ROW: Any = {
     "flags?": [FLAG_ROW],
 }
 
-# A release as the changes to the table of `based_on`. `sources` are those that changes name by a
+# A release as the changes to the table of `based_on`. `sources` are the sources of changes by a
 # short word. `unread_options` says that the release may have options which its table lacks.
 CHANGES: Any = {
     "release": ReleaseName,
@@ -162,14 +163,14 @@ def _commands(
 def _unions_of(row: Mapping[str, Any]) -> Iterator[str]:
     if row["type"] == "union":
         yield row["of"]
-    for inner in row["of"] if row["type"] == "either" else ():
+    for inner in alternatives(row):
         yield from _unions_of(inner)
     if "items" in row:
         yield from _unions_of(row["items"])
 
 
 class _Update:
-    """The options of a table, of which only what changes is copied."""
+    """The options of a table; only what changes is copied."""
 
     def __init__(self, base: Mapping[str, Any]) -> None:
         self.types: dict[str, Any] = dict(base["types"])
@@ -194,7 +195,7 @@ class _Update:
             self.types[name] = {**record, "open_keys": ["*"]}
 
     def drop_unreached(self) -> None:
-        """Groups and unions in which no option stands any more."""
+        """Drops groups and unions that no option uses any more."""
         reached, waiting = {self._root}, [self._root]
         unions: set[str] = set()
         while waiting:
@@ -255,12 +256,12 @@ class _Update:
         return None, kind
 
     def _kinds(self, path: str) -> list[str]:
-        """The groups of options that may stand at a path."""
+        """The groups of options that a path may lead to."""
         kinds = [self._root]
         for step in filter(None, path.split(".")):
             name, _, only = step.removesuffix(">").partition("<")
             rows = [row for kind in kinds if (row := self._fields(kind).get(name))]
-            kinds = [found for row in rows for found in self._groups(row, only)]
+            kinds = list(chain.from_iterable(self._groups(row, only) for row in rows))
         return list(dict.fromkeys(kinds))
 
     def _groups(self, row: Mapping[str, Any], only: str) -> Iterator[str]:
@@ -268,15 +269,15 @@ class _Update:
             yield row["of"]
         elif row["type"] == "union":
             types = self.unions[row["of"]]["types"]
-            yield from [types[only]] if only in types else () if only else types.values()
-        for inner in row["of"] if row["type"] == "either" else ():
+            yield from (kind for name, kind in types.items() if only in ("", name))
+        for inner in alternatives(row):
             yield from self._groups(inner, only)
 
 
 Table = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-# What only the older release is known by, and what no list of both can be made of.
+# Parts that describe only the older release, or that cannot be combined.
 _NONE: Mapping[str, Any] = {"containers": {}, "support_matrix": None}
 _LOWER_BOUNDS, _UPPER_BOUNDS = ("ge", "gt", "min_length"), ("le", "lt")
 _DEFAULTS = ("default", "default_factory", "effective_default")
@@ -310,7 +311,7 @@ def between(name: str, older: Table, newer: Table) -> dict[str, Any]:
 def _both_provenances(older: Table, newer: Table) -> dict[str, Any]:
     names = f"{older['release']} and {newer['release']}"
     sources = [*older["provenance"]["sources"], *newer["provenance"]["sources"]]
-    return {"sources": sources, "confidence": f"no table of its own: what {names} both accept"}
+    return {"sources": sources, "confidence": f"no own table: what {names} both accept"}
 
 
 class _Options:
@@ -340,7 +341,7 @@ class _Options:
         return name
 
     def _option(self, row: Row, other: Row) -> dict[str, Any] | None:
-        """What both take; `None` if they have no value in common."""
+        """What both accept; `None` if they have no value in common."""
         found = self._narrowed(row, other)
         if found is None:
             return None
@@ -448,7 +449,10 @@ def _default(row: Row) -> Any:
 
 
 def _by_name(fields: Mapping[str, Row]) -> dict[str, Row]:
-    return {name: row for key, row in fields.items() for name in (key, *row.get("alias", ()))}
+    found: dict[str, Row] = {}
+    for key, row in fields.items():
+        found |= dict.fromkeys((key, *row.get("alias", ())), row)
+    return found
 
 
 def _enum(row: Row, other: Row) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
-"""Which releases of an engine were published, as far as the data knows, and how people write them.
+"""Lists the published releases of an engine, and reads release names as people write them.
 
 One row of `builder/data/published_releases/` is one release with its day. A release that is not
-there may have come since: it is refused unless the user says to go on.
+there may be newer: it is refused unless the user insists.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SERIES = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class PublishedList:
-    """Releases that one source names. The day is `None` where it gives none."""
+    """Releases that one source names, each with its day or `None`."""
 
     source: Text
     releases: Mapping[str, Day | None]
@@ -37,7 +37,7 @@ class PublishedList:
 
 @dataclass(frozen=True, slots=True)
 class PublishedReleases:
-    """The releases of one engine, complete up to the day `as_of` as far as its sources are."""
+    """The releases of one engine that its sources name up to the day `as_of`."""
 
     as_of: Day
     lists: tuple[PublishedList, ...]
@@ -86,7 +86,7 @@ def spelled(value: object) -> object:
 
 
 def only_begun(value: object, engine: Engine, tables: Sequence[str]) -> Diagnostic | None:
-    """Why what is written is no release but the beginning of one. A number may have lost a zero:
+    """The error of a version that is only the beginning of one. A number may have lost a zero:
     1.2 was 1.2 or 1.20. Of the releases with this beginning, one with a table is offered first,
     and none that is older than all tables."""
     name = str(spelled(value))
@@ -103,7 +103,7 @@ def only_begun(value: object, engine: Engine, tables: Sequence[str]) -> Diagnost
 
 
 def unknown(name: str, engine: Engine) -> Diagnostic | None:
-    """Why a version is refused that was not published as far as is known."""
+    """The error of a version that is not known to be published."""
     if not is_version(name) or is_published(name, engine):
         return None
     what = f"{name} is not a known release of {engine.title} (list of {of_engine(engine).as_of})"
@@ -117,7 +117,7 @@ def _days(engine: Engine) -> dict[str, str | None]:
 
 
 def _newest(known: list[str]) -> str:
-    """The newest finished release, or the newest candidate where there is none."""
+    """The newest finished release, or else the newest candidate."""
     return ([name for name in known if is_stable(name)] or known)[-1]
 
 

@@ -1,10 +1,11 @@
-"""One release of an engine as the rest of the toolkit asks for it: its table in words."""
+"""One release of an engine: answers what the rest of the toolkit asks about its table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,9 +45,9 @@ class Flag:
 class Release:
     """One release of an engine. `path` is the file of its table; one table is one release.
 
-    A release without a table has `neighbours`: it is judged by each of them, and its own table is
-    what they have in common; a neighbour that judges `stands_for` it. `based_on` is the one that a
-    file of changes starts from.
+    A release without a table has `neighbours`: a file is checked against each of them, and its own
+    table is what they have in common; such a neighbour `stands_for` it. `based_on` is the one that
+    a file of changes starts from.
     """
 
     table: Mapping[str, Any] = field(repr=False)
@@ -62,12 +63,12 @@ class Release:
 
     @property
     def judged_name(self) -> str:
-        """The name of the release that it judges: its own, or the one that it stands for."""
+        """The name of the release that it checks for: its own, or the one that it stands for."""
         return self.stands_for or self.name
 
     @property
     def judges(self) -> tuple[Release, ...]:
-        """The tables by which a file for this release is judged: its own, or its neighbours'."""
+        """The tables to check a file for this release against: its own, or its neighbours'."""
         return self.neighbours or (self,)
 
     @property
@@ -79,12 +80,12 @@ class Release:
     def files(self) -> tuple[Path, ...]:
         """Every file that the table is made of."""
         if self.neighbours:
-            return tuple(dict.fromkeys(path for row in self.neighbours for path in row.files))
+            return tuple(dict.fromkeys(chain.from_iterable(row.files for row in self.neighbours)))
         return (self.path, *(self.based_on.files if self.based_on else ()))
 
     @property
     def statement(self) -> str:
-        """Where it stands among the tables, for a release that has none; empty for the others."""
+        """How a release without a table is checked; empty for the others."""
         names = [row.name for row in self.neighbours]
         if not names:
             return ""
@@ -93,7 +94,7 @@ class Release:
             lacks = "is not a known release and has no option table"
         if len(names) == 2:
             return (
-                f"{self.name} {lacks}: it is judged by its neighbours "
+                f"{self.name} {lacks}: it is checked against its neighbours "
                 f"{' and '.join(names)}; an error is what both refuse"
             )
         (one,) = self.neighbours
@@ -103,7 +104,7 @@ class Release:
             why = f"of which it is a {'build' if '+' in self.name else 'patch'}"
         else:
             why = "the newest table; what came later is not known"
-        return f"{self.name} {lacks}: it is judged by {one.name}, {why}"
+        return f"{self.name} {lacks}: it is checked against {one.name}, {why}"
 
     @property
     def may_lack_options(self) -> bool:
@@ -193,7 +194,7 @@ class Release:
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The Prometheus metrics without the prefix, none where nobody has read them."""
+        """The Prometheus metrics without the prefix; none if they are unknown."""
         return tuple(self.table["metrics"].get("names", ()))
 
     @property
@@ -241,7 +242,7 @@ class Release:
 
     @property
     def server_options(self) -> Mapping[str, Field]:
-        """Options of the server that may stand beside the engine's in an option file."""
+        """Options of the server that an option file may have next to the engine's."""
         root = self.table.get("server_root")
         return self.table["types"][root]["fields"] if root else {}
 
@@ -263,7 +264,7 @@ class Release:
         return {path: tuple(rows) for path, rows in found.items()}
 
     def has(self, path: str) -> bool:
-        """Whether there is such an option, or a mapping of any keys that it may stand in."""
+        """Whether there is such an option, or a mapping with free keys for it."""
         above = self.paths.get(path.rpartition(".")[0], ())
         return path in self.paths or any(row["type"] in ("mapping", "any") for row in above)
 
@@ -285,10 +286,9 @@ class Release:
             yield f"{path}.{union['discriminator']}", discriminator(union)
             for kind in union["types"].values():
                 yield from self._walk(kind, f"{path}.", above)
-        elif row["type"] == "either":
-            for option in row["of"]:
-                yield from self._walk_into(option, path, above)
-        elif "items" in row:
+        for option in alternatives(row):
+            yield from self._walk_into(option, path, above)
+        if "items" in row:
             yield f"{path}.*", row["items"]
             yield from self._walk_into(row["items"], f"{path}.*", above)
 
@@ -313,13 +313,18 @@ def discriminator(union: Mapping[str, Any]) -> Field:
     }
 
 
+def alternatives(field: Field) -> Sequence[Field]:
+    """What an option of type `either` may be; nothing for other types."""
+    return field["of"] if field["type"] == "either" else ()
+
+
 def record_types(field: Field, unions: Mapping[str, Any], in_items: bool = False) -> Iterator[str]:
-    """The record types that may stand at an option; with `in_items`, also those of its items."""
+    """The record types that an option may have; with `in_items`, also those of its items."""
     if field["type"] == "record":
         yield field["of"]
     elif field["type"] == "union":
         yield from unions[field["of"]]["types"].values()
-    for inner in field["of"] if field["type"] == "either" else ():
+    for inner in alternatives(field):
         yield from record_types(inner, unions, in_items)
     if in_items and "items" in field:
         yield from record_types(field["items"], unions, in_items)

@@ -1,6 +1,6 @@
 """Whether a release supports a model, a feature of it, or a MoE backend, and who says so.
 
-What no source says is unknown. It is said to be unknown, and never taken for supported.
+What no source says is unknown, and never treated as supported.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from ..engines import Engine
@@ -63,7 +64,7 @@ def architecture(release: Release, name: str) -> Support:
 
 
 def named_by(name: str) -> dict[Engine, list[str]]:
-    """The releases of each engine of which a source names an architecture as supported."""
+    """The releases of each engine for which a source lists an architecture as supported."""
     found: dict[Engine, list[str]] = {}
     for release in of_all_engines():
         if name in architectures(release):
@@ -105,7 +106,7 @@ def moe_backend(release: Release, name: str, quant_algo: str | None, sm: int) ->
     if name in sources:
         return Support("supported", sources[name])
     options = release.paths.get("moe_config.backend", ())
-    allowed = [value for row in options for value in row.get("values", ())]
+    allowed = list(chain.from_iterable(row.get("values", ()) for row in options))
     if allowed and name not in allowed:
         return Support("unsupported", f"release {release.name} has no such backend")
     return moe_backend_on_gpu(release, name, sm) or Support("unknown", "no source names it")
@@ -117,14 +118,16 @@ def moe_backends_by_precision(release: Release) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for row in release.table["moe"]["rows"]:
         algo = row["quant_algo"]
-        for precision in ("BF16",) if algo is None else (algo, *("MXFP4",) * (algo in _MXFP4)):
-            names = found.setdefault(precision, [])
-            names += [row["backend"]] * (row["backend"] not in names)
+        for precision in (algo or "BF16", "MXFP4"):
+            if precision != "MXFP4" or algo in (*_MXFP4, "MXFP4"):
+                names = found.setdefault(precision, [])
+                if row["backend"] not in names:
+                    names.append(row["backend"])
     return found
 
 
 def moe_backend_on_gpu(release: Release, name: str, sm: int) -> Support | None:
-    """That a MoE backend has no kernels for a GPU at all; `None` where it has some, or unknown."""
+    """That a MoE backend has no kernels for a GPU at all; `None` if it has some, or if unknown."""
     only = release.table["moe"].get("only_on", {}).get(name)
     if not only or sm in only["sm"]:
         return None

@@ -1,7 +1,7 @@
 """The schema of a release table: options by type, server flags, MoE backends and what else differs.
 
-`faults` adds to the schema what no single key shows: names that stand for nothing, and what
-planning needs and does not find.
+`faults` finds what no single key shows: names without a definition, and missing parts that planning
+needs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ RECORD_TYPE: Any = {
     "backend?": str,
 }
 
-# Groups of which one is meant, by the value of an option.
+# Groups of options; the value of one option selects the group.
 UNION_TYPE: Any = {
     "discriminator": str,
     "types": {"*": str},
@@ -139,7 +139,7 @@ ENDPOINTS: Any = {
     "confidence?": str,
 }
 
-# The Prometheus metrics, as far as anybody has read them.
+# The Prometheus metrics that are known.
 METRIC_NAMES: Any = {
     "prefix?": str,
     "prefix_confidence?": str,
@@ -190,7 +190,7 @@ OPTION_TABLE: Any = {
     "aliases": {"*": str},
 }
 
-# A file format that is none of a release's.
+# A file format that belongs to no release.
 FORMAT_ROW: Any = {**OPTION_TABLE, "release": Text, "source": Text, "serve": {"flags": [FLAG_ROW]}}
 
 # A release of an engine, of the usual one where it names none. `server_root` is the type of the
@@ -224,7 +224,7 @@ RELEASE_ROW: Any = {
     "containers": {"*": [str]},
 }
 
-# What the options of each type cannot do without, and of which Python type it is.
+# The key that options of each type need, and its Python type.
 _REQUIRED: Mapping[str, tuple[str, Any]] = {
     "enum": ("values", list),
     "list": ("items", dict),
@@ -237,7 +237,7 @@ _NUMBER = (int, float)
 
 
 def faults(table: Mapping[str, Any]) -> Iterator[Fault]:
-    """Names that stand for nothing, and options without what their type needs."""
+    """Names without a definition, and options without the keys that their type needs."""
     wrong = list(_types(table))
     yield from wrong or (_names(table) if "precedence" in table["serve"] else ())
 
@@ -245,7 +245,7 @@ def faults(table: Mapping[str, Any]) -> Iterator[Fault]:
 def lacking(
     engine: Engine, paths: Collection[str], default: Callable[[str], Any]
 ) -> Iterator[Fault]:
-    """What planning needs of the options by path and of their defaults, and does not find."""
+    """Options and defaults that planning needs and that are missing."""
     for path in engine.needed_options:
         if path not in paths:
             yield path, "is not an option, and planning asks for it"
@@ -299,7 +299,8 @@ def _option(row: Any, table: Mapping[str, Any], path: str, depth: int) -> Iterat
         yield f"{path}.of", f"{row['of']} is not among the {homes[kind]}"
     if kind in ("enum", "either") and not row[key]:
         yield f"{path}.{key}", "is empty"
-    for inner in row["of"] if kind == "either" else [row["items"]] if key == "items" else []:
+    inside = {"either": row.get("of"), "list": [row.get("items")], "mapping": [row.get("items")]}
+    for inner in inside.get(kind, ()):
         yield from _option(inner, table, f"{path}.{key}", depth + 1)
 
 

@@ -1,7 +1,7 @@
 """Which quantized weights a release reads: rows of `builder/data/weight_formats`, one file for each
 engine.
 
-What no row says is unknown. It is said to be unknown, and never taken for supported.
+What no row says is unknown, and never treated as supported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WORST: tuple[SupportState, ...] = ("unsupported", "unknown", "supported")
 
 @dataclass(frozen=True, slots=True)
 class FormatRow:
-    """What is known of formats as some writers lay them out; see the files."""
+    """What is known about formats as some writers store them; see the files."""
 
     formats: tuple[_Format, ...]
     writers: tuple[Text | None, ...]
@@ -64,7 +64,7 @@ class WeightFormats:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is known of the weights of a checkpoint; `weights` names those that it is about."""
+    """What is known about the weights of a checkpoint that `weights` names."""
 
     weights: str
     state: SupportState

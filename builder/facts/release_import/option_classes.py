@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from .python_source import UNKNOWN, Module, Name, dotted
@@ -300,7 +301,7 @@ def _merged(rows: list[Row]) -> Row:
     enums = [row for row in rows if row["type"] == "enum"]
     rest = [row for row in rows if row["type"] != "enum"]
     if enums:
-        values = list(dict.fromkeys(value for row in enums for value in row["values"]))
+        values = list(dict.fromkeys(chain.from_iterable(row["values"] for row in enums)))
         one: Row = {**enums[0], "values": values}
         if {"type": "str"} in rest:
             one["open"] = True

@@ -122,10 +122,12 @@ class Schema:
                 types[kind] = self._record(kind)
                 for field in types[kind]["fields"].values():
                     waiting.extend(record_types(field, self._unions, in_items=True))
-        # Records that stand somewhere by themselves, not as one kind of a union.
+        # Records that an option names by themselves, not as one kind of a union.
         no_kinds: dict[str, Row] = {name: {"types": {}} for name in self._unions}
-        rows = [field for record in types.values() for field in record["fields"].values()]
-        alone = {kind for field in rows for kind in record_types(field, no_kinds, in_items=True)}
+        alone: set[str] = set()
+        for record in types.values():
+            for field in record["fields"].values():
+                alone.update(record_types(field, no_kinds, in_items=True))
         for union in self._unions.values():
             for kind in set(union["types"].values()) - alone:
                 types[kind]["fields"].pop(union["discriminator"], None)

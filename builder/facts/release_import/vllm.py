@@ -173,7 +173,9 @@ class _Engine:
 
     def _registered(self, module: str) -> Iterator[str]:
         found = self._sources.module(module)
-        for node in found.tree.body if found else ():
+        if found is None:
+            return
+        for node in found.tree.body:
             value = getattr(node, "value", None)
             keys: Sequence[ast.expr | None] = value.keys if isinstance(value, ast.Dict) else []
             if isinstance(value, ast.Call) and dotted(value.func).endswith("register_connector"):
@@ -212,7 +214,9 @@ class _Engine:
     def _names_of(self, names: tuple[str, ...]) -> Iterator[str]:
         for name in names:
             found = self._registry_dict(name)
-            for key, value in zip(found.keys, found.values, strict=True) if found else ():
+            if found is None:
+                continue
+            for key, value in zip(found.keys, found.values, strict=True):
                 if isinstance(key, ast.Constant):
                     yield str(key.value)
                 elif key is None and isinstance(value, ast.Name):
@@ -238,7 +242,9 @@ class _Engine:
     def reads_flat_files(self) -> bool:
         """Whether the reader of option files has no case for groups of options."""
         parser = self._sources.module(_PARSER)
-        for node in ast.walk(parser.tree) if parser else ():
+        if parser is None:
+            return False
+        for node in ast.walk(parser.tree):
             if isinstance(node, ast.FunctionDef) and node.name.endswith("load_config_file"):
                 return "isinstance(value, dict)" not in ast.unparse(node)
         return False

@@ -23,7 +23,7 @@ class LoadClient(Protocol):
         """Ask the server once for what every request needs. Raises `NotReady`."""
 
     async def send(self, request: LoadRequest) -> RequestRecord:
-        """Always ends, within the time of the request, and raises for no fault of the server's."""
+        """Always ends, within the timeout of the request; a fault of the server raises nothing."""
 
 
 def connect(endpoint: Endpoint, api: Api) -> LoadClient:
@@ -48,7 +48,7 @@ def connect(endpoint: Endpoint, api: Api) -> LoadClient:
 
 
 def offered(endpoint: Endpoint) -> tuple[Api, ...]:
-    """The APIs of an endpoint, the one that measures it best first."""
+    """The APIs of an endpoint, best for measuring first."""
     known = [api for api in APIS if api in endpoint.record.client_apis]
     known.sort(key=endpoint.record.client_apis.index)
     return tuple(api for api in known if (endpoint.grpc if api == "grpc" else endpoint.url))

@@ -1,4 +1,4 @@
-"""HTTP/1.1: one request, whose answer, a stream of server-sent events, is read after its end."""
+"""HTTP/1.1: one request; its answer, a stream of server-sent events, is read after its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _read_json = json.JSONDecoder().raw_decode
 
 
 class HttpExchange(Exchange):
-    """What is read of its answer after its end may raise `Malformed`."""
+    """Reading its answer after the end may raise `Malformed`."""
 
     def __init__(self, request: bytes) -> None:
         super().__init__(request)
@@ -53,7 +53,7 @@ class HttpExchange(Exchange):
             self._look_for_head()
 
     def _look_for_head(self) -> None:
-        """Whether this is the end of an answer whose head was not there before."""
+        """Ends the exchange if the head and the whole body have arrived."""
         if self.head is None:
             try:
                 self.head = head(b"".join(self.parts))
@@ -78,7 +78,7 @@ class HttpExchange(Exchange):
         return b"".join(piece for piece, _ in self._pieces())
 
     def events(self) -> Iterator[tuple[int, bytes]]:
-        """The arrival of every event's last byte, and its data. One that was cut is left out."""
+        """The arrival of every event's last byte, and its data; an incomplete event is left out."""
         parts, arrivals = self.parts, self.arrivals
         part, end = 0, len(parts[0]) if parts else 0
         begun = bytearray()  # of a line that is not whole yet
@@ -133,7 +133,7 @@ class HttpExchange(Exchange):
             at += 2
 
     def failure(self) -> Failure | None:
-        """What is wrong as HTTP with an answer that was read to its end."""
+        """The HTTP error of a complete answer, if it has one."""
         if self.head is not None and self.head.status != OK:
             status = self.head.status
             kind: FailureKind = "unavailable" if status in BUSY else "http"
@@ -165,7 +165,7 @@ def request_bytes(
 
 
 async def document(server: Connector, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """A JSON object that the server tells of itself. Raises `NotReady`."""
+    """A JSON object with facts about the server. Raises `NotReady`."""
     exchange = HttpExchange(request_bytes(server.url, "GET", path, headers, b""))
     what = "no JSON object"
     async with server.exchange(exchange, PREPARE_TIMEOUT_S) as failure:
@@ -214,20 +214,20 @@ def _length(headers: Mapping[str, str]) -> int | None:
 
 
 class EventPattern:
-    """An event that was read, but for its text: another one that differs in nothing else needs no
-    JSON to be read, which is most of what reading a token costs."""
+    """An event without its text: an event that differs only in its text needs no JSON parser, which
+    is most of what reading a token costs."""
 
     def __init__(self) -> None:
         self._before = self._behind = b""
 
     def learn(self, data: bytes, text: str) -> None:
-        """`text` is the value of one string of an event; where it stands must be certain."""
+        """Remembers the parts before and after `text`, if its position is certain."""
         before, found, behind = data.partition(f'"{text}"'.encode())
         if found and found not in behind and b"\\" not in data:
             self._before, self._behind = before + b'"', b'"' + behind
 
     def text(self, data: bytes) -> str | None:
-        """`None` where this is not certainly such an event."""
+        """The text of an event of this pattern, `None` for any other."""
         before, behind = self._before, self._behind
         if not (before and data.startswith(before) and data.endswith(behind)):
             return None
@@ -268,7 +268,7 @@ async def send(
 
 
 async def _read(exchange: HttpExchange, transcript: Transcript) -> int:
-    """How many events there were."""
+    """Reads all events and returns how many there were."""
     events = 0
     for arrived_ns, data in exchange.events():
         transcript.take(arrived_ns, data)

@@ -23,7 +23,7 @@ HEADER_TABLE_SIZE, ENABLE_PUSH, INITIAL_WINDOW_SIZE = 1, 2, 4
 
 
 class Frame(NamedTuple):
-    """`end` is the offset behind it."""
+    """`end` is the offset of the byte after it."""
 
     kind: int
     flags: int
@@ -72,7 +72,7 @@ def decode_fields(block: bytes) -> list[tuple[str, str]]:
 
 
 def greeting() -> bytes:
-    """What either side says first: it keeps no table of fields, and takes all that is sent."""
+    """The first frames of either side: no header table, and the largest windows."""
     values = {HEADER_TABLE_SIZE: 0, ENABLE_PUSH: 0, INITIAL_WINDOW_SIZE: MOST}
     rows = (name.to_bytes(2, "big") + value.to_bytes(4, "big") for name, value in values.items())
     more = (MOST - FIRST_WINDOW).to_bytes(4, "big")
@@ -80,17 +80,17 @@ def greeting() -> bytes:
 
 
 def window(settings: bytes) -> int | None:
-    """The initial window that settings tell."""
+    """The initial window in a SETTINGS frame."""
     rows = (settings[at : at + 6] for at in range(0, len(settings), 6))
     found = {row[:2]: int.from_bytes(row[2:], "big") for row in rows}
     return found.get(INITIAL_WINDOW_SIZE.to_bytes(2, "big"))
 
 
 class Http2Exchange(Exchange):
-    """A POST. What its server's windows do not allow yet is sent as soon as they do.
+    """A POST. Data beyond the server's windows is sent as soon as they open.
 
-    After its `data` was read, `fields` are all that the server said besides, and `reset` is the
-    code of a stream that it gave up.
+    After its `data` was read, `fields` are the headers and trailers, and `reset` is the error code
+    of a reset stream.
     """
 
     def __init__(self, fields: Sequence[tuple[str, str]], body: bytes) -> None:
@@ -137,7 +137,7 @@ class Http2Exchange(Exchange):
             self.say(data)
 
     def _allowed(self) -> bytes:
-        """Frames with as much as both windows allow; that much then counts as sent."""
+        """Frames with as much data as both windows allow; it then counts as sent."""
         size = max(0, min(*self._windows, len(self._unsent)))
         sent, self._unsent = self._unsent[:size], self._unsent[size:]
         self._windows = [left - size for left in self._windows]

@@ -227,7 +227,7 @@ def _value(datatype: str, raw: bytes) -> Any:
 
 
 def _failure(exchange: Http2Exchange, began: bool) -> Failure | None:
-    """What is wrong as gRPC with an answer that was read to its end."""
+    """The gRPC error of a complete answer, if it has one."""
     number, http = exchange.fields.get("grpc-status"), exchange.fields.get(":status", "200")
     if number is None and http != "200":
         return Failure("http", f"HTTP status {http}")

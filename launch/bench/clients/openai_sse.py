@@ -16,7 +16,7 @@ from . import http1
 from .transcript import Transcript, mapping_of, number, text_of, whole
 
 DONE = b"[DONE]"
-# Where a delta of a chat holds output besides `content`.
+# Keys of a chat's delta with output other than `content`.
 OUTPUTS = ("reasoning_content", "reasoning")
 
 
@@ -77,7 +77,7 @@ class OpenAILoadClient:
 
 
 class OpenAITranscript(Transcript):
-    """Final is a finish reason, the mark `[DONE]` and nothing after that but the usage between."""
+    """Complete with a finish reason and `[DONE]`; only the usage may come between them."""
 
     def __init__(self, request: LoadRequest) -> None:
         super().__init__(request)
@@ -131,7 +131,7 @@ class OpenAITranscript(Transcript):
 
 
 def _said(delta: Mapping[str, Any]) -> str:
-    """The text of a delta; a call of a tool is output as well."""
+    """The text of a delta; a tool call is output too."""
     text = "".join([delta[name] for name in OUTPUTS if delta.get(name)])
     return text or (json.dumps(delta["tool_calls"]) if delta.get("tool_calls") else "")
 

@@ -10,8 +10,8 @@ from typing import Any
 from ...answers import OTHER_FORMS
 from ..request import CountSource, Failure, FailureKind, LoadRequest, RequestRecord
 
-MOST_LETTERS = 300  # of what is said of an event
-MOST_TOKENS = 10**9  # of a request, beyond which a count is none
+MOST_LETTERS = 300  # of an event in a message
+MOST_TOKENS = 10**9  # of a request; a larger count is ignored
 
 
 class Transcript:
@@ -36,7 +36,7 @@ class Transcript:
         self.server: dict[str, float] = {}
 
     def take(self, arrived_ns: int, data: bytes) -> None:
-        """Takes one event of the stream. One of another form than the API's fails the request."""
+        """Takes one event of the stream; an event of an unexpected form fails the request."""
         try:
             self.event(arrived_ns, data)
         except OTHER_FORMS as error:
@@ -51,7 +51,7 @@ class Transcript:
         """There are no more events."""
 
     def fail(self, kind: FailureKind, message: str, retryable: bool = False) -> None:
-        """The first failure stays."""
+        """Records a failure; the first one is kept."""
         self.failure = self.failure or Failure(kind, message, retryable)
 
     def record(self, sent_ns: int, ended_ns: int, status: int | None = None) -> RequestRecord:
@@ -88,15 +88,15 @@ class Transcript:
         )
 
     def _is_cumulative(self) -> bool:
-        """Whether each text continues the one before, as only whole texts do for long."""
+        """Whether each text continues the one before, as cumulative texts do."""
         texts = [text for _, text, _ in self.messages if text]
         grows = (later.startswith(text) for text, later in itertools.pairwise(texts))
         return len(texts) > 1 and texts[-1] != texts[0] and all(grows)
 
     def _outputs(self, cumulative: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Arrivals of messages with output, and tokens of each where they are known.
+        """Arrivals of messages with output, and the tokens of each if known.
 
-        As many tokens as messages are one in each, since a message with output has one at least.
+        If there are as many tokens as messages, each message has one.
         """
         if not cumulative and all(so_far is None for _, _, so_far in self.messages):
             came_ns = tuple([arrival for arrival, text, _ in self.messages if text])
@@ -123,7 +123,7 @@ class Transcript:
         return counted if self.output_tokens is None else self.output_tokens
 
     def _check(self, message_tokens: tuple[int, ...]) -> None:
-        """Finds why this is not a success, unless something is known already."""
+        """Fails a request whose stream or token counts are wrong, unless it has failed already."""
         request, count = self.request, self.output_tokens
         if not self.is_final:
             self.fail("unfinished", "the stream ended without its final mark")
@@ -142,21 +142,21 @@ class Transcript:
 
 
 def text_of(value: Any) -> str:
-    """Raises `TypeError` for anything else than a text or nothing."""
+    """Raises `TypeError` for anything but text or null."""
     if not isinstance(value, str | None):
         raise TypeError(f"{str(value)[:40]} is no text")
     return value or ""
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
-    """Raises `TypeError` for anything else than an object or nothing."""
+    """Raises `TypeError` for anything but an object or null."""
     if not isinstance(value, Mapping | None):
         raise TypeError(f"{str(value)[:40]} is no object")
     return value or {}
 
 
 def number(value: Any) -> float | None:
-    """As servers tell it, which may be as text; `None` for anything else and what is not finite."""
+    """A finite number, which servers may write as text; `None` for anything else."""
     try:
         found = None if isinstance(value, bool) or value is None else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -165,6 +165,6 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """A count as servers tell it, or `None` for anything else."""
+    """A count, or `None` for anything else."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return int(value) if is_number and 0 <= value <= MOST_TOKENS else None

@@ -79,7 +79,7 @@ def tensors(request: LoadRequest, declared: Mapping[str, str]) -> dict[str, Sequ
 
 
 class TritonTranscript(Transcript):
-    """`final` is the transport's own mark; a transport that has none gives `None`."""
+    """`final` is the transport's own mark, `None` for a transport without one."""
 
     def __init__(self, request: LoadRequest) -> None:
         super().__init__(request)
@@ -121,5 +121,5 @@ class TritonTranscript(Transcript):
 
 
 def _first(value: Any) -> Any:
-    """Of an output with an element per choice, that of the only choice."""
+    """The first element of an output that has one per choice."""
     return (value[0] if value else None) if isinstance(value, list) else value

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, Field, model_validator
 
-from .results import CompletionOutput, Logprob, RequestOutput
-from .sampling_params import SamplingParams
+from .results import CompletionOutput, RequestOutput
+from .sampling import Logprob, SamplingParams
 
 _UNSUPPORTED = (
     "use_beam_search",

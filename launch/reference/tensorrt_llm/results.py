@@ -12,21 +12,13 @@ from datetime import timedelta
 from threading import Lock
 from typing import Any, Literal
 
-from .sampling_params import SamplingParams
+from .sampling import Logprob, SamplingParams
 
 FinishReason = Literal["stop", "length", "timeout", "cancelled"]
 
 
 class RequestError(RuntimeError):
     """One request failed; the engine goes on."""
-
-
-@dataclass(slots=True)
-class Logprob:
-    """The log probability of a token and its rank in the vocabulary, 1 for the likeliest."""
-
-    logprob: float
-    rank: int | None = None
 
 
 Logprobs = list[dict[int, Logprob]]

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from .decoding import Detokenizer, Sampler, StopStrings, top_logprobs
 from .logger import logger
 from .model import Model
 from .options import EngineOptions
@@ -26,6 +25,7 @@ from .results import (
     TimingMetrics,
     steady_time,
 )
+from .sampling import Detokenizer, Sampler, StopStrings, top_logprobs
 
 # The models that run here are small: their matrices are too small to share between threads.
 NUM_THREADS = 1

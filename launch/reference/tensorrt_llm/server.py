@@ -21,7 +21,7 @@ from .llmapi.llm import LLM
 from .logger import __version__, logger
 from .protocol import ChatCompletionRequest, CompletionRequest, OpenAIResponse, error_body, event
 from .results import RequestError, RequestOutput, RequestPerfMetrics
-from .sampling_params import SamplingParams
+from .sampling import SamplingParams
 
 _BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 _HISTOGRAMS = (

@@ -11,8 +11,14 @@ from typing import Any
 
 import pytest
 
-from builder.choice import load, page, record, request, selection, verdict
-from builder.choice.candidates import Planner, candidates
+from builder.choice import page, report, request, selection
+from builder.choice.candidates import (
+    MOST_CONCURRENCY,
+    LoadModel,
+    Planner,
+    candidates,
+    load_levels,
+)
 from builder.choice.selection import Selection, rank
 from builder.estimates import Estimator, Question, Refusal
 from tests.conftest import Run
@@ -138,7 +144,7 @@ def test_of_refusals_at_a_rate_the_first_that_tells_most_is_kept(
 
     monkeypatch.setattr(estimator, "promise", refuse)
     asked = request.read(str(write({"concurrency: 32": "request_rate: 2"})))
-    outcome = load.LoadModel(estimator, asked).forecast(candidates(asked)[0])
+    outcome = LoadModel(estimator, asked).forecast(candidates(asked)[0])
     assert isinstance(outcome, Refusal)
     assert outcome.question.concurrency == kept
 
@@ -169,8 +175,8 @@ def test_what_is_likely_and_worth_much_more_is_measured_before_anything_is_chose
     assert likely.is_likely and not likely.keeps
     assert rank(likely, found.request) < rank(best, found.request)
     assert found.measurements() == [likely.candidate.question(likely.forecast.running)]
-    assert record.chosen(found) is None
-    assert "likely keeps the objectives too" in str(verdict.refusal(found))
+    assert report.chosen(found) is None
+    assert "likely meets the targets too" in str(report.refusal(found))
 
 
 def test_the_front_has_nobody_below_another(select: Select) -> None:
@@ -213,15 +219,15 @@ def test_a_rate_that_nobody_keeps_up_with_is_refused_with_the_most(
 ) -> None:
     done = builder("choose", write({"concurrency: 32": "request_rate: 500"}))
     assert done.returncode == 2
-    assert ":5: workload.request_rate: no candidate keeps up:" in done.stderr
-    assert "requests/s is the most" in done.stderr
+    assert ":5: workload.request_rate: no candidate is fast enough:" in done.stderr
+    assert "the fastest handles " in done.stderr
 
 
 def test_as_many_gpus_as_a_refused_rate_names_keep_up_and_fewer_do_not(select: Select) -> None:
     def chosen(most: int) -> str:
         changes = {"concurrency: 32": "request_rate: 40", "at_most: 8": f"at_most: {most}"}
         found = select(changes | {"slo: {ttft_ms: 1000, itl_ms: 20, percentile: p50}\n": ""})
-        return "" if found.kept else str(verdict.refusal(found))
+        return "" if found.kept else str(report.refusal(found))
 
     named = re.search(r"allow at least (\d+) GPUs", chosen(8))
     assert named
@@ -240,23 +246,23 @@ def test_candidates_that_are_left_out_have_their_reasons(write: Write, builder: 
     assert "8 GPUs need more than one node: a gb200 node has 4" in said
     assert "does not fit on 2 x b200" in said
     assert "GiB of KV cache for requests" not in said
-    assert re.search(r"- \d+ without evidence: ", said)
+    assert re.search(r"- \d+ without an estimate: ", said)
     page = (open_file.parent / "page.html").read_text()
     assert "cannot be planned: 8 GPUs need more than one node" in page
 
 
 def test_load_levels_rise_by_about_a_quarter() -> None:
-    levels = load.load_levels()
+    levels = load_levels()
     assert all(1 < two / one <= 2 for one, two in pairwise(levels))
     assert all(two / one <= 1.26 for one, two in pairwise(levels) if one > 8)
-    assert levels[-1] == load.MOST_AT_ONCE
+    assert levels[-1] == MOST_CONCURRENCY
 
 
 def test_the_options_of_the_user_are_not_chosen_again(select: Select) -> None:
     fixed = "targets: [trtllm_serve]\nengine_config: {moe_expert_parallel_size: 1}"
     found = select({"targets: [trtllm_serve]": fixed})
     assert {option.candidate.layout.ep for option in found.options} == {1}
-    document = record.chosen_document(found, found.kept[0])
+    document = report.chosen_document(found, found.kept[0])
     assert "moe_expert_parallel_size" not in document.data["choice"]["settings"]
     assert document.data["engine_config"]["moe_expert_parallel_size"] == 1
 
@@ -296,9 +302,9 @@ def test_a_page_of_several_gpus_names_the_gpu_of_each_point_and_sets_commands_ap
             "{b200: 4.5}": "4.5",
         }
     )
-    option, _ = record.chosen(found) or pytest.fail("nothing is chosen")
+    option, _ = report.chosen(found) or pytest.fail("nothing is chosen")
     text = page.text(found, option)
-    assert f">{record.servers_text(option)}</text>" in text
+    assert f">{report.servers_text(option)}</text>" in text
     assert "<code>python -m launch bench</code>" in text and "`" not in text
 
 
@@ -344,8 +350,8 @@ def test_an_objective_that_nobody_keeps_says_by_how_much_and_the_nearest(
     file = write({"ttft_ms: 1000, itl_ms: 20": "e2e_ms: 400, itl_ms: 3"})
     done = builder("choose", file, "--json", "-o", "chosen.yaml")
     assert done.returncode == 2
-    assert ":6: slo.itl_ms: 3 is kept by no candidate: the least upper end is " in done.stderr
-    assert ":6: slo.e2e_ms: 400 is kept by no candidate" in done.stderr
+    assert ":6: slo.itl_ms: no candidate meets 3 ms: the lowest upper end is " in done.stderr
+    assert ":6: slo.e2e_ms: no candidate meets 400 ms" in done.stderr
     assert "the nearest is " in done.stderr
     said = json.loads(done.stdout)
     assert said["chosen"] is None
@@ -371,7 +377,7 @@ def test_without_evidence_there_is_a_plan_to_measure_and_no_number(
 WRONG: dict[str, tuple[dict[str, str], str]] = {
     "two prices of a GPU": (
         {"{b200: 4.5}": "{b200: 4.5, B200: 5}"},
-        ":8: price_per_gpu_hour_usd.B200: says b200 again; keep one",
+        ":8: price_per_gpu_hour_usd.B200: repeats b200; keep one",
     ),
     "no price for a cost": (
         {"price_per_gpu_hour_usd: {b200: 4.5}\n": ""},

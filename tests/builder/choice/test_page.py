@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from builder.choice import page, record, request, selection
+from builder.choice import page, report, request, selection
 from builder.choice.page import axis
 from builder.estimates import Estimator
 from tests.builder.choice.test_choose import OPEN
@@ -30,7 +30,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = text.replace("hardware: {gpu: b200, num_gpus: {at_most: 8}}", hardware)
     (folder / "open.yaml").write_text(text)
     found = selection.select(request.read(str(folder / "open.yaml")), Estimator.load())
-    chosen = record.chosen(found)
+    chosen = report.chosen(found)
     assert chosen is not None
     page.write(found, chosen[0], folder / "choice.html")
     return folder / "choice.html"

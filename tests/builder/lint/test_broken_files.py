@@ -77,7 +77,7 @@ def test_what_an_anchor_names_cannot_hold_itself(text: str, tmp_path: Path) -> N
     (tmp_path / "a.yaml").write_text(text)
     report = lint.check([tmp_path], lint.CheckOptions(), pipeline.deployment_diagnostics)
     (row,) = report.findings
-    assert "would hold itself" in row.message and row.location.line == 1
+    assert "would contain itself" in row.message and row.location.line == 1
 
 
 def test_an_alias_of_another_anchor_is_none_of_itself(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The release that a file names is the one that it is judged by, line by line."""
+"""The release that a file names is the one that it is checked against, line by line."""
 
 from __future__ import annotations
 

@@ -417,7 +417,7 @@ def test_a_release_without_a_table_is_judged_by_its_neighbours(tmp_path: Path) -
     assert found.severity == "warning"
     assert found.message.startswith("0.14.1 refuses it, 0.20.0 not")
     assert "it came with release 0.20.0" in found.fix
-    assert any("judged by its neighbours 0.14.1 and 0.20.0" in note for note in report.notes)
+    assert any("checked against its neighbours 0.14.1 and 0.20.0" in note for note in report.notes)
 
 
 def test_what_came_after_the_newest_table_is_not_known(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from benchmarks.reference_server.responses import INPUT_TOKENS, TOKEN, script
 from benchmarks.reference_server.schedule import HEADER, MS, Schedule
 from builder.errors import BadInput, NotReady
 from launch.access import Access
-from launch.bench.clients import APIS, Api, connect, offered, receiver
+from launch.bench.clients import APIS, Api, connect, connection, offered
 from launch.bench.clients.http1 import EventPattern
 from launch.bench.request import LoadRequest, RequestRecord
 from launch.endpoint import Endpoint, from_url
@@ -36,12 +36,12 @@ COUNTED = {"openai_chat": "usage", "openai_completions": "usage"}
 @pytest.fixture(params=["loop", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Run:
     """The loop of the load, and the usual one, which TLS needs."""
-    runs: dict[str, Run] = {"loop": receiver.run, "asyncio": asyncio.run}
+    runs: dict[str, Run] = {"loop": connection.run, "asyncio": asyncio.run}
     return runs[request.param]
 
 
 def ask_all(
-    endpoint: Endpoint, api: Api, requests: list[LoadRequest], run: Run = receiver.run
+    endpoint: Endpoint, api: Api, requests: list[LoadRequest], run: Run = connection.run
 ) -> list[RequestRecord]:
     """Side by side, in the order of the requests."""
     records: list[RequestRecord] = []
@@ -84,7 +84,7 @@ def test_times_begin_when_the_connection_is_made(
 def test_a_process_that_waits_between_two_clocks_reads_them_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ahead_ns, read, waits = receiver.read_clocks()[1], time.time_ns, iter([0.02])
+    ahead_ns, read, waits = connection.read_clocks()[1], time.time_ns, iter([0.02])
 
     def slowly() -> int:
         if wait_s := next(waits, None):  # sleeping for 0 s would give a busy processor away
@@ -92,7 +92,7 @@ def test_a_process_that_waits_between_two_clocks_reads_them_again(
         return read()
 
     monkeypatch.setattr(time, "time_ns", slowly)
-    assert abs(receiver.read_clocks()[1] - ahead_ns) < 10 * MS
+    assert abs(connection.read_clocks()[1] - ahead_ns) < 10 * MS
 
 
 # How far the kernel's stamps of what arrives may be from the clock that stamps what is sent.
@@ -100,7 +100,7 @@ CLOCKS_NS = 100_000
 
 
 def ask_reference(
-    server: ReferenceServer, ask: LoadRequest, run: Run = receiver.run
+    server: ReferenceServer, ask: LoadRequest, run: Run = connection.run
 ) -> tuple[RequestRecord, LogEntry]:
     ask = dataclasses.replace(ask, headers={HEADER: "id=0"})
     [record] = ask_all(server.endpoint, server.api, [ask], run)
@@ -148,7 +148,7 @@ def test_no_server_is_told_as_refused(api: Api) -> None:
 
     if kind == "triton":
         with pytest.raises(NotReady, match=address):
-            receiver.run(prepare())
+            connection.run(prepare())
     else:
         [record] = ask_all(endpoint, api, [LoadRequest("Hi", timeout_s=5)])
         assert record.failure is not None
@@ -190,7 +190,7 @@ def test_a_client_that_is_busy_still_knows_when_a_token_came(
         time.sleep(0.05)
         records.append(await asked)
 
-    receiver.run(send())
+    connection.run(send())
     assert records[0].first_token_ns is not None
     assert entries[0].first_ns is not None
     assert entries[0].first_ns <= records[0].first_token_ns + CLOCKS_NS
@@ -280,7 +280,7 @@ def test_the_key_and_the_headers_of_an_ask_are_sent() -> None:
         assert record.status == 401
         server.close()
 
-    receiver.run(send())
+    connection.run(send())
     assert heads[0].startswith(b"POST /base/v1/chat/completions HTTP/1.1\r\n")
     assert b"\r\napi-key: secret\r\n" in heads[0]
     assert b"\r\na: b\r\n" in heads[0]
@@ -309,7 +309,7 @@ def test_a_server_over_tls_is_measured(tmp_path: Path) -> None:
             records.append(await connect(endpoint, "openai_chat").send(LoadRequest("Hi", 5)))
         server.close()
 
-    receiver.run(send())
+    connection.run(send())
     trusted, unknown = records
     assert (trusted.failure, trusted.output_tokens) == (None, 5)
     assert unknown.failure is not None

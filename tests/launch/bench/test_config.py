@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from launch.bench import config, prompts, workload
+from launch.bench import config, workload
 from launch.bench.config import BenchConfig, LoadLevel
 from launch.bench.workload import TEMPLATE
 
-WORDS = prompts.from_word_list()
+WORDS = workload.from_word_list()
 
 
 def made(levels: Sequence[LoadLevel] = (), **fields: object) -> BenchConfig:

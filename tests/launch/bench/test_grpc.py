@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from builder.errors import NotReady
 from launch.access import Access
-from launch.bench.clients import connect, http2, kserve_grpc, receiver
+from launch.bench.clients import connect, connection, http2, kserve_grpc
 from launch.bench.clients.connection import Malformed
 from launch.bench.request import LoadRequest, RequestRecord
 from launch.endpoint import Endpoint
@@ -89,7 +89,7 @@ def ask(
         finally:
             await server.stop(None)
 
-    receiver.run(serve())
+    connection.run(serve())
     return found[0]
 
 
@@ -284,4 +284,4 @@ def test_metadata_that_is_no_message_is_said(data: bytes) -> None:
     async def no_message(*_: object) -> bytes:
         return data
 
-    receiver.run(serve())
+    connection.run(serve())

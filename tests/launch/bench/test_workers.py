@@ -109,7 +109,7 @@ def children() -> list[int]:
     return [
         int(pid)
         for pid in found
-        if b"launch.bench.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"launch.bench.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
 
 

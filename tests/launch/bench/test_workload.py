@@ -10,18 +10,16 @@ from pathlib import Path
 import pytest
 
 from builder.errors import BadInput
-from launch.bench import datasets, workload
-from launch.bench import prompts as sources
-from launch.bench.prompts import Prompts
-from launch.bench.workload import TEMPLATE
+from launch.bench import workload
+from launch.bench.workload import TEMPLATE, Prompts
 
 
 @pytest.fixture(scope="module")
 def text(make_miniature: Callable[[str], Path]) -> Prompts:
-    return sources.from_tokenizer(make_miniature("llama-tiny"))
+    return workload.from_tokenizer(make_miniature("llama-tiny"))
 
 
-def prompts(made: workload.BenchWorkload, count: int = 5) -> list[sources.Prompt | None]:
+def prompts(made: workload.BenchWorkload, count: int = 5) -> list[workload.Prompt | None]:
     return [call.prompt for call in made.calls(0, count)]
 
 
@@ -50,14 +48,14 @@ def test_lengths_are_drawn_from_the_ratio_up_to_the_full_ones(text: Prompts) -> 
 
 
 def test_token_ids_stay_away_from_both_ends_of_the_vocabulary() -> None:
-    [prompt] = prompts(workload.fixed(sources.from_token_ids(1000), 500, 8, TEMPLATE), 1)
+    [prompt] = prompts(workload.fixed(workload.from_token_ids(1000), 500, 8, TEMPLATE), 1)
     assert isinstance(prompt, tuple)
     assert len(prompt) == 500
     assert 125 <= min(prompt) <= max(prompt) < 500
 
 
 def test_words_say_that_only_the_server_counts_them() -> None:
-    made = workload.fixed(sources.from_word_list(), 10, 8, TEMPLATE)
+    made = workload.fixed(workload.from_word_list(), 10, 8, TEMPLATE)
     assert len(str(prompts(made, 1)[0]).split()) == 10
     assert "server's own count" in made.facts["prompts"]
 
@@ -152,7 +150,7 @@ def test_a_drawn_length_is_never_none_at_all(text: Prompts) -> None:
 
 
 def test_prefixes_of_token_ids_are_shared_too() -> None:
-    made = workload.shared_prefix(sources.from_token_ids(1000), 6, 10, 8, TEMPLATE, groups=2)
+    made = workload.shared_prefix(workload.from_token_ids(1000), 6, 10, 8, TEMPLATE, groups=2)
     a, b, also_a, _ = prompts(made, 4)
     assert isinstance(a, tuple)
     assert isinstance(b, tuple)
@@ -176,7 +174,7 @@ def conversations(tmp_path: Path) -> Path:
 
 
 def test_sharegpt_takes_the_first_two_turns_that_fit(text: Prompts, conversations: Path) -> None:
-    made = datasets.sharegpt(text, conversations, TEMPLATE, osl=16, context=40)
+    made = workload.sharegpt(text, conversations, TEMPLATE, osl=16, context=40)
     asked = {str(prompt) for prompt in prompts(made, made.size or 0)}
     assert asked == {f"what is {n}" for n in range(20)}
     assert {call.max_tokens for call in made.calls(0, 20)} == {16}
@@ -185,25 +183,25 @@ def test_sharegpt_takes_the_first_two_turns_that_fit(text: Prompts, conversation
 def test_sharegpt_asks_for_as_many_tokens_as_the_answer_has(
     text: Prompts, conversations: Path
 ) -> None:
-    made = datasets.sharegpt(text, conversations, TEMPLATE)
+    made = workload.sharegpt(text, conversations, TEMPLATE)
     assert {call.max_tokens for call in made.calls(0, 20)} == {text.count("a number")}
 
 
 def test_sharegpt_is_shuffled_by_the_seed(text: Prompts, conversations: Path) -> None:
     orders = [
-        prompts(datasets.sharegpt(text, conversations, TEMPLATE, seed), 10) for seed in (0, 0, 1)
+        prompts(workload.sharegpt(text, conversations, TEMPLATE, seed), 10) for seed in (0, 0, 1)
     ]
     assert orders[0] == orders[1] != orders[2]
 
 
 def test_sharegpt_needs_a_tokenizer(conversations: Path) -> None:
     with pytest.raises(BadInput, match="token counts"):
-        datasets.sharegpt(sources.from_word_list(), conversations, TEMPLATE)
+        workload.sharegpt(workload.from_word_list(), conversations, TEMPLATE)
 
 
 def test_sharegpt_says_that_nothing_fits(text: Prompts, conversations: Path) -> None:
     with pytest.raises(BadInput, match="no conversation that the rule keeps, of 22"):
-        datasets.sharegpt(text, conversations, TEMPLATE, osl=16, context=17)
+        workload.sharegpt(text, conversations, TEMPLATE, osl=16, context=17)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +220,7 @@ def test_sharegpt_leaves_out_what_is_no_conversation(
 ) -> None:
     file = tmp_path / "share.json"
     file.write_text(json.dumps([odd, conversation("what is it", "a number")]))
-    assert datasets.sharegpt(text, file, TEMPLATE).size == 1
+    assert workload.sharegpt(text, file, TEMPLATE).size == 1
 
 
 def rows(file: Path, *found: dict[str, object] | str) -> Path:
@@ -237,7 +235,7 @@ def row(at_ms: int, isl: int, *hash_ids: int) -> dict[str, object]:
 
 def test_a_trace_shares_the_blocks_of_the_same_hash(text: Prompts, tmp_path: Path) -> None:
     file = rows(tmp_path / "t.jsonl", row(5000, 600, 1, 2), row(6500, 1030, 1, 2, 3))
-    made = datasets.trace(text, file, TEMPLATE)
+    made = workload.trace(text, file, TEMPLATE)
     first, second = (str(prompt) for prompt in prompts(made, 2))
     assert [text.count(one) for one in (first, second)] == [600, 1030]
     assert second.startswith(first)  # the short block is the begin of the whole one
@@ -245,7 +243,7 @@ def test_a_trace_shares_the_blocks_of_the_same_hash(text: Prompts, tmp_path: Pat
 
 def test_a_trace_starts_at_once_and_keeps_its_gaps(text: Prompts, tmp_path: Path) -> None:
     file = rows(tmp_path / "t.jsonl", row(6500, 10), row(5000, 20), row(9000, 30))
-    made = datasets.trace(text, file, TEMPLATE)
+    made = workload.trace(text, file, TEMPLATE)
     assert [call.at_s for call in made.timed(None, 1.0)] == [0, 1.5, 4]
     assert [call.at_s for call in made.timed(2, 2.0)] == [0, 0.75]
     assert text.count(str(made.timed(1, 1.0)[0].prompt)) == 20
@@ -268,7 +266,7 @@ def test_a_row_of_a_trace_is_one_that_can_be_asked(
 ) -> None:
     file = rows(tmp_path / "t.jsonl", {**row(0, 10), **wrong})
     with pytest.raises(BadInput, match="is not a row of a trace"):
-        datasets.trace(text, file, TEMPLATE)
+        workload.trace(text, file, TEMPLATE)
 
 
 @pytest.mark.parametrize("ids", [{"hash_ids": None}, {"hash_ids": []}, {}])
@@ -276,14 +274,14 @@ def test_a_row_of_a_trace_may_share_no_blocks(
     text: Prompts, tmp_path: Path, ids: dict[str, object]
 ) -> None:
     asked = {"timestamp": 0, "input_length": 600, "output_length": 9, **ids}
-    made = datasets.trace(text, rows(tmp_path / "t.jsonl", asked), TEMPLATE)
+    made = workload.trace(text, rows(tmp_path / "t.jsonl", asked), TEMPLATE)
     assert text.count(str(prompts(made, 1)[0])) == 600
 
 
 def test_every_wrong_line_of_a_trace_is_named(text: Prompts, tmp_path: Path) -> None:
     file = rows(tmp_path / "t.jsonl", row(0, 10), "{", {"timestamp": 1}, row(0, 0))
     with pytest.raises(BadInput) as fault:
-        datasets.trace(text, file, TEMPLATE)
+        workload.trace(text, file, TEMPLATE)
     assert [problem.where for problem in fault.value.diagnostics] == [
         f"{file}:{n}" for n in (2, 3, 4)
     ]

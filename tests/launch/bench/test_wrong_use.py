@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +21,6 @@ Change = Callable[[dict[str, Any]], Any]
 Refused = Callable[..., tuple[int, str]]
 
 
-def without_successes(document: dict[str, Any]) -> None:
-    for point in document["points"]:
-        sent = point["requests"]["sent"]
-        point["requests"] = {"sent": sent, "ok": 0, "failed": sent}
-        point |= {"output_tokens_per_s": None, "window": None, "samples": {}}
-
-
 def with_three_successes(document: dict[str, Any]) -> None:
     point = document["points"][0]
     point["requests"] |= {"sent": 3, "ok": 3}
@@ -37,43 +29,16 @@ def with_three_successes(document: dict[str, Any]) -> None:
 
 # What is done to one of two results that are otherwise comparable, and what is said of it.
 RESULTS: dict[str, tuple[Change, str]] = {
-    "nothing": (lambda d: None, "are the same result"),
-    "no successes": (without_successes, "point c1 of B: has no successes of 20 requests"),
     "few successes": (with_three_successes, "point c1 of B: has 3 successes of 3 requests; 6 at"),
-    "other lengths": (lambda d: d["workload"].update(isl=8), "workload: its isl is 800 in A and 8"),
-    "other kind": (lambda d: d["workload"].update(kind="agent"), "its kind is fixed in A"),
     "end of answers": (
         lambda d: d["workload"].update(ignore_eos=False),
         "workload: its ignore_eos is True in A and False in B",
     ),
-    "other arrivals": (
-        lambda d: d["points"][0]["load"].update(kind="gamma"),
-        "workload: the load of c1 is kind concurrency",
-    ),
-    "other api": (lambda d: d["client"].update(api="grpc"), "api: it is openai_completions in A"),
-    "other model": (lambda d: d["subject"].update(model="x"), "and x in B"),
-    "unknown model": (lambda d: d["subject"].update(model=None), "and unknown in B"),
-    "rehearsal": (lambda d: d["subject"]["engine"].update(rehearsal=True), "rehearsal: it is no"),
-    "interrupted": (lambda d: d.update(outcome="interrupted"), "that of B is interrupted"),
     "no outcome": (lambda d: d.pop("outcome"), "that of B is unknown"),
-    "fewer points": (lambda d: d["points"].pop(), "points: B has no c64, which A has"),
     "no points": (lambda d: d["points"].clear(), "have no point in common"),
-    "points missing": (lambda d: d.pop("points"), "points: is missing"),
-    "points as text": (lambda d: d.update(points="c1"), "a list is expected"),
-    "a point as text": (lambda d: d.update(points=["c1"]), "an object is expected"),
-    "no label": (lambda d: d["points"][0].pop("label"), "points[0].label: is missing"),
-    "no counts": (lambda d: d["points"][0].pop("requests"), "points[0].requests: is missing"),
-    "counts as text": (
-        lambda d: d["points"][0]["requests"].update(sent="many"),
-        'points[0].requests.sent: is "many"; a number is expected',
-    ),
     "counts that do not agree": (
         lambda d: d["points"][0]["requests"].update(failed=99),
         "points[0].requests.sent: is 20, with 20 successes and 99 failures",
-    ),
-    "more samples than successes": (
-        lambda d: d["points"][0]["samples"].update(e2e_ms=[5000.0] * 21),
-        "points[0].samples.e2e_ms: has 21 values of 20 successes",
     ),
     "a speed below 0": (
         lambda d: d["points"][0].update(output_tokens_per_s=-5.0),
@@ -96,13 +61,7 @@ RESULTS: dict[str, tuple[Change, str]] = {
         lambda d: d["workload"].pop("isl"),
         "workload: its isl is 800 in A and unknown in B",
     ),
-    "no kind": (lambda d: d["workload"].pop("kind"), "workload.kind: is missing"),
     "format as text": (lambda d: d.update(format="1"), 'has format "1"; this toolkit reads 1'),
-    "samples as text": (
-        lambda d: d["points"][0]["samples"].update(e2e_ms=["fast"] * 18),
-        "point c1: samples.e2e_ms: must be a list of numbers >= 0",
-    ),
-    "no subject": (lambda d: d.pop("subject"), "subject: is missing"),
     "other format": (lambda d: d.update(format=2), "has format 2; this toolkit reads 1"),
     "other tool": (lambda d: d.update(kind="smoke"), "is not a bench.json of this toolkit"),
 }
@@ -150,10 +109,9 @@ def test_a_result_that_cannot_be_compared_has_no_verdict(
     name: str, folder: Path, refused: Refused
 ) -> None:
     change, message = RESULTS[name]
-    document = json.loads((folder / ("a.json" if name == "nothing" else "b.json")).read_text())
-    other = copy.deepcopy(document)
-    change(other)
-    (folder / "b.json").write_text(json.dumps(other))
+    document = json.loads((folder / "b.json").read_text())
+    change(document)
+    (folder / "b.json").write_text(json.dumps(document))
     status, said = refused("bench", "diff", "a.json", "b.json")
     assert (status, message in said) == (2, True), said
     assert refused("bench", "diff", "a.json", "b.json", "--json")[0] == 2

@@ -190,8 +190,8 @@ def test_settings_that_differ_are_listed_and_no_others(runs: Runs) -> None:
     other["subject"] |= {"precision": "fp8"}
     other["workload"] |= {"isl": 1024}
     found = comparison.settings(runs(one, other))
-    assert found.columns == ("setting", "one", "other")
-    assert found.rows == (("precision", "nvfp4", "fp8"), ("isl", "800", "1,024"))
+    assert [title for title, _ in found.columns] == ["setting", "one", "other"]
+    assert found.rows == [["precision", "nvfp4", "fp8"], ["isl", "800", "1,024"]]
 
 
 def test_decisions_of_two_bundles_are_compared(runs: Runs, rendered: samples.Json) -> None:
@@ -202,7 +202,7 @@ def test_decisions_of_two_bundles_are_compared(runs: Runs, rendered: samples.Jso
         for row in other.manifest["decisions"]
     ]
     changed = replace(other, manifest={**other.manifest, "decisions": decisions})
-    assert ("max_batch_size", "64", "32") in comparison.settings([one, changed]).rows
+    assert ["max_batch_size", "64", "32"] in comparison.settings([one, changed]).rows
 
 
 def test_published_figures_carry_source_and_workload(runs: Runs, rendered: samples.Json) -> None:
@@ -217,10 +217,10 @@ def test_published_figures_carry_source_and_workload(runs: Runs, rendered: sampl
 @pytest.mark.parametrize(
     ("changes", "tone", "title"),
     [
-        ({}, "good", "Within the SLO with up to 16 requests at a time"),
+        ({}, "good", "Within the SLO with up to 16 concurrent requests"),
         ({"largest_concurrency_within_slo": None}, "warning", "No load met the service level"),
         ({"slo": None}, "good", "4,361 output tokens/s at c64"),
-        ({"outcome": "interrupted"}, "warning", "Within the SLO with up to 16 requests at a time"),
+        ({"outcome": "interrupted"}, "warning", "Within the SLO with up to 16 concurrent requests"),
         ({"points": []}, "good", "Nothing was measured"),
         ({"points": [], "outcome": "failed"}, "bad", "Nothing was measured"),
         ({"outcome": "failed"}, "bad", "The run ended by a failure"),
@@ -300,8 +300,8 @@ def test_a_run_with_failures_leads_with_them_and_wins_nothing(runs: Runs) -> Non
     assert "The highest output is that of good" in said.text
     assert "bad:" not in said.text and "that of bad" not in said.text
     first, second = comparison.overview(both).rows
-    assert first[:2] == ("bad", "4 of 240") and set(first[2:]) == {"\u2013"}
-    assert second[:2] == ("good", "0 of 80")
+    assert first[:2] == ["bad", "4 of 240"] and set(first[2:]) == {"\u2013"}
+    assert second[:2] == ["good", "0 of 80"]
     assert comparison.differences(both) == []
 
 

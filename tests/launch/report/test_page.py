@@ -42,7 +42,7 @@ def test_the_first_screen_says_what_came_out(opened: Opened, session_page: PageO
     window = opened(session_page("one"), viewport={"width": 1280, "height": 800})
     top = window.locator(".verdict")
     expect(top.get_by_role("heading")).to_have_text(
-        "Within the SLO with up to 16 requests at a time"
+        "Within the SLO with up to 16 concurrent requests"
     )
     expect(top).to_contain_text("All 1,280 requests succeeded.")
     expect(top).to_contain_text("2 of 3 smoke checks passed, 1 with a warning.")

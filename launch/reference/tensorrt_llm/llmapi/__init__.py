@@ -1,7 +1,7 @@
 """The names that programs import from `tensorrt_llm.llmapi`."""
 
 from ..results import CompletionOutput, RequestError, RequestOutput
-from ..sampling_params import GuidedDecodingParams, SamplingParams
+from ..sampling import GuidedDecodingParams, SamplingParams
 from .llm import LLM
 
 __all__ = [

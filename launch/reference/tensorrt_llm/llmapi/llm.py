@@ -21,7 +21,7 @@ from .. import options as engine_options
 from ..logger import announce, logger
 from ..model import Model
 from ..results import CompletionOutput, RequestError, RequestOutput
-from ..sampling_params import SamplingParams
+from ..sampling import SamplingParams
 from ..scheduler import Scheduler, Sequence
 
 __all__ = ["LLM", "CompletionOutput", "RequestOutput"]

@@ -18,8 +18,7 @@ from .inputs import RequestError
 from .request import Request
 from .sampling import PREFIX
 
-# Where the engine finds a prompt too long it says so with one of these words, but in an exception
-# of the same type as for faults of its own.
+# Words in the engine's exception for a prompt that is too long; its type is that of any failure.
 LENGTH_LIMITS = ("max_num_tokens", "max_seq_len", "max_input_len", "default_max_tokens")
 STATISTICS_TIMEOUT_S = 0.5
 # Sampling parameters that hold token ids.
@@ -205,9 +204,9 @@ def _has(names: Mapping[str, inspect.Parameter], name: str) -> bool:
 
 
 def _num_token_ids(tokenizer: Any) -> int | None:
-    """The size of the vocabulary with its added tokens; the engine wraps the tokenizer in its own.
+    """The size of the vocabulary with its added tokens; the engine wraps the tokenizer.
 
-    `None` where no tokenizer says: the engine then judges by itself.
+    `None` where the tokenizer does not tell: the engine then checks the ids itself.
     """
     inner = getattr(tokenizer, "tokenizer", tokenizer)
     return len(inner) if hasattr(inner, "__len__") else None

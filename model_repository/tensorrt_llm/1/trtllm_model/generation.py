@@ -1,4 +1,4 @@
-"""The running requests of this model: each is a task of one event loop in a thread of its own.
+"""Runs the requests of this model: each is a task of one event loop in a separate thread.
 
 The loop's thread alone starts and ends tasks and reads the engine's results; it never waits for a
 client, since what comes of the engine goes to the `Delivery`. The set of running requests is
@@ -102,8 +102,8 @@ class Generations:
         self._loop.call_soon_threadsafe(_cancel, list(streams))
 
     def drain(self, timeout_s: float, has_clients: Callable[[], bool] = lambda: True) -> int:
-        """Wait for running requests, cancel those that take longer or that no client waits for any
-        more, and end all threads.
+        """Wait for running requests, cancel any that take longer or whose client has left, and end
+        all threads.
 
         Returns how many requests had to be cancelled.
         """

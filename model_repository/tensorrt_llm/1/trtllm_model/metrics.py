@@ -6,11 +6,11 @@ for the engine is known as that; `requests_total` has `outcome`, one of `finishe
 `cancelled` (by the client, a stop request or a time limit), `refused` (above a limit; worth a
 retry), `invalid` (the client's fault) and `failed` (ours). A histogram gets one value per request.
 
-The engine speaks of queue time and drafts where `return_perf_metrics` is set, and of its KV cache
-where the engine option `enable_iter_perf_stats` is true.
+The engine reports queue time and drafts if `return_perf_metrics` is set, and its KV cache if the
+engine option `enable_iter_perf_stats` is true.
 
 A value costs a round trip to the server process. Therefore any thread leaves its values here, under
-a lock, and a thread of this module's own takes them to Triton. Responses and tokens are counted by
+a lock, and one thread of this module takes them to Triton. Responses and tokens are counted by
 the streams themselves.
 """
 

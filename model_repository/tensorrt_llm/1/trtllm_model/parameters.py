@@ -1,8 +1,8 @@
-"""The parameters of a request: inputs by another name or in another place, and a few of their own.
+"""Reads the parameters of a request: inputs by another name, and a few that are no inputs.
 
-Triton hands over as parameters what a client sends beside the inputs: over `/generate` every key
-that is no input. So a parameter that is an input, or the short or other name of one, means that
-input, and one that nobody knows is refused with the nearest right name. Nothing is ignored.
+Triton hands over as parameters whatever a client sends in addition to the inputs: over `/generate`
+every other key. A parameter with the name of an input, or a short or other name of one, sets that
+input. An unknown one is refused with the nearest known name; none is ignored.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def as_inputs(
     parameters: Mapping[str, Any], inputs: Inputs, declared: Mapping[str, Any]
 ) -> tuple[Inputs, dict[str, Any]]:
-    """The inputs with those that were sent as parameters, and the parameters of their own.
+    """The inputs, with the ones sent as parameters added, and the other parameters.
 
     `declared` are the numpy types of the model's inputs by name. Raises `RequestError` for a
     parameter that is unknown, of another type, or differs from what was sent for the same input.
@@ -185,7 +185,7 @@ def _input(name: str, value: Any, declared: Mapping[str, Any]) -> tuple[str, NDA
 
 
 def _element(value: Any, dtype: np.dtype[Any]) -> tuple[Any, str]:
-    """A parameter's value as an element of an input, `None` if it is none; and what would be one.
+    """A parameter's value as an element of an input, or `None`; and what a valid one looks like.
 
     A number with a fraction may come as a string: older clients of gRPC send no other.
     """

@@ -39,9 +39,9 @@ TRACEPARENT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the engine is asked for, and what the client wants to get of it.
+    """What to ask the engine for, and which results the client wants.
 
-    `sampling` holds keyword arguments of the engine's `SamplingParams`, of which those under
+    `sampling` holds keyword arguments of the engine's `SamplingParams`; the ones under
     `guided_decoding` are for its `GuidedDecodingParams`. Deltas are sent unless `cumulative_text`.
     `priority` is from 0 to 1; `trace_headers` are those of a W3C trace context.
     """
@@ -58,7 +58,7 @@ class Request:
 
     @property
     def is_unwatched(self) -> bool:
-        """Whether nobody says that its client left: Triton sees that of HTTP when it writes."""
+        """Whether a lost client stays unnoticed: over HTTP, Triton notices only when it writes."""
         return not (self.streaming or self.over_grpc)
 
 
@@ -70,7 +70,7 @@ def parse(
 ) -> Request:
     """Raises `RequestError` naming the input or parameter, its value and what is allowed.
 
-    `named_outputs` are those that the client names to Triton, if it names any.
+    `named_outputs` are the outputs that the client names to Triton, if any.
     """
     streaming = bool(scalar(inputs, "streaming", False))
     if streaming and not decoupled:
@@ -83,7 +83,7 @@ def parse(
     sampling = read_sampling(inputs, streaming, outputs)
     prompt = _prompt(inputs)
     if isinstance(prompt, Chat):
-        # The template writes the special tokens, and nobody wants its text in the answer.
+        # The template writes the special tokens, and its text does not belong in the answer.
         for name, value in {"add_special_tokens": False, "exclude_input_from_output": True}.items():
             if PREFIX + name not in inputs:
                 sampling[name] = value
@@ -101,7 +101,7 @@ def parse(
 
 
 def _named(named: Collection[str], wanted: Collection[str]) -> tuple[str, ...]:
-    """Of the outputs that a client names, those that no input of it asks for yet."""
+    """The outputs that a client names and that none of its inputs asks for."""
     more: list[str] = []
     for name, outputs in OPTIONAL_OUTPUTS.items() if named else ():
         lacking = [output for output in outputs if output in named and output not in wanted]

@@ -1,6 +1,6 @@
-"""The inputs `sampling_param_*` of a request as keyword arguments of the engine's SamplingParams.
+"""Turns the inputs `sampling_param_*` into keyword arguments of the engine's SamplingParams.
 
-Names are the engine's own. Ranges are those that its runtime enforces (releases 1.0.0 to 1.2.1,
+Names and ranges are the engine's; its runtime enforces the ranges (releases 1.0.0 to 1.2.1,
 `tensorrt_llm/sampling_params.py` and `cpp/tensorrt_llm/executor/samplingConfig.cpp`): there a value
 out of range fails without naming the parameter.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from .inputs import Inputs, RequestError, document, scalar, shown, text, texts, token_ids
 
 PREFIX = "sampling_param_"
-# Every choice is a sequence of its own in the engine, and every log probability an object.
+# Every choice is one more sequence in the engine, and every log probability an object.
 MAX_CHOICES = 128
 MAX_LOGPROBS = 100
 MAX_WORDS = 256

@@ -45,7 +45,7 @@ class Settings:
     max_seconds_per_request: float | None = None
     # How long the unload waits for running requests; below Triton's --exit-timeout-secs.
     drain_timeout_s: float = 240
-    # Without any output for so long while requests run, the engine is taken for dead.
+    # An engine without any output for so long, while requests run, counts as dead.
     engine_stall_timeout_s: float | None = 300
 
 

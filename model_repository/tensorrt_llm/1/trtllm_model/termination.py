@@ -1,9 +1,9 @@
-"""How the server process ends: after an engine failure, or because it was asked to stop.
+"""Ends the server process: after an engine failure, or because it was asked to stop.
 
 Triton 2.51 has no way for a model to end its server with an exit status that says why. So after an
 engine failure the server is first asked to end as by an operator, which closes it to new requests
-and ends its streams in order, and is ended by a signal of its own, SIGUSR1, when Triton unloads
-this model: exit status 138 in a shell. Where that signal does not reach it, as with the first
+and ends its streams in order. When Triton unloads this model, SIGUSR1 ends the server: exit status
+138 in a shell. Where that signal does not reach it, as with the first
 process of a container, this process ends without answering, on which Triton aborts.
 
 Asked to stop, Triton unloads its models only after its clients have closed their connections, idle

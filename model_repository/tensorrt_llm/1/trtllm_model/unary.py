@@ -1,4 +1,4 @@
-"""A second model over the same engine, for clients that get each answer in one response.
+"""Offers a second model over the same engine, for clients that want each answer in one response.
 
 Triton's unary calls need a model that is not decoupled, and streams need one that is. So a bundle
 has a second model that takes and gives the same and has no engine: this file is its `model.py`. It
@@ -8,7 +8,7 @@ over a socket and not through Triton, whose requests between models block a thre
 release 2.51 neither cancels them nor forwards a number with a fraction.
 
 The socket's name is that of the server process, and each side talks only to a child of that
-process, so that nobody else on the machine can ask or answer.
+process, so that no other process on the machine can ask or answer.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class TritonPythonModel:
                 self._end(key, ({}, (what, pb_utils.TritonError.UNAVAILABLE)))
 
     def _ask_clients(self) -> None:
-        """Whether they gave up: nobody tells, neither here nor there.
+        """Find out whether clients gave up, which neither process is told.
 
         Under the lock: once a request is answered Triton has freed what this question looks at.
         """
@@ -202,7 +202,7 @@ class TritonPythonModel:
 
 
 class ForwardedSender:
-    """Answers a forwarded request, in the place of Triton's own response sender."""
+    """Answers a forwarded request, as Triton's response sender would."""
 
     def __init__(self, send: Callable[[Answer], None]) -> None:
         self._send = send
@@ -283,7 +283,7 @@ def make_shared_memory_private() -> None:
 
 
 def shared_memory() -> Path:
-    """Triton gives it to its Python process as the second argument."""
+    """The region that Triton names in the second argument of its Python process."""
     name = Path("/proc/self/cmdline").read_text().split("\0")[2]
     return Path("/dev/shm") / Path(name).name
 

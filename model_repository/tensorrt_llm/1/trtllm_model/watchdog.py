@@ -1,11 +1,11 @@
-"""The watchdog over clients that give up and an engine that dies, in a thread of its own.
+"""Watches for clients that give up and an engine that dies, in a separate thread.
 
-Nobody tells the model that a client cancelled, disconnected or ran into its deadline: it has to
-ask, with a round trip to the server process for every request. So it asks now and then, not per
-token, and each request at its own time, so that no row of questions holds up responses. Of many
-requests each is asked less often, since the questions would cost as much as their tokens. An
-engine may die without raising anything: then it says so when asked for its health, or gives nothing
-more while requests run.
+Triton does not tell the model that a client cancelled, disconnected or ran into its deadline: the
+model has to ask, with a round trip to the server process for every request. So it asks now and
+then, not per token, and at a different time for each request, so that no row of questions holds up
+responses. Of many requests each is asked less often, since the questions would cost as much as
+their tokens. An engine may die without raising anything: then it says so when asked for its health,
+or produces nothing more while requests run.
 """
 
 from __future__ import annotations

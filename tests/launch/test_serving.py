@@ -9,12 +9,13 @@ from dataclasses import replace
 import pytest
 
 from builder.bundle import Bundle
-from launch import ready, target
+from launch import target
 from launch.process import ServerProcess
+from launch.serving import Progress, is_ready, wait_until_ready
 from launch.target import Target
 from tests.launch.conftest import Child
 
-QUIET = ready.Progress("test", io.StringIO())
+QUIET = Progress("test", io.StringIO())
 # Ready at the second time of asking; answers GET /v2 with its name.
 HTTP = """
 import http.server, itertools
@@ -43,14 +44,14 @@ def serving(child: Child, one: Target, name: str) -> ServerProcess:
 
 def test_a_server_is_ready_when_it_says_so(child: Child, triton: Target) -> None:
     with serving(child, triton, "ours") as server:
-        state, _ = ready.wait(server, lambda: ready.probe(triton), 20, QUIET)
+        state, _ = wait_until_ready(server, lambda: is_ready(triton), 20, QUIET)
         assert server.exit_status(0) is None
     assert state == "ready"
 
 
 def test_another_triton_on_the_port_is_not_taken_for_ours(child: Child, triton: Target) -> None:
     with serving(child, triton, "theirs") as server:
-        state, elapsed_s = ready.wait(server, lambda: ready.probe(triton), 1.5, QUIET)
+        state, elapsed_s = wait_until_ready(server, lambda: is_ready(triton), 1.5, QUIET)
     assert state == "timed_out"
     assert elapsed_s >= 1.5
     assert server.last_lines() == ["listens"]
@@ -58,7 +59,7 @@ def test_another_triton_on_the_port_is_not_taken_for_ours(child: Child, triton: 
 
 def test_a_server_that_dies_is_noticed_at_once(child: Child) -> None:
     with child("print('no such checkpoint'); raise SystemExit(9)") as server:
-        state, elapsed_s = ready.wait(server, lambda: False, 60, QUIET)
+        state, elapsed_s = wait_until_ready(server, lambda: False, 60, QUIET)
         assert server.exit_status(0) == 9
     assert state == "died"
     assert server.last_lines() == ["no such checkpoint"]
@@ -67,20 +68,20 @@ def test_a_server_that_dies_is_noticed_at_once(child: Child) -> None:
 
 def test_a_server_that_is_never_ready_runs_out_of_time(child: Child) -> None:
     with child("import time; print('loading'); time.sleep(60)") as server:
-        state, _ = ready.wait(server, lambda: False, 0.5, QUIET)
+        state, _ = wait_until_ready(server, lambda: False, 0.5, QUIET)
         assert server.exit_status(0) is None
     assert state == "timed_out"
     assert server.last_lines() == ["loading"]
 
 
 def test_nothing_on_the_port_is_not_ready(triton: Target) -> None:
-    assert not ready.probe(triton)
+    assert not is_ready(triton)
 
 
 def test_something_else_than_http_on_the_port_is_not_ready(triton: Target) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         odd = replace(triton, ports={**triton.ports, "http": listener.getsockname()[1]})
-        assert not ready.probe(odd)
+        assert not is_ready(odd)
 
 
 class Terminal(io.StringIO):
@@ -91,7 +92,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_sees_one_live_line(child: Child) -> None:
     terminal = Terminal()
     with child("import time; print('shard 1 of 9\\t\\x1b[31m'); time.sleep(60)") as server:
-        ready.wait(server, lambda: False, 0.9, ready.Progress("triton", terminal))
+        wait_until_ready(server, lambda: False, 0.9, Progress("triton", terminal))
     text = terminal.getvalue()
     assert "triton: waiting 0 s, log: shard 1 of 9" in text
     assert "\n" not in text
@@ -101,7 +102,7 @@ def test_a_terminal_sees_one_live_line(child: Child) -> None:
 
 def test_a_file_gets_a_plain_line_now_and_then(child: Child) -> None:
     stream = io.StringIO()
-    progress = ready.Progress("triton", stream)
+    progress = Progress("triton", stream)
     with child("import time; print('shard 1 of 9'); time.sleep(60)") as server:
         while server.last_lines() == []:
             server.exit_status(0.05)

@@ -1,24 +1,162 @@
-"""What a selection says: the question, what was counted, why nothing was chosen, all as JSON."""
+"""Reports a selection: as text, as JSON, and the chosen deployment as a file."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from math import ceil
+from pathlib import Path
 from typing import Any
 
-from ..deployment import USUAL_PERCENTILE
+from .. import pipeline
+from ..deployment import USUAL_PERCENTILE, Document, Objective
 from ..diagnostics import Diagnostic
+from ..documents import dump_yaml
 from ..errors import BadFacts, BadInput, ToolkitError
-from ..estimates import Question, Refusal
+from ..estimates import Interval, Question, Refusal
 from ..estimates.intervals import number
 from ..estimates.measurements import layout_text
-from .load import Forecast, Overload
-from .record import AIMS, SHORT_NAMES, figures, reason, servers_text
+from ..estimates.question import rows_text
+from ..files import whole_file
+from .candidates import Forecast, Overload, taken, with_settings
+from .request import ChoiceRequest, closed
 from .selection import WORTH_MEASURING, Option, Selection
 
+AIMS: Mapping[Objective, str] = {
+    "output_tokens_per_s_per_gpu": "the most output tokens/s per GPU",
+    "cost": "the lowest cost per token",
+    "latency": "the shortest time to the last token",
+}
 MOST_REASONS = 6  # of each kind
 WIDEST_REASON = 80  # characters
 CLIENT = "python -m launch bench"
+SHORT_NAMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "e2e_ms": "E2E"}
+_WORDS = {
+    **{name: (short, " ms") for name, short in SHORT_NAMES.items()},
+    "output_tokens_per_s_per_user": ("output tokens/s per user", ""),
+    "output_tokens_per_s_per_gpu": ("per GPU", ""),
+    "usd_per_million_output_tokens": ("USD per million", ""),
+}
+
+
+def chosen(selection: Selection) -> tuple[Option, Document] | None:
+    """The best option whose whole deployment can be planned, and that deployment."""
+    if selection.untold:
+        return None
+    for option in selection.kept:
+        document = chosen_document(selection, option)
+        try:
+            pipeline.plan_document(document)
+        except ToolkitError:
+            continue
+        return option, document
+    return None
+
+
+def chosen_document(selection: Selection, option: Option) -> Document:
+    """The deployment file with the choices of an option."""
+    request, candidate = selection.request, option.candidate
+    base, forecast = candidate.base, option.forecast
+    assert forecast is not None
+    settings = candidate.settings()
+    own = taken(settings, base.overrides)
+    load = (forecast.running + forecast.waiting) * candidate.instances
+    record = {
+        "objective": request.objective,
+        "reason": reason(selection, option),
+        "source": source(option),
+        "settings": own,
+        "estimate": {name: _rounded(found) for name, found in figures(option, request).items()},
+    }
+    values: dict[str, Any] = {
+        "hardware": {"gpu": candidate.gpu, "num_gpus": candidate.num_gpus},
+        "instances": candidate.instances if candidate.instances > 1 else None,
+        "workload.concurrency": request.workload.concurrency or load,
+        "workload.request_rate": None,
+        "engine_config": with_settings(base.deployment.engine_config, base.overrides, settings),
+        "choice": record,
+    }
+    if base.facts.checkpoint.path is not None:  # a folder, whose name was relative to the file
+        values["checkpoint"] = str(base.facts.checkpoint.path)
+    return closed(request.document, values)
+
+
+def figures(option: Option, request: ChoiceRequest) -> dict[str, Interval]:
+    """The estimated figures of an option, by names with units."""
+    found = option.forecast
+    assert found is not None
+    named = {
+        "ttft_ms": found.ttft_ms,
+        "itl_ms": found.itl_ms,
+        "e2e_ms": found.e2e_ms,
+        "output_tokens_per_s": found.output_tok_s,
+        "output_tokens_per_s_per_user": found.tok_s_per_user,
+        "output_tokens_per_s_per_gpu": found.tok_s_per_gpu,
+    }
+    if (price := request.prices_usd.get(option.candidate.gpu)) is not None:
+        named["usd_per_million_output_tokens"] = found.usd_per_million_tokens(price)
+    return named
+
+
+def reason(selection: Selection, option: Option) -> str:
+    """Why this one, with the figures that decided it."""
+    found = option.forecast
+    assert found is not None
+    request = selection.request
+    kept = ""
+    if limits := _limits(request):
+        count = len(selection.kept)
+        kept = f", {count} meet {' and '.join(limits)} at the conservative bound"
+    named = figures(option, request)
+    shown = ", ".join(
+        f"{words} {named[name]}{unit}" for name, (words, unit) in _WORDS.items() if name in named
+    )
+    return (
+        f"Of {len(selection.estimated)} candidates that fit and have an estimate{kept}; of these, "
+        f"{servers_text(option)} has {AIMS[request.objective]}: {shown}."
+    )
+
+
+def _limits(request: ChoiceRequest) -> list[str]:
+    limits_ms = request.slo.limits_ms
+    return [f"{SHORT_NAMES[name]} within {limit:g} ms" for name, limit in limits_ms.items()]
+
+
+def source(option: Option) -> str:
+    """The measurements behind an option."""
+    assert option.forecast is not None
+    estimate = option.forecast.estimate
+    first = f"; the nearest: {estimate.nearest[0]}" if estimate.nearest else ""
+    return f"{rows_text(estimate.rows)}{first}"[:1000]
+
+
+def servers_text(option: Option) -> str:
+    """The servers in a few words: 2 x TP4/EP4 on 8 b200."""
+    candidate = option.candidate
+    several = f"{candidate.instances} x " if candidate.instances > 1 else ""
+    batch = f", batches of {candidate.max_batch_size}" if candidate.max_batch_size else ""
+    return f"{several}{candidate.title} on {candidate.num_gpus} {candidate.gpu}{batch}"
+
+
+def write(document: Document, file: Path) -> None:
+    """The deployment file. Raises `BadInput` if it cannot be written."""
+    write_text(file, dump_yaml(document.data), "-o")
+
+
+def write_text(file: Path, text: str, option: str) -> None:
+    """A file that an option names. Raises `BadInput` if it cannot be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(file) as new:
+            new.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        what = f"cannot be written: {error.strerror}"
+        raise BadInput(Diagnostic(str(file), what, f"choose another file with {option}")) from None
+
+
+def _rounded(found: Interval) -> dict[str, float]:
+    values = {"low": found.low, "value": found.value, "high": found.high}
+    return {name: float(f"{value:.4g}") for name, value in values.items()}
 
 
 def question_text(found: Selection) -> list[str]:
@@ -27,18 +165,18 @@ def question_text(found: Selection) -> list[str]:
     base, load = request.bases[0], request.workload
     gpus = " or ".join(base.deployment.hardware.gpu for base in request.bases)
     few, most = request.num_gpus.at_least, request.num_gpus.at_most
-    count = str(most) if few == most else f"{few} to {most}" if few > 1 else f"at most {most}"
-    at_once = (
-        f"{load.concurrency:,} at once"
-        if load.concurrency is not None
-        else f"{load.request_rate:g} requests/s"
-    )
-    limits = [f"{SHORT_NAMES[n]} within {limit:g} ms" for n, limit in request.slo.limits_ms.items()]
+    count = f"{few} to {most}" if few > 1 else f"at most {most}"
+    if few == most:
+        count = str(most)
+    if load.concurrency is None:
+        requests = f"{load.request_rate:g} requests/s"
+    else:
+        requests = f"{load.concurrency:,} concurrent requests"
     return [
         f"{base.facts.checkpoint.name} on {count} {gpus}, {base.deployment.engine.name} "
         f"{base.deployment.engine.release}",
-        f"{load.isl:,} prompt and {load.osl:,} answer tokens, {at_once}; "
-        f"{', '.join(limits) or 'no latency is asked for'}; {AIMS[request.objective]}",
+        f"{load.isl:,} prompt and {load.osl:,} answer tokens, {requests}; "
+        f"{', '.join(_limits(request)) or 'no latency target'}; {AIMS[request.objective]}",
     ]
 
 
@@ -46,20 +184,20 @@ def counts_text(found: Selection) -> str:
     counts = _counts(found)
     return (
         f"{counts['candidates']} candidates: {counts['invalid']} cannot be planned, "
-        f"{counts['too_large']} have too little memory, {counts['refused']} are without evidence, "
+        f"{counts['too_large']} need more memory, {counts['refused']} have no measurements, "
         f"{counts['overloaded']} too slow for the rate, {counts['estimated']} estimated, "
-        f"{counts['kept']} keep all objectives."
+        f"{counts['kept']} meet all targets."
     )
 
 
 def reason_texts(found: Selection) -> list[str]:
-    """Why candidates cannot be planned or have no evidence: the commonest reasons, with counts."""
+    """Why candidates cannot be planned or have no estimate: the commonest reasons, with counts."""
     rejected = (o.planned.objections for o in found.options)
     objections = (sorted({_in_short(row.message) for row in rows}) for rows in rejected)
     refusals = (o.outcome for o in found.refused)
     groups = {
         "cannot be planned": Counter(text for texts in objections for text in texts),
-        "without evidence": Counter(
+        "without an estimate": Counter(
             row.reason.partition(": ")[0] for row in refusals if isinstance(row, Refusal)
         ),
     }
@@ -67,7 +205,7 @@ def reason_texts(found: Selection) -> list[str]:
     for what, reasons in groups.items():
         lines += [f"{count} {what}: {text}" for text, count in reasons.most_common(MOST_REASONS)]
         if (left := len(reasons) - MOST_REASONS) > 0:
-            lines.append(f"{what}: {left} more reasons, which --json has")
+            lines.append(f"{what}: {left} more reasons; see --json")
     return lines
 
 
@@ -91,18 +229,18 @@ def _counts(found: Selection) -> dict[str, int]:
 
 
 def notes(found: Selection, chosen: Option | None) -> list[str]:
-    """What a reader should know before relying on the choice."""
+    """What to know before relying on the choice."""
     rows: list[str] = []
     slo = found.request.slo
     percentile = slo.percentile or USUAL_PERCENTILE
     if slo.limits_ms and percentile != "p50":
         rows.append(
-            f"the objectives are of the {percentile[1:]}th percentile of requests; measured rows "
-            "tell one figure of a run, its mean or median. The interval is of that figure: check "
+            f"the targets are for the {percentile[1:]}th percentile of requests; measurements have "
+            "one figure per run, its mean or median, and the interval is for that figure: check "
             f"the percentile with `{CLIENT}` before production"
         )
     if found.request.workload.request_rate is not None:
-        rows.append("a rate is taken as even: requests that arrive in bursts wait longer")
+        rows.append("requests are assumed to arrive evenly; in bursts they wait longer")
     if chosen is not None and chosen.forecast is not None:
         rows += chosen.forecast.estimate.notes
         plan = chosen.planned.plan
@@ -115,14 +253,14 @@ def notes(found: Selection, chosen: Option | None) -> list[str]:
 
 
 def refusal(found: Selection) -> ToolkitError:
-    """Why nothing is chosen: which objective fails and by how much, or what is not known."""
+    """Why nothing is chosen: which target is missed and by how much, or what is unknown."""
     where = found.request.document.name
     if (likely := found.untold) and likely.forecast:
         what = (
-            f"{servers_text(likely)} likely keeps the objectives too and is worth more than "
-            f"{WORTH_MEASURING:g} times {servers_text(found.kept[0])}, the best that is promised"
+            f"{servers_text(likely)} likely meets the targets too, and is more than "
+            f"{WORTH_MEASURING:g} times as good as {servers_text(found.kept[0])}, which surely does"
         )
-        remedy = "measure the first, and give the result with --rows"
+        remedy = "measure the first and pass the result with --rows"
         return BadFacts(Diagnostic(where, what, remedy))
     if found.estimated:
         return BadInput(_objectives_missed(found))
@@ -132,30 +270,30 @@ def refusal(found: Selection) -> ToolkitError:
             assert isinstance(option.outcome, Overload)
             rates.append(option.outcome.requests_per_s)
             gpus.append(_gpus_for(option, wanted / rates[-1]))
-        what = f"no candidate keeps up: {number(max(rates))} requests/s is the most"
+        what = f"no candidate is fast enough: the fastest handles {number(max(rates))} requests/s"
         remedy = f"lower it, or allow at least {min(gpus)} GPUs"
         return BadInput(_at(found, "workload.request_rate", what, remedy))
     if found.refused:
         first = found.refused[0].outcome
         assert isinstance(first, Refusal)
         what = f"no candidate has an estimate: {first.reason}"
-        remedy = "measure what is listed above, and give the results with --rows"
+        remedy = "run the measurements listed above and pass the results with --rows"
         return BadFacts(Diagnostic(where, what, remedy))
     objections = [row for option in found.options for row in option.planned.objections]
     smallest = objections[-1:] or [_too_large(found)]
     what = "no candidate can be planned" if objections else "no candidate fits"
-    first_row = Diagnostic(where, what, "the reason of the largest follows")
+    first_row = Diagnostic(where, what, "the reason for the largest follows")
     return BadInput([first_row, *smallest])
 
 
 def _gpus_for(option: Option, times: float) -> int:
-    """The GPUs of so many times as many of a candidate's servers."""
+    """The GPUs of a candidate with `times` as many servers."""
     candidate = option.candidate
     return ceil(candidate.instances * times) * candidate.layout.num_gpus
 
 
 def _too_large(found: Selection) -> Diagnostic:
-    """Candidates that can be planned, and whose memory holds less than is to run at once."""
+    """All candidates that can be planned have too little memory for the load."""
     load = found.request.workload.concurrency
     each = [o for o in found.options if o.planned.holds and load]
     gpus = [_gpus_for(o, (load or 0) / (o.planned.holds * o.candidate.instances)) for o in each]
@@ -168,7 +306,7 @@ def _more(times: float) -> str:
 
 
 def _objectives_missed(found: Selection) -> list[Diagnostic]:
-    """One diagnostic for each objective that no candidate keeps, or for all of them together."""
+    """One diagnostic for each target that no candidate meets, or for all of them together."""
     limits, nearest = found.request.slo.limits_ms, found.nearest[0]
     near = ", ".join(f"{SHORT_NAMES[m.name]} {number(m.upper_ms)} ms" for m in nearest.misses)
     remedy = f"the nearest is {servers_text(nearest)} with {near} at the upper end"
@@ -176,14 +314,14 @@ def _objectives_missed(found: Selection) -> list[Diagnostic]:
         _at(
             found,
             f"slo.{name}",
-            f"{limits[name]:g} is kept by no candidate: the least upper end is "
+            f"no candidate meets {limits[name]:g} ms: the lowest upper end is "
             f"{number(least)} ms, {_more(least / limits[name])}",
             remedy,
         )
         for name, least in found.least_ms().items()
         if least > limits[name]
     ]
-    whole = f"no candidate keeps {' and '.join(SHORT_NAMES[name] for name in limits)} together"
+    whole = f"no candidate meets {' and '.join(SHORT_NAMES[name] for name in limits)} together"
     return rows or [_at(found, "slo", whole, remedy)]
 
 
@@ -193,10 +331,10 @@ def _at(found: Selection, path: str, what: str, remedy: str) -> Diagnostic:
 
 
 def measurement_texts(found: Selection) -> list[str]:
-    """The measurements that would answer, in words."""
+    """The measurements that would answer, as text."""
     return [
         f"{layout_text(*q.layout)}{f' MTP{q.mtp}' if q.mtp else ''} on "
-        f"{q.num_gpus} {q.gpu}: {q.isl:,} in, {q.osl:,} out, {q.concurrency:,} at a time"
+        f"{q.num_gpus} {q.gpu}: {q.isl:,} in, {q.osl:,} out, {q.concurrency:,} concurrent requests"
         for q in found.measurements()
     ]
 

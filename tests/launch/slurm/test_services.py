@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import BadInput
-from launch.slurm import services, submitted
+from launch.slurm import services
 from supervisor import state
 from supervisor.state import ServiceFolder
 
@@ -34,7 +34,7 @@ def leave(root: Path, name: str) -> ServiceFolder:
 
 def submit(root: Path, name: str) -> ServiceFolder:
     service = leave(root, name)
-    submitted.remember(service)
+    services.remember(service)
     newest = max((file.stat().st_mtime_ns for file in _files()), default=0)
     [own] = [file for file in _files() if state.read_json(file) == {"folder": str(service.path)}]
     os.utime(own, ns=(newest + 1, newest + 1))  # whatever the resolution of the clock
@@ -42,7 +42,7 @@ def submit(root: Path, name: str) -> ServiceFolder:
 
 
 def _files() -> list[Path]:
-    return list(submitted._own_folder().glob("*.json"))
+    return list(services._own_folder().glob("*.json"))
 
 
 def test_a_service_is_found_where_it_was_submitted_last(tmp_path: Path) -> None:
@@ -93,15 +93,15 @@ def test_a_folder_that_was_moved_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"folder": 7}', '{"folder": "svc"}', "\0"])
 def test_a_damaged_memory_is_none(tmp_path: Path, text: str) -> None:
     service = submit(tmp_path / "a", "svc")
-    (submitted._own_folder() / "odd.json").write_text(text)
-    assert submitted.remembered() == [service]
+    (services._own_folder() / "odd.json").write_text(text)
+    assert services.remembered() == [service]
 
 
 def test_without_a_home_nothing_is_remembered(tmp_path: Path, home: Path) -> None:
     home.touch()
     with pytest.raises(OSError, match="Not a directory"):
-        submitted.remember(ServiceFolder(tmp_path / "a", "svc"))
-    assert submitted.remembered() == []
+        services.remember(ServiceFolder(tmp_path / "a", "svc"))
+    assert services.remembered() == []
     assert services.roots(None) == [tmp_path / "work" / "runs"]
 
 
@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_read_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = submit(tmp_path / "a", "svc")
-    submitted.remember(ServiceFolder(tmp_path / "b", "svc2"))
+    services.remember(ServiceFolder(tmp_path / "b", "svc2"))
     (tmp_path / "b").touch()
     assert services.every_in(services.roots(None)) == [service]
     with pytest.raises(BadInput, match="cannot be read"):
