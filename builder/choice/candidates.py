@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -110,15 +111,15 @@ def candidates(request: ChoiceRequest) -> list[Candidate]:
 
     The planner may still refuse some of them.
     """
-    return [
-        Candidate(base, layout, depth, count)
-        for base in request.bases
-        for size in _sizes(request, base)
-        for layout in layouts(base.facts.checkpoint, size)
-        if _is_allowed(base, layout)
-        for depth in _depths(base)
-        for count in reversed(_counts(request, base, layout))
-    ]
+    found: list[Candidate] = []
+    for base in request.bases:
+        for size in _sizes(request, base):
+            for layout in layouts(base.facts.checkpoint, size):
+                if _is_allowed(base, layout):
+                    counts = reversed(_counts(request, base, layout))
+                    ways = product(_depths(base), counts)
+                    found += [Candidate(base, layout, depth, count) for depth, count in ways]
+    return found
 
 
 def _depths(base: Base) -> tuple[int | None, ...]:

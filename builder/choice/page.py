@@ -184,14 +184,14 @@ def _mark(
     y: Axis,
     label: Label | None,
 ) -> dict[str, Any]:
-    kind = "chosen" if is_chosen else "kept" if option.keeps else "missed"
+    kind = "kept" if option.keeps else "missed"
     tip = (
         f"{servers_text(option)}: {number(user.value)} tokens/s per user ({number(user.low)} to "
         f"{number(user.high)}), {number(per_gpu.value)} per GPU ({number(per_gpu.low)} to "
         f"{number(per_gpu.high)})"
     )
     return {
-        "kind": kind,
+        "kind": "chosen" if is_chosen else kind,
         "tip": tip,
         "x": x.at(user.value),
         "y": y.at(per_gpu.value),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -192,19 +193,18 @@ def counts_text(found: Selection) -> str:
 
 def reason_texts(found: Selection) -> list[str]:
     """Why candidates cannot be planned or have no estimate: the commonest reasons, with counts."""
-    rejected = (o.planned.objections for o in found.options)
-    objections = (sorted({_in_short(row.message) for row in rows}) for rows in rejected)
-    refusals = (o.outcome for o in found.refused)
-    groups = {
-        "cannot be planned": Counter(text for texts in objections for text in texts),
-        "without an estimate": Counter(
-            row.reason.partition(": ")[0] for row in refusals if isinstance(row, Refusal)
-        ),
-    }
+    objections: Counter[str] = Counter()
+    for option in found.options:
+        objections.update(sorted({_in_short(row.message) for row in option.planned.objections}))
+    outcomes = (option.outcome for option in found.refused)
+    refusals = Counter(
+        row.reason.partition(": ")[0] for row in outcomes if isinstance(row, Refusal)
+    )
+    groups = {"cannot be planned": objections, "without an estimate": refusals}
     lines = []
-    for what, reasons in groups.items():
-        lines += [f"{count} {what}: {text}" for text, count in reasons.most_common(MOST_REASONS)]
-        if (left := len(reasons) - MOST_REASONS) > 0:
+    for what, counted in groups.items():
+        lines += [f"{count} {what}: {text}" for text, count in counted.most_common(MOST_REASONS)]
+        if (left := len(counted) - MOST_REASONS) > 0:
             lines.append(f"{what}: {left} more reasons; see --json")
     return lines
 
@@ -279,7 +279,7 @@ def refusal(found: Selection) -> ToolkitError:
         what = f"no candidate has an estimate: {first.reason}"
         remedy = "run the measurements listed above and pass the results with --rows"
         return BadFacts(Diagnostic(where, what, remedy))
-    objections = [row for option in found.options for row in option.planned.objections]
+    objections = list(chain.from_iterable(o.planned.objections for o in found.options))
     smallest = objections[-1:] or [_too_large(found)]
     what = "no candidate can be planned" if objections else "no candidate fits"
     first_row = Diagnostic(where, what, "the reason for the largest follows")

@@ -91,11 +91,10 @@ def plain_name(name: str) -> str:
 
 @cache
 def _by_name() -> Mapping[str, str]:
-    return {
-        plain_name(name): model
-        for model, row in measured_models().items()
-        for name in (model, *row.names)
-    }
+    found: dict[str, str] = {}
+    for model, row in measured_models().items():
+        found |= dict.fromkeys(map(plain_name, (model, *row.names)), model)
+    return found
 
 
 @cache

@@ -134,13 +134,15 @@ def _points(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
             continue
         drafted = (point.get("speculative") or {}).get("tokens_per_step")
         drafts = bool(common["mtp"]) or (drafted is not None and drafted > DRAFTS_FROM)
-        known = drafts or common["mtp"] is not None
+        drafting = "on" if drafts else ""
+        if not drafts and common["mtp"] is not None:
+            drafting = "off"
         row = Row(
             id=f"{path}#{number}",
             source=OWN,
             date=str(document.get("started") or "")[:10],
             **common,
-            drafting="on" if drafts else "off" if known else "",
+            drafting=drafting,
             acceptance=drafted if drafts else None,
             isl=isl,
             osl=osl,

@@ -121,7 +121,8 @@ def _parallel_reason(builder: PlanBuilder, size: int, stages: int, copies: int) 
     """Why the layers are split over so many GPUs, in words that hold for one GPU as well."""
     if copies > 1 and size == 1:
         return "One GPU holds each copy of the attention: there is nothing to split."
-    group = "a stage" if stages > 1 else "an instance" if builder.deployment.instances > 1 else ""
+    group = "an instance" if builder.deployment.instances > 1 else ""
+    group = "a stage" if stages > 1 else group
     if size == 1:
         return f"One GPU holds every layer of {group or 'the model'}: there is nothing to split."
     group = "a copy of the attention" if copies > 1 else group

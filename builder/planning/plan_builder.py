@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from ..deployment import Deployment
@@ -76,7 +77,7 @@ class PlanBuilder:
     @cached_property
     def published_options(self) -> frozenset[str]:
         """Options of published deployments of this shape: there, heuristics add no others."""
-        return frozenset(path for row in self.published for path in row.options)
+        return frozenset(chain.from_iterable(row.options for row in self.published))
 
     def refuse(self, where: str, what: str, remedy: str) -> None:
         """Report an error, which ends the plan once the others are found."""

@@ -1,4 +1,4 @@
-"""Constraints: whether options agree with each other, the model, the GPU, workload and flags.
+"""Constraints: checks options against each other, the model, the GPU, workload and flags.
 
 The rules are rows of `builder/data/rules.yaml`; a release's table lists the rules that it adds to
 those of all releases. `validation` reports unknown keys and values of a wrong type; a rule that
@@ -35,14 +35,14 @@ _OWN_WORDS = ("_evidence", "_remedy")  # sentences of the data, which are shown 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One row. Broken if every test of `when` holds and one of `must` fails for certain.
+    """One rule. It is broken if every test of `when` holds and one of `must` certainly fails.
 
-    A rule without `must` is broken by its `when` alone. One whose `releases` are not `all` holds
-    where the release's table lists its id. It is not reported where one of `unless` was. A rule
-    with `ignored` finds a value without effect: a warning to whoever wrote it, an error in what the
-    toolkit renders. `agree` is the word that two workers must share where `prefill`, tests of the
-    prefill worker, hold; `where` is the path to blame. A fault of the engine itself names the
-    `versions` that have it, or the one `before` which all have.
+    A rule without `must` is broken by its `when` alone. Unless its `releases` are `all`, it applies
+    to releases whose table lists its id. It is not reported if one of `unless` was. A rule with
+    `ignored` finds a value without effect: a warning in files of users, an error in what the
+    toolkit renders. `agree` is the word that two workers must share if `prefill`, tests of the
+    prefill worker, hold; `where` is the path to blame. A bug of the engine names the `versions`
+    that have it, or the first one without it as `before`.
     """
 
     id: Text
@@ -76,7 +76,7 @@ class Constraint:
 
     @property
     def rule(self) -> Rule:
-        """The rule that it is, in the words of this row."""
+        """The entry in the table of rules."""
         docs = f"- {self.message}; {self.fix}. Source: {self.source}"
         return Rule(self.id, f"Options that do not fit together: {self.id}.", self.severity, docs)
 
@@ -107,7 +107,7 @@ class Constraint:
         return all_hold(self.when or {}, inputs)
 
     def needs(self) -> frozenset[str]:
-        """The paths of options without which the rule cannot be broken."""
+        """The paths of options that must be set for the rule to be broken."""
         asked = [word for word, test in (self.when or {}).items() if test != {"given": False}]
         must = self.must or {}
         asked += [
@@ -116,12 +116,12 @@ class Constraint:
         return frozenset(word for word in asked if option_of(word) == word)
 
     def facts(self) -> Mapping[str, Any]:
-        """The tests of `when` that hold or not whatever the options are."""
+        """The tests of `when` that do not depend on options."""
         tests = (self.when or {}).items()
         return {word: test for word, test in tests if is_fact(word) and not _compares(test)}
 
     def options(self) -> Iterator[str]:
-        """The paths of the options that the tests ask for, and of the one to blame."""
+        """The paths of the options that the tests use, and of the one to blame."""
         for tests in (self.when or {}, self.must or {}):
             for word, test in tests.items():
                 relations = test.items() if isinstance(test, Mapping) else ()
@@ -133,7 +133,7 @@ class Constraint:
             yield self.where
 
     def problem(self, where: str, named: Callable[[str], Any]) -> Diagnostic:
-        """The rule's words, with `{name}` replaced by what `named` says."""
+        """The rule as a diagnostic, with `{name}` in its texts replaced by `named(name)`."""
 
         def fill(template: str) -> str:
             return _PLACEHOLDER.sub(lambda match: shown(match[1]), template)
@@ -145,19 +145,19 @@ class Constraint:
 
 
 def _compares(test: Any) -> bool:
-    """Whether a test holds a word against another one."""
+    """Whether a test compares two words."""
     relations = test.items() if isinstance(test, Mapping) else ()
     return any(isinstance(other, str) for name, other in relations if name != "not")
 
 
 def _asks_presence(test: Any) -> bool:
-    """Whether a test can fail for an option that is not given."""
+    """Whether a test can fail for an option that is not set."""
     return isinstance(test, Mapping) and not {"given", "in"}.isdisjoint(test)
 
 
 @dataclass(frozen=True, slots=True)
 class RulesFile:
-    """`rules.yaml`: rules, known issues of versions, and why other ids have none, by id."""
+    """`rules.yaml`: rules, known issues of versions, and by id why some rules have no row."""
 
     rules: tuple[Constraint, ...]
     known_issues: tuple[Constraint, ...]
@@ -167,7 +167,7 @@ class RulesFile:
     engine_conduct: Mapping[str, Text]
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
-        """Placeholders of messages that nothing fills in."""
+        """Placeholders in messages that name no word or option."""
         for section in ("rules", "known_issues"):
             for index, rule in enumerate(getattr(self, section)):
                 for key, text in {"message": rule.message, "fix": rule.fix}.items():
@@ -186,7 +186,7 @@ def load(engine: Engine) -> RulesFile:
 
 
 def flag_rule(name: str, engine: Engine) -> Constraint:
-    """The one rule of flags that has this id."""
+    """The rule for flags with this id."""
     (rule,) = (rule for rule in load(engine).flags if rule.id == name)
     return rule
 
@@ -203,34 +203,36 @@ def of_release(release: Release) -> tuple[Constraint, ...]:
     if origin is None:
         return tuple(found)
     gone = _all_names(release.engine) - _names(release)
-    return tuple(
-        rule
-        if rule.everywhere
-        else replace(rule, message=f"{rule.message} (a rule of {origin}, taken over)")
-        for rule in found
-        if all(release.has(path) for path in rule.options())
-        and gone.isdisjoint(
-            spelled for word in _WORD.findall(rule.fix) for spelled in (word, f".{word}")
-        )
-    )
+    rules = []
+    for rule in found:
+        words = set(_WORD.findall(rule.fix))
+        remedy_has = words | {f".{word}" for word in words}
+        if not all(map(release.has, rule.options())) or gone & remedy_has:
+            continue
+        if not rule.everywhere:
+            rule = replace(rule, message=f"{rule.message} (a rule of {origin}, taken over)")
+        rules.append(rule)
+    return tuple(rules)
 
 
 def _names(release: Release) -> set[str]:
     """Names of options, as `.name` of those at the top: a remedy means these by a bare name."""
-    inner = {name for path in release.paths for name in path.split(".")}
-    return inner | {f".{name}" for name in release.top_level}
+    inner = {f".{name}" for name in release.top_level}
+    for path in release.paths:
+        inner.update(path.split("."))
+    return inner
 
 
 @cache
 def _all_names(engine: Engine) -> frozenset[str]:
     """Names of options of any release, without names that also mean something else."""
-    names = {name for release in releases.of_engine(engine) for name in _names(release)}
+    names = set[str]().union(*map(_names, releases.of_engine(engine)))
     return frozenset(name for name in names if "_" in name)
 
 
-class _Judging(NamedTuple):
-    """A rule, the options that it needs, and its tests of facts, under the text of these in what a
-    context knows."""
+class _Prepared(NamedTuple):
+    """A rule, the options that it needs, and its tests of facts; `text` is the key under which a
+    context keeps their result."""
 
     rule: Constraint
     needs: frozenset[str]
@@ -251,16 +253,20 @@ class _Judging(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _judging(release: Release, blamed: str | None) -> tuple[_Judging, ...]:
+def _prepared(release: Release, blamed: str | None) -> tuple[_Prepared, ...]:
     """The rules and known issues of a release; with a path, only the rules that can blame it."""
     issues = (row for row in load(release.engine).known_issues if _has(release, row))
     rules = (*of_release(release), *issues)
     if blamed is None:
-        return tuple(map(_Judging.of, rules))
+        return tuple(map(_Prepared.of, rules))
     wanted = {rule.id for rule in rules if blamed in rule.blamed}
-    while more := {id for rule in rules if rule.id in wanted for id in rule.unless} - wanted:
-        wanted |= more
-    return tuple(_Judging.of(rule) for rule in rules if rule.id in wanted)
+    depending: set[str] = set()
+    while depending != wanted:
+        depending = set(wanted)
+        for rule in rules:
+            if rule.id in depending:
+                wanted.update(rule.unless)
+    return tuple(_Prepared.of(rule) for rule in rules if rule.id in wanted)
 
 
 def violations(
@@ -277,7 +283,7 @@ def violations(
     inputs = RuleInputs(options, context)
     reported: set[str] = set()
     given = frozenset(_paths(options))
-    for each in _judging(context.release, blamed):
+    for each in _prepared(context.release, blamed):
         if not each.needs <= given or each.is_ruled_out(inputs):
             continue
         rule = each.rule
@@ -292,7 +298,7 @@ def violations(
 
 
 def _has(release: Release, issue: Constraint) -> bool:
-    """Whether a version has a known issue; what follows one, like .post1, is not known to."""
+    """Whether a version has a known issue; unknown, and so false, for one like .post1."""
     here, fixed = order(release.judged_name), order(issue.before)
     is_older = here is not None and fixed is not None and here < fixed
     return is_older or release.judged_name in issue.versions
@@ -300,7 +306,9 @@ def _has(release: Release, issue: Constraint) -> bool:
 
 def _paths(options: Any, above: str = "") -> Iterator[str]:
     """The dotted path of everything that options hold, lists not entered."""
-    for key, value in options.items() if isinstance(options, Mapping) else ():
+    if not isinstance(options, Mapping):
+        return
+    for key, value in options.items():
         yield (path := f"{above}{key}")
         yield from _paths(value, f"{path}.")
 
@@ -308,7 +316,7 @@ def _paths(options: Any, above: str = "") -> Iterator[str]:
 def disagreements(
     prefill: Mapping[str, Any], decode: Mapping[str, Any], context: RuleContext
 ) -> Iterator[Diagnostic]:
-    """What a prefill and a decode worker must have in common and have not.
+    """Values that a prefill and a decode worker must share, and do not.
 
     `where` is the path in the decode worker's options.
     """
@@ -330,7 +338,7 @@ def disagreements(
 
 
 def _is_below(values: Mapping[str, Any]) -> bool:
-    """Whether the decode worker has less of something than the prefill worker."""
+    """Whether the decode worker has less than the prefill worker."""
     sizes = [values[name] for name in ("decode", "prefill")]
     return all(type(size) is int for size in sizes) and sizes[0] < sizes[1]
 

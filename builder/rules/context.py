@@ -1,4 +1,4 @@
-"""The rule context: facts of request, checkpoint, GPU and release that options are used with."""
+"""The rule context: facts of the request, checkpoint, GPU and release for which options are set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # most files that are checked name no model
 
 @dataclass(frozen=True)
 class RuleContext:
-    """Where options are to be used; what is `None` is unknown, and rules that need it are silent.
+    """For what options are set; `None` is unknown, and rules that need it are not checked.
 
     `precision` is the checkpoint's quantization, `BF16` for one that has none; `kv_dtype` is what
     `kv_cache_config.dtype` auto means for it, in the words of that option. `isl` and `osl` are
@@ -43,7 +43,7 @@ class RuleContext:
     draft_method: str | None = None
     has_itl_slo: bool | None = None
     is_monitored: bool | None = None
-    # What was looked up in here, whatever the options are.
+    # Values that do not depend on options, once looked up.
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod

@@ -1,7 +1,7 @@
-"""Evaluation: whether conditions on rule inputs hold, and values that follow from them.
+"""Evaluates conditions and expressions over rule inputs.
 
-A condition is a mapping of words to tests: a scalar asks for that value, a list for one of its
-values, a mapping for each of its relations. A test of a value that is unknown or odd is undecided.
+A condition is a mapping of words to tests: a scalar means that value, a list one of its values, a
+mapping each of its relations. A test of an unknown or malformed value is undecided.
 A compute capability is one of several values and has no order.
 """
 
@@ -25,27 +25,27 @@ _BOUNDS = ("round_up_to", "at_most", "at_least", "every_up_to")
 
 
 def all_hold(conditions: Conditions, inputs: RuleInputs) -> bool:
-    """Whether every test holds for certain."""
+    """Whether every test certainly holds."""
     return all(holds(inputs, word, test) is True for word, test in conditions.items())
 
 
 def holds(inputs: RuleInputs, word: str, test: Any) -> bool | None:
-    """Whether a word passes a test; `None` if its value cannot be compared.
-
-    A scalar asks for that value, a list for one of its values, a mapping for each of its
-    relations.
-    """
+    """Whether a word passes a test; `None` if its value cannot be compared."""
     if isinstance(test, dict):
         results = [RELATIONS[name](inputs, word, other) for name, other in test.items()]
-        return False if False in results else None if None in results else True
+        return False if False in results else _unless_unknown(results, True)
     return _is(inputs, word, test)
+
+
+def _unless_unknown(results: list[bool | None], answer: bool) -> bool | None:
+    return None if None in results else answer
 
 
 def _is(inputs: RuleInputs, word: str, expected: Any) -> bool | None:
     value = inputs.value(word)
     if isinstance(expected, list | tuple):
         results = [_same(value, item) for item in expected]
-        return True if True in results else None if None in results else False
+        return True if True in results else _unless_unknown(results, False)
     return _same(value, expected)
 
 
@@ -109,7 +109,7 @@ RELATIONS: dict[str, Callable[[RuleInputs, str, Any], bool | None]] = {
 
 
 def same(one: Any, two: Any) -> bool | None:
-    """Whether two values mean the same to the engine; `None` where one is unknown or odd."""
+    """Whether two values mean the same to the engine; `None` if one is unknown or malformed."""
     if isinstance(one, list | dict) and type(one) is type(two):
         return bool(one == two)
     forward = _same(one, two) if two is not MISSING else None
@@ -119,8 +119,8 @@ def same(one: Any, two: Any) -> bool | None:
 def evaluate(value: Any, inputs: RuleInputs) -> Any:
     """A value that may be an expression over words.
 
-    `{sum: [..]}` and `{quotient: [a, b]}` take numbers and words, and may be rounded up to a
-    multiple and bounded, `at_most` by several; a word that is not known bounds nothing.
+    `{sum: [..]}` and `{quotient: [a, b]}` take numbers and words. Results may be rounded up to a
+    multiple and bounded, `at_most` by several; unknown words are no bounds.
     `{sizes_up_to: word, every_up_to: n}` lists batch sizes.
     """
     if not isinstance(value, Mapping):
@@ -140,11 +140,14 @@ def evaluate(value: Any, inputs: RuleInputs) -> Any:
         result = above // below
     step = value.get("round_up_to", 1)
     result = -(-result // step) * step
-    bounds = value.get("at_most", [])
-    for most in bounds if isinstance(bounds, list) else [bounds]:
+    for most in _listed(value.get("at_most", [])):
         if inputs.number(most) is not None:
             result = min(result, number(most))
     return max(result, value.get("at_least", result))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def batch_sizes(largest: int, every_up_to: int) -> list[int]:
@@ -162,10 +165,11 @@ def batch_sizes(largest: int, every_up_to: int) -> list[int]:
 
 
 def condition_faults(conditions: Conditions) -> Iterator[tuple[str, str]]:
-    """What is wrong with conditions, as a path in them and a text `what; how to mend it`."""
+    """Errors in conditions: the path in them, and a text `what; how to fix it`."""
     for word, test in conditions.items():
         yield from word_faults(word, word)
-        for relation, other in test.items() if isinstance(test, Mapping) else ():
+        relations = test if isinstance(test, Mapping) else {}
+        for relation, other in relations.items():
             path = f"{word}.{relation}"
             if relation not in RELATIONS:
                 yield path, f"unknown relation; {nearest(relation, RELATIONS)}"
@@ -176,7 +180,7 @@ def condition_faults(conditions: Conditions) -> Iterator[tuple[str, str]]:
 
 
 def value_faults(value: Any) -> Iterator[tuple[str, str]]:
-    """What is wrong with a value that may be an expression, in the same form."""
+    """Errors in a value that may be an expression, in the same form."""
     if not isinstance(value, Mapping):
         return
     for key in value:
@@ -185,13 +189,13 @@ def value_faults(value: Any) -> Iterator[tuple[str, str]]:
     if sum(key in value for key in _EXPRESSIONS) != 1:
         yield "", f"is not an expression; give one of {', '.join(_EXPRESSIONS)}"
     for key, terms in value.items():
-        for term in terms if isinstance(terms, list) else [terms]:
+        for term in _listed(terms):
             if isinstance(term, str):
                 yield from word_faults(term, key)
 
 
 def word_faults(word: str, path: str) -> Iterator[tuple[str, str]]:
-    """A word that is neither a fact, nor follows from facts, nor names an option of a release."""
+    """An error for a word that is no fact, no derived value and no option of any release."""
     option = option_of(word)
     if word in words() or word in _release_words():
         return
@@ -203,8 +207,10 @@ def word_faults(word: str, path: str) -> Iterator[tuple[str, str]]:
 @cache
 def _release_words() -> frozenset[str]:
     """The options of all releases, those of servers too, and the columns of support matrices."""
-    tables = releases.of_all_engines()
-    options = frozenset(path for table in tables for path in table.paths)
-    options |= {flag.name for table in tables for flag in table.serve_flags}
-    columns = {name for table in tables for name in features(table)}
-    return options | {f"{space}.{name}" for space in MATRIX for name in columns}
+    found: set[str] = set()
+    for table in releases.of_all_engines():
+        found.update(table.paths)
+        found.update(flag.name for flag in table.serve_flags)
+        for space in MATRIX:
+            found.update(f"{space}.{name}" for name in features(table))
+    return frozenset(found)

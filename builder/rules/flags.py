@@ -1,4 +1,4 @@
-"""Server flags beside an option file: which of two values wins, and which is lost in silence."""
+"""Checks server flags, alone and with an option file: which of two values the server drops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NUMBERS: Mapping[str, str] = {
 
 
 def flag_traps(flags: Flags, options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:
-    """Flags that the release does not know or allow, and values that it drops in silence.
+    """Flags that the release does not accept, and values that it drops without a message.
 
     `where` is the flag's spelling.
     """
@@ -51,13 +51,16 @@ def flag_traps(flags: Flags, options: Mapping[str, Any], release: Release) -> It
 def spellings(release: Release, subcommand: str = SERVE) -> Mapping[str, Flag]:
     """The flags of a subcommand by every spelling."""
     flags = release.serve_flags if subcommand == SERVE else release.subcommands[subcommand]
-    return {text: flag for flag in flags for text in flag.spellings}
+    found: dict[str, Flag] = {}
+    for flag in flags:
+        found |= dict.fromkeys(flag.spellings, flag)
+    return found
 
 
 def flag_faults(
     spelling: str, value: Any, release: Release, subcommand: str = SERVE
 ) -> Iterator[Diagnostic]:
-    """What is wrong with one flag by itself. `value` is `None` for one that was given none."""
+    """Errors of one flag; `value` is `None` for a flag without a value."""
     known = spellings(release, subcommand)
     flag = known.get(spelling)
     if flag is None:
@@ -97,7 +100,7 @@ def _of_unknown(spelling: str, release: Release, subcommand: str) -> str:
 
 
 def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag], subcommand: str) -> str:
-    """What a flag of other releases is called in this one; else which releases have it."""
+    """The name here of a flag of other releases, or else the releases that have it."""
     others = {
         row.name: spellings(row, subcommand).get(spelling)
         for row in of_engine(release.engine)
@@ -111,7 +114,7 @@ def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag], subco
 
 
 def _of_subcommand(spelling: str, release: Release, subcommand: str) -> str:
-    """Which other subcommand has a flag, and the one here; their option files are not alike."""
+    """Which other subcommand has the flag, and the similar flag here."""
     having = [
         name
         for name in (SERVE, *release.subcommands)
@@ -127,7 +130,7 @@ def _of_subcommand(spelling: str, release: Release, subcommand: str) -> str:
 
 
 def _of_option(spelling: str, release: Release, known: Mapping[str, Flag]) -> str:
-    """The flag of the option that was meant: by its own name, or by that of another engine."""
+    """The flag for the option that was meant, under its own name or that of another engine."""
     first, space, rest = spelling.partition(" ")
     if space and first in known:
         return f"that is two words in one: write them apart, or {first}={rest.strip()}"
@@ -149,7 +152,7 @@ def _of_option(spelling: str, release: Release, known: Mapping[str, Flag]) -> st
 
 
 def with_flags(flags: Flags, options: Mapping[str, Any], release: Release) -> dict[str, Any]:
-    """The options that the engine sees: those of the file and of the flags, by precedence."""
+    """The options that the engine uses, from the file and the flags."""
     merged: dict[str, Any] = deepcopy(dict(options))
     known = spellings(release)
     for spelling, value in flags.items():
@@ -167,7 +170,7 @@ def option_path(flag: Flag, release: Release) -> str | None:
 
 
 def _loser(path: str, options: Mapping[str, Any], release: Release) -> Iterator[str]:
-    """Which loses if a flag sets an option that the file sets too: `flag`, `file` or neither."""
+    """Which value is dropped if both set an option: `flag`, `file` or neither."""
     top, _, nested = path.partition(".")
     given = RuleInputs(options, RuleContext(release)).value(path) is not MISSING
     if release.precedence != "yaml":

@@ -1,7 +1,7 @@
-"""Heuristics: what published configurations do, as rows of data; the first row that fits decides.
+"""Heuristics: how published configurations set options, as rows; the first row that fits decides.
 
-Files in `builder/data/heuristics/`, in the language of `evaluation`. The counts in them say in how
-many configurations of its source a row was found.
+The files in `builder/data/heuristics/` use the language of `evaluation`. A count is the number of
+configurations of its source in which a row was found.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def _is_known(option: str) -> bool:
 class HeuristicRow:
     """One answer of a heuristic: `value`, which may be an expression, where all of `when` holds.
 
-    `count` says in how many configurations it was found. `reason`, `evidence` and `source` are
-    those of the heuristic where the file gives none. A row without a value that is `said` tells in
-    the plan why the engine decides.
+    `count` is the number of configurations in which it was found. `reason`, `evidence` and `source`
+    default to those of the heuristic. A row without a value that is `said` explains in the plan why
+    the engine decides.
     """
 
     when: Mapping[str, Any] = field(default_factory=dict)
@@ -73,8 +73,8 @@ class HeuristicRow:
 class Heuristic:
     """How one option or environment variable is decided.
 
-    One that is `needed` decides for a published deployment too, where it does not name the option.
-    `everywhere` marks a variable that is set whether or not the release is known to read it.
+    With `needed` it also decides for a published deployment that does not name the option. With
+    `everywhere` a variable is set even if the release is not known to read it.
     """
 
     option: Annotated[Text, Check(_is_known, "must be an option of a release, or a variable")]
@@ -92,8 +92,8 @@ class Heuristic:
 class HeuristicsFile:
     """Heuristics by section, in the order in which they are applied.
 
-    `sources` are named by rows with a short word, `texts` hold what YAML anchors repeat, and
-    `names` maps the names of one choice in different releases.
+    Rows name `sources` by a short word, `texts` hold what YAML anchors repeat, and `names` are the
+    names of one choice in different releases.
     """
 
     sources: Mapping[str, Text]
@@ -104,8 +104,8 @@ class HeuristicsFile:
 
 @cache
 def section(name: str, engine: Engine) -> tuple[Heuristic, ...]:
-    """The heuristics of a section, `FILE.SECTION`, in the order in which they are applied; none
-    where the engine's file has no such section."""
+    """The heuristics of a section, `FILE.SECTION`, in the order in which they are applied; none if
+    the engine's file has no such section."""
     file, _, part = name.partition(".")
     found = load(DATA / engine.heuristics / f"{file}.yaml")
     return tuple(
@@ -134,7 +134,7 @@ def is_covered(inputs: RuleInputs, engine: Engine) -> bool:
 
 
 def _complete(row: HeuristicRow, reason: str, sources: Mapping[str, str]) -> HeuristicRow:
-    """A row with all that the file says once for several."""
+    """A row with what the file says once for several rows."""
     source = sources.get(row.source, row.source)
     return replace(
         row,

@@ -33,7 +33,7 @@ def _product(factors: Iterable[int | None]) -> int | None:
     return None if None in known else prod(filter(None, known))
 
 
-_LEAST_ROOM_GIB = 2  # of a GPU beside the weights; no published configuration leaves less
+_LEAST_ROOM_GIB = 2  # of a GPU next to the weights; no published configuration leaves less
 
 # Of every engine, and of engines that have them.
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
@@ -117,7 +117,7 @@ def _roomy_gpus(inputs: Inputs) -> int | None:
 
 
 def _most_room_gib(inputs: Inputs) -> float | None:
-    """What the weights leave of a GPU's memory at most, where they fit."""
+    """The most memory of a GPU that the weights leave, if they fit."""
     each, memory = inputs.number("least_weights_gib"), inputs.number("gpu_memory_gib")
     return None if each is None or memory is None or each > memory else round(memory - each, 1)
 
@@ -134,13 +134,13 @@ def _nodes(inputs: Inputs) -> int | None:
 
 
 def _arithmetic(inputs: Inputs) -> str | None:
-    """What the checkpoint needs a GPU to compute with."""
+    """The arithmetic that the checkpoint needs of a GPU."""
     model = inputs.context.checkpoint
     return None if model is None else model.quantization.arithmetic
 
 
 def _weights(inputs: Inputs) -> Reading | None:
-    """What is known of the format of the weights in this release, on the GPU if there is one."""
+    """Support of the format of the weights in this release, on the GPU if it is known."""
     context = inputs.context
     if context.checkpoint is None:
         return None
@@ -174,7 +174,7 @@ def _moe_backends(inputs: Inputs) -> list[str] | None:
 
 
 def _moe_backend_support(inputs: Inputs) -> Support | None:
-    """What is known of the given backend for the checkpoint on the GPU."""
+    """Support of the chosen backend for the checkpoint on the GPU."""
     context, name = inputs.context, inputs.value("moe_config.backend")
     if context.gpu is None or not isinstance(name, str) or isinstance(name, Variable):
         return None
@@ -193,7 +193,7 @@ def _moe_backend_remedy(inputs: Inputs) -> str:
 
 
 def _precision_backends(inputs: Inputs) -> list[str] | None:
-    """Backends that are named for the precision on some GPU, where the given one is named too."""
+    """Backends that sources name for the precision on some GPU, if they name the chosen one too."""
     context, given = inputs.context, inputs.value("moe_config.backend")
     rows = support.moe_backends_by_precision(context.release)
     if not isinstance(given, str) or not any(given.upper() in names for names in rows.values()):

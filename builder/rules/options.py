@@ -1,4 +1,4 @@
-"""Options of a release: the values of each type, their paths, and how the engine holds them."""
+"""Options of a release: their paths, the values of each type, and their normal form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANY_KEY = "*"
 
 @dataclass(frozen=True, slots=True)
 class OptionPath:
-    """Where an option stands: its path in the file, and its path in the table."""
+    """The path of an option in the file, and its path in the table."""
 
     path: str = ""
     schema: str = ""
@@ -47,7 +47,7 @@ class OptionPath:
 
 
 def set_option(options: dict[str, Any], path: str, value: Any) -> None:
-    """Set an option by its dotted path; a value on the way gives way to a mapping."""
+    """Set an option by its dotted path; a value on the way is replaced by a mapping."""
     *parents, last = path.split(".")
     for key in parents:
         if not isinstance(options.get(key), dict):
@@ -58,7 +58,10 @@ def set_option(options: dict[str, Any], path: str, value: Any) -> None:
 
 def by_name(fields: Mapping[str, Field]) -> dict[str, Field]:
     """Fields by every name that a file may give them."""
-    return {name: row for key, row in fields.items() for name in (key, *row.get("alias", ()))}
+    found: dict[str, Field] = {}
+    for key, row in fields.items():
+        found |= dict.fromkeys((key, *row.get("alias", ())), row)
+    return found
 
 
 def named(fields: Mapping[str, Field], name: str) -> Field | None:
@@ -94,7 +97,7 @@ _FILLED_IN = re.compile(r"\$(?:\w+|\{\w+(?::-\w*)?\})")
 
 
 def _of_shape(value: Any, kinds: Sequence[str]) -> str:
-    """How to write what was given in a shape that an option does not have."""
+    """How to write a value whose shape the option does not accept."""
     if "list" in kinds and not isinstance(value, Mapping | list | None):
         return f"write [{str(value).strip('[]()')[:60]}]"
     if not isinstance(value, list) or not value:
@@ -160,7 +163,7 @@ def shown(value: Any) -> str:
 
 
 def spelled(field: Field, value: Any) -> Any:
-    """The allowed value that was given, in the release's spelling; `None` for other values."""
+    """An allowed value in the release's spelling; `None` for other values."""
     for allowed in field["values"]:
         if value == allowed and isinstance(value, bool) == isinstance(allowed, bool):
             return allowed
@@ -227,7 +230,7 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-# What the engine's validation takes for a value of each type, as pydantic does unless it is strict.
+# Values that the engine's validation accepts for each type, like pydantic unless it is strict.
 SHAPES: dict[str, Callable[[Any], bool]] = {
     "int": _is_int,
     "float": _is_number,
@@ -244,7 +247,7 @@ SHAPES: dict[str, Callable[[Any], bool]] = {
 
 
 def normalise(release: Release, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that `validate` accepts, as the engine holds them: own names, own types."""
+    """Options that `validate` accepts, with the engine's own names and types."""
     return _normalised_record(release, release.top_level, options)
 
 
@@ -259,13 +262,18 @@ def kind_fields(release: Release, union: Mapping[str, Any], kind: str | None) ->
     """The options of one kind of a union; of all of them, the first one's first, without `kind`."""
     types, kinds = release.table["types"], union["types"]
     chosen = [kinds[kind]] if kind else reversed(kinds.values())
-    return {name: row for one in chosen for name, row in types[one]["fields"].items()}
+    found: dict[str, Field] = {}
+    for one in chosen:
+        found |= types[one]["fields"]
+    return found
 
 
 def _normalised_record(
     release: Release, fields: Mapping[str, Field], value: Mapping[str, Any]
 ) -> dict[str, Any]:
-    own = {alias: name for name, row in fields.items() for alias in row.get("alias", ())}
+    own: dict[str, str] = {}
+    for name, row in fields.items():
+        own |= dict.fromkeys(row.get("alias", ()), name)
     named = {own.get(key, key): item for key, item in value.items()}
     return {
         key: _normalised(release, fields[key], item) if key in fields else item

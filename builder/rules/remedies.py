@@ -1,9 +1,10 @@
-"""What to do about a key or a value that a release does not know, the most certain thing first."""
+"""Remedies for keys and values that a release does not know, the most certain one first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest, either, nearest, of_same_words
@@ -21,10 +22,13 @@ VALUE_WORDS = DATA / "formats" / "value_words.yaml"
 
 @cache
 def former_options() -> Mapping[str, str]:
-    """Options of the default engine that were gone or had moved before the first release table:
+    """Options of the default engine that were removed or moved before the first release table:
     name to remedy."""
     groups: Mapping[str, Any] = data_file.load(FORMER, plain_data.FORMER_OPTIONS)
-    return {name: remedy for group in groups.values() for name, remedy in group["options"].items()}
+    found: dict[str, str] = {}
+    for group in groups.values():
+        found |= group["options"]
+    return found
 
 
 def was_option(path: str) -> bool:
@@ -61,7 +65,7 @@ def unknown_value(release: Release, field: Field, value: Any, place: OptionPath)
 
 
 def _of_value_words(release: Release, value: str, values: Sequence[str], place: OptionPath) -> str:
-    """What a value is another word for: a value of the option, here or in other releases."""
+    """The value that a common synonym means, here or in other releases."""
     words = _value_words().get(value.lower(), ())
     if meant := [word for word in words if word in values]:
         return f"did you mean {either(meant)}?"
@@ -73,8 +77,8 @@ def _of_value_words(release: Release, value: str, values: Sequence[str], place: 
 
 
 def _home_of_value(release: Release, field: Field, value: Any, place: OptionPath) -> str:
-    """The only option of the same name in a group that takes this value, which this one does not
-    take; empty if the value is one of this option's own, misspelt."""
+    """The only option of the same name that accepts this value; empty for a misspelt value of this
+    option."""
     key = place.schema
     if "." in key or not isinstance(value, str) or closest(value, map(str, field["values"])):
         return ""
@@ -163,7 +167,7 @@ def _renamed(release: Release, place: OptionPath, others: Sequence[Release]) -> 
 
 
 def former(release: Release, key: str, others: Sequence[Release] = (), path: str = "") -> str:
-    """An engine option that is gone or has moved; one of a group by its path."""
+    """The remedy for an engine option that was removed or moved; one of a group by its path."""
     own = release.engine.default and _others(release)
     rows = former_options() if own else {}
     known = rows.get(path, rows.get(key, "")) if path else rows.get(key, "")
@@ -171,7 +175,7 @@ def former(release: Release, key: str, others: Sequence[Release] = (), path: str
 
 
 def _of_flag(release: Release, key: str, place: OptionPath) -> str:
-    """A flag of the server command that was written as an option."""
+    """The remedy for a flag of the server command that was written as an option."""
     for flag in release.serve_flags:
         names = {name.lstrip("-") for name in flag.spellings}
         path = flag.yaml_path or flag.name
@@ -194,8 +198,10 @@ def of_other_engine(release: Release, path: str) -> str:
 
 
 def without_counterpart(release: Release, option: str) -> str:
-    """What has to be said of an option that only another engine has."""
-    for name in engines.names() if _others(release) else ():
+    """The remedy for an option that only another engine has."""
+    if not _others(release):
+        return ""
+    for name in engines.names():
         engine = engines.load(name)
         other = releases.load(releases.newest_stable(engine), engine=engine)
         known = {*other.top_level, *(flag.name for flag in other.serve_flags)}
@@ -205,7 +211,7 @@ def without_counterpart(release: Release, option: str) -> str:
 
 
 def elsewhere(release: Release, key: str, near: str | None = None) -> str:
-    """An option that has its place elsewhere; and the one that may have been meant here."""
+    """Where else the option belongs, and the option that may have been meant here."""
     homes = _homes(release).get(key, ())
     if not homes:
         return ""
@@ -241,7 +247,7 @@ def _of_path(release: Release, key: str) -> str:
     """An option of a group whose name has words of both: `backend_moe` is `moe_config.backend`."""
     given = set(key.lower().split("_"))
     rows = []
-    for path in (home for homes in _homes(release).values() for home in homes):
+    for path in chain.from_iterable(_homes(release).values()):
         group, _, name = path.partition(".")
         if not name or "." in name:
             continue
@@ -287,7 +293,7 @@ def _others(release: Release) -> list[Release]:
 
 
 def age(release: Release, others: Sequence[Release]) -> str:
-    """What is known in other releases, in words: since when, or until when."""
+    """Since or until which release an option is known, as text."""
     every = sorted(releases.of_engine(release.engine), key=lambda row: oldest_first(row.position))
     order = [row.name for row in every]
     names = sorted((other.name for other in others), key=order.index)
@@ -301,7 +307,7 @@ def age(release: Release, others: Sequence[Release]) -> str:
 
 
 def _of_age(release: Release, others: Sequence[Release]) -> str:
-    """What to do about an option that other releases have, and nothing here replaces."""
+    """The remedy for an option of other releases without a replacement here."""
     known = age(release, others)
     return f"{known}; drop it" if known.startswith("it is gone") else known
 

@@ -1,9 +1,9 @@
-"""Rule inputs: every word that rules and heuristics may ask for, each named once.
+"""Rule inputs: the value of every word that rules and heuristics use.
 
-A word is a fact of the request, the checkpoint, the GPU or the release (`RuleContext`), or what
-follows from facts and engine options. Anything else names an option: `a.b` as it is given,
+A word is a fact of the request, the checkpoint, the GPU or the release (`RuleContext`), or is
+derived from facts and engine options. Any other word names an option: `a.b` as it is set,
 `effective.a.b` as the engine uses it. `support.x` and `support_matrix.x` are a column of the
-release's support matrix for the model, as a state and in its own words.
+release's support matrix for the model, as a state and as the original text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .context import RuleContext
 from .options import FALSE, TRUE
 
 MISSING: Final[Any] = object()
-"""Marks a value that is neither set nor known; `None` is a null in the file."""
+"""A value that is neither set nor known; `None` is a null in the file."""
 
 _LARGEST = 2**53  # no option comes near it, and up to it int and float are the same number
 
@@ -69,14 +69,14 @@ _FACTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class RuleInputs:
-    """The values of words and options, each looked up once; `known` are those at hand."""
+    """The values of words and options, each looked up once and then kept in `known`."""
 
     options: Mapping[str, Any]
     context: RuleContext
     known: dict[str, Any] = field(default_factory=dict)
 
     def value(self, word: str) -> Any:
-        """The value of a word or option, `MISSING` where it is not given or not known."""
+        """The value of a word or option, `MISSING` if it is not set or not known."""
         if word not in self.known:
             self.known[word] = self._value(word)
         return self.known[word]
@@ -116,16 +116,18 @@ class RuleInputs:
         return value
 
     def _feature(self, name: str, state: bool) -> str | None:
-        """What the release's support matrix says of a feature of this model on this GPU."""
+        """The entry of the release's support matrix for a feature of this model on this GPU."""
         context = self.context
         if context.architecture is None:
             return None
         sm = context.gpu.sm.value if context.gpu else None
         found = support.feature(context.release, context.architecture.name, name, sm)
-        return None if found is None else found.state if state else found.evidence
+        if found is None:
+            return None
+        return found.state if state else found.evidence
 
     def _effective(self, path: str) -> Any:
-        """What the engine uses: its own default where an option is not given."""
+        """What the engine uses: its default for an option that is not set."""
         given, release = self._given(path), self.context.release
         spelled = release.option_path(path)
         use_default = given in (MISSING, None) and spelled in release.paths
@@ -141,14 +143,14 @@ class RuleInputs:
 
 
 def option_of(word: str) -> str | None:
-    """The path of the option that a word names; `None` for a fact or what follows from facts."""
+    """The path of the option that a word names; `None` for a fact or a derived value."""
     if word in _FACTS or word in _DERIVED or word.partition(".")[0] in MATRIX:
         return None
     return word.removeprefix("effective.")
 
 
 def is_fact(word: str) -> bool:
-    """Whether a word means the same whatever the options are."""
+    """Whether the value of a word does not depend on options."""
     return word in _FACTS or word.partition(".")[0] in MATRIX
 
 
@@ -175,11 +177,11 @@ def as_number(value: Any) -> float | None:
 def as_truth(value: Any) -> bool | None:
     """True or false as the engine's validation reads it; `None` for anything else."""
     word = str(value).lower() if isinstance(value, bool | int | str) else ""
-    return True if word in TRUE else False if word in FALSE else None
+    return word in TRUE if word in TRUE | FALSE else None
 
 
 def _numbers(values: Any) -> list[float]:
-    """The numbers of a list that holds nothing else."""
+    """The numbers of a list, if all items are numbers."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         return []
     known = [number for value in values if (number := as_number(value)) is not None]
@@ -187,12 +189,12 @@ def _numbers(values: Any) -> list[float]:
 
 
 def _whole_numbers(values: Any) -> list[int]:
-    """The whole numbers of a list that holds nothing else."""
+    """The whole numbers of a list, if all items are whole."""
     numbers = _numbers(values)
     return [int(n) for n in numbers] if all(n == int(n) for n in numbers) else []
 
 
-# What follows from facts and options; `None` where it is not known.
+# Values derived from facts and options; `None` if unknown.
 
 
 def _product(*factors: float | None) -> float | None:
@@ -222,7 +224,7 @@ def _moe_product(inputs: RuleInputs) -> float | None:
 
 
 def _draft_tokens(inputs: RuleInputs) -> int | None:
-    """Draft tokens per step that the engine really uses, whatever the file meant."""
+    """Draft tokens per step that the engine uses."""
     if inputs.value(_SPECULATION) in (MISSING, None):
         return 0
     paths = [f"{_SPECULATION}.max_draft_len"]
@@ -233,7 +235,7 @@ def _draft_tokens(inputs: RuleInputs) -> int | None:
 
 
 def draft_tokens_path(options: Mapping[str, Any]) -> str:
-    """Where options say how many tokens are drafted per step."""
+    """The path of the option for draft tokens per step."""
     given = options.get(_SPECULATION)
     names = ("num_nextn_predict_layers", "max_draft_len")
     found = (name for name in names if isinstance(given, Mapping) and name in given)
@@ -261,7 +263,7 @@ def _tree_tokens(inputs: RuleInputs) -> float | None:
 
 
 def _kv_dtype(inputs: RuleInputs) -> Any:
-    """The type of the KV cache, `None` where the checkpoint says it and is not known."""
+    """The type of the KV cache; `None` if it depends on an unknown checkpoint."""
     given = inputs.value("effective.kv_cache_config.dtype")
     if given not in (MISSING, None) and str(given).lower() != "auto":
         return given
@@ -303,7 +305,7 @@ def _pool_ratio_sum(inputs: RuleInputs) -> float | None:
 
 
 def _speculation(inputs: RuleInputs) -> Any:
-    """The method of a separate draft model, or else what the options ask for."""
+    """The method of a separate draft model, or else that of the options."""
     return inputs.context.draft_method or inputs.value(f"{_SPECULATION}.decoding_type")
 
 
@@ -348,7 +350,7 @@ def _prompt_tokens(inputs: RuleInputs) -> float | None:
 
 
 def _checkpoint_lora_module(inputs: RuleInputs) -> str | None:
-    """The first target of LoRA that is named as in checkpoints, and not as in the engine."""
+    """The first LoRA target with its name in checkpoints instead of that in the engine."""
     names = inputs.value("lora_config.lora_target_modules")
     rows = names if isinstance(names, list) else ()
     named = (str(name) for name in rows if re.fullmatch(r"(?!mamba)\w+_proj", str(name)))

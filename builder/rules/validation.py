@@ -1,7 +1,7 @@
-"""Validation of nested engine options against a release's table: every fault, path and remedy.
+"""Validates engine options against a release's table: every error with its path and remedy.
 
-Values are read as the engine's own validation reads them: `"3"` is 3, 1 is true, and unknown keys
-are refused at any depth. The findings of several tables for the same options can be merged.
+Values are read as the engine reads them: `"3"` is 3, 1 is true, and unknown keys are errors at any
+depth. The findings of several tables for the same options can be merged.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest
@@ -30,7 +31,7 @@ from .remedies import unknown_key, unknown_value
 def validate(release: Release, options: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """Every option that a release rejects or advises against: `where` is its dotted path.
 
-    Severity is `warning` for what is deprecated, and where the table itself is not sure.
+    Severity is `warning` for deprecated options, and if the table itself is uncertain.
     """
     root = release.table["types"][release.table["root"]]
     # A list of options is not one of required ones: flags and other files may hold the rest.
@@ -49,14 +50,16 @@ def _record(
             yield from _option(release, field, item, place.key(key))
         else:
             yield unknown_key(release, record, str(key), place, kind, value)
-    for name, field in () if record.get("partial") else record["fields"].items():
+    if record.get("partial"):
+        return
+    for name, field in record["fields"].items():
         if field.get("required") and not {name, *field.get("alias", ())} & set(value):
             remedy = f"add {place.path}.{name}"
             yield Diagnostic(place.path, f"{name} is required here", remedy, rule=MISSING_KEY)
 
 
 def _option(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
-    """The faults of a known option: of its value, of its age, and of our knowledge of it."""
+    """Errors of a known option: its value, its status, and doubts in its table."""
     doubt = field.get("uncertain")
     sure = doubt in (None, "kind")
     found = _value(release, field, value, place)
@@ -109,7 +112,7 @@ def _mapping(release: Release, field: Field, value: Any, place: OptionPath) -> I
 
 
 def _either(release: Release, field: Field, value: Any, place: OptionPath) -> Iterator[Diagnostic]:
-    """No fault if one alternative fits; else those of the one that was meant."""
+    """No error if one alternative fits; else those of the one that was meant."""
     tried = [list(_value(release, option, value, place)) for option in field["of"]]
     if not all(tried):
         yield from bounds(field, value, place.path)
@@ -177,7 +180,7 @@ def _union(
 def _chooser_key(
     release: Release, union: Mapping[str, Any], value: Mapping[str, Any]
 ) -> str | None:
-    """The key that says which kind is meant, which may be misspelt; `None` if it is missing."""
+    """The key that selects the kind, which may be misspelt; `None` if it is missing."""
     name = str(union["discriminator"])
     if name in value or "default" in union:
         return name
@@ -187,7 +190,7 @@ def _chooser_key(
 
 
 def _kind_of(release: Release, union: Mapping[str, Any], value: Mapping[str, Any]) -> str:
-    """The kind that knows most of the options, of equal ones the default."""
+    """The kind that has most of the options; in a tie the default."""
 
     def known(kind: str) -> tuple[int, bool]:
         own = by_name(kind_fields(release, union, kind))
@@ -208,16 +211,16 @@ def _deprecated(field: Field, place: OptionPath, release: str) -> Diagnostic:
 
 
 def checked(release: Release, find: Callable[[Release], Iterable[Diagnostic]]) -> list[Diagnostic]:
-    """The findings of `find` with the table of a release; where it has none, those with its
-    neighbours' tables, merged: what only one of them refuses may be right."""
+    """The findings of `find` with the table of a release. For a release without a table they are
+    merged from its neighbours: an option that only one of them rejects may be right."""
     return agreed({table.name: list(find(table)) for table in release.judges})
 
 
 def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
     """One list of what each release found, oldest release first.
 
-    An error stays one where all releases have one at its place or above it. Where only some have,
-    it is a warning that names them, as are warnings of some.
+    An error stays an error if all releases have one at its place or above it. If only some have, it
+    becomes a warning that names them; so do warnings of some.
     """
     if len(found) == 1:
         return list(*found.values())
@@ -240,13 +243,13 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
             if key not in said or said[key][0] != name:  # said once, in the newest one's words
                 said[key] = name, []
             said[key][1].append(row)
-    rows = [*(row for _, rows in said.values() for row in rows), *doubtful]
+    rows = [*chain.from_iterable(rows for _, rows in said.values()), *doubtful]
     wrong = {_place(row) for row in rows if row.severity == "error"}
     return [row for row in rows if row.severity == "error" or _place(row) not in wrong]
 
 
 class Refusals:
-    """What one release found, to be compared with single findings of others."""
+    """The findings of one release, to compare with findings of others."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         errors = [row for row in diagnostics if row.severity == "error"]
