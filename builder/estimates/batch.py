@@ -1,7 +1,7 @@
-"""Answers questions in lines of JSON with lines of JSON, one for each, in order.
+"""Answers a file of questions, one JSON object per line, with one JSON line each, in order.
 
-An invalid line, an unknown name and a question without measurements are refused in their own line;
-all other lines get their answers.
+Invalid lines, unknown names and questions without measurements are refused in their own line; all
+other lines are answered.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _line(line: str, name: str, number: int) -> Line:
 
 
 class _Wrong(Exception):
-    """What is wrong with a line, and the remedy."""
+    """An error in a line, and its remedy."""
 
 
 def _question(line: str) -> Question:
@@ -72,7 +72,7 @@ def _question(line: str) -> Question:
 
 
 def _layout(row: Mapping[str, Any], tp: int) -> dict[str, int]:
-    """Attention DP and EP are numbers, or switches as engines have them: over all GPUs, or off."""
+    """Reads attention DP and EP: numbers, or switches like those of engines."""
     found = {"tp": tp}
     for name in _SWITCHES:
         found[name] = _size(row, name, _SWITCH) if row.get(name) not in (None, 0, True) else 1
@@ -104,7 +104,7 @@ def _size(row: Mapping[str, Any], name: str, otherwise: str = "") -> int:
 
 
 def _whole(value: Any) -> int | None:
-    """A whole number, which tables of numbers may write as 8.0."""
+    """A whole number, also if it is written as 8.0."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if type(value) is int else None
@@ -146,7 +146,7 @@ def _unknown(question: Question) -> Iterator[str]:
 
 
 def answer(lines: Iterable[Line], estimator: Estimator) -> Iterator[dict[str, Any]]:
-    """The answer of each line as JSON has it."""
+    """The answer to each line, as JSON."""
     for line in lines:
         if isinstance(line, Diagnostic):
             yield _refusal(f"{line.message}; {line.fix}", UNREAD)
@@ -158,7 +158,7 @@ def answer(lines: Iterable[Line], estimator: Estimator) -> Iterator[dict[str, An
 
 
 def _contradiction(question: Question) -> str:
-    """That the name of a checkpoint says another precision than the question."""
+    """A note if the name of a checkpoint has another precision than the question."""
     model, named = names.model_name(question.model), names.named_precision(question.model)
     asked = names.precision_of(model, question.precision)
     if named is None or names.precision_of(model, named) == asked:
@@ -178,7 +178,7 @@ def _refusal(
 
 
 def document(found: Estimate | Refusal, *notes: str) -> dict[str, Any]:
-    """An answer for machines; `notes` say how the question was read."""
+    """An answer as JSON; `notes` tell how the question was read."""
     notes = (*notes, *found.notes)
     if isinstance(found, Refusal):
         row = _refusal(found.reason, found.kind, found.nearest, found.measure)
@@ -201,7 +201,7 @@ def interval(value: Interval) -> dict[str, float]:
 
 
 def measurement(question: Question) -> dict[str, Any]:
-    """What to measure: a load of a deployment."""
+    """A load of a deployment to measure, as JSON."""
     fields = ("model", "gpu", "precision", "engine", *_SIZES, *_SWITCHES)
     return {name: getattr(question, name) for name in fields} | (
         {} if question.mtp is None else {"mtp": question.mtp}

@@ -1,4 +1,4 @@
-"""What was fitted to the rows: `factors.json`, written by `python -m maintenance.fit_estimates`."""
+"""Fits: the parameters in `factors.json`, which `python -m maintenance.fit_estimates` writes."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ SCHEMAS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The roofline's factors by engine, and the kernel's scales where the release is known and
-    where it is not, of the TPOT or of the TTFT."""
+    """For TPOT or TTFT the roofline's factors by engine, and the kernel's scales for known and for
+    unknown releases."""
 
     factors: Mapping[str, Sequence[float]]
     with_release: Scales
@@ -83,7 +83,7 @@ class Fits:
 
 
 def of_cell(ends: Ends, cell: Sequence[str], with_release: bool) -> Sequence[float]:
-    """What holds for a cell, whose last name is its engine."""
+    """The values for a cell, or else for its engine, the last part of its name."""
     found = ends[release_name(with_release)]
     return found.get(" ".join(cell)) or found[cell[-1]]
 
@@ -97,7 +97,7 @@ def load(path: Path = FACTORS) -> Fits:
 
 
 def of(document: Mapping[str, Any]) -> Fits:
-    """What a file like `factors.json` holds."""
+    """The fits in a document like `factors.json`."""
     tpot, ttft = (
         Fit(
             document[name]["factors"],

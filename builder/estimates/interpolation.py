@@ -30,9 +30,8 @@ Parts = tuple[Vector, Vector]  # the smooth part, and that of the curve
 
 
 class Scales(NamedTuple):
-    """How many doublings of a size are a distance of 1, and the distance that another kind costs;
-    standard deviations of the log residual: of the smooth part, of the curve's, of a repetition.
-    """
+    """The doublings of each size that make a distance of 1, and the distance between two kinds;
+    standard deviations of the log residual: smooth part, part of the curve, repetition."""
 
     concurrency: float
     isl: float
@@ -51,15 +50,15 @@ class Scales(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """All of a measurement but its concurrency: ISL, OSL, TP, attention DP and EP in doublings;
-    its GPU, engine, precision, release and drafting."""
+    """A measurement without its concurrency: the log2 of ISL, OSL, TP, attention DP and EP; GPU,
+    engine, precision, release and drafting."""
 
     sizes: tuple[float, ...]
     kinds: tuple[str, ...]
 
 
 class Point(NamedTuple):
-    """A measurement, or a question; `concurrency` in doublings."""
+    """A measurement or a question; `concurrency` is its log2."""
 
     curve: Curve
     concurrency: float
@@ -83,16 +82,16 @@ class Kernel:
         return found + self.unlike(one.kinds, other.kinds)
 
     def along(self, place: int, one: float, other: float) -> float:
-        """The distance that two sizes of curves make."""
+        """The part of the distance for one size."""
         return self._sizes[place] * abs(one - other)
 
     def unlike(self, one: Sequence[str], other: Sequence[str]) -> float:
-        """The distance that their kinds make."""
+        """The part of the distance for kinds."""
         return sum(compress(self._kinds, map(ne, one, other)))
 
 
 class Field:
-    """The log residuals of some rows, and what they say of other points."""
+    """Predicts log residuals from those of some rows."""
 
     def __init__(
         self, kernel: Kernel, points: Sequence[Point], values: Sequence[float], mean: float
@@ -134,8 +133,8 @@ class Field:
     def _of_curve(self, curve: Curve) -> Parts:
         """Covariances with the rows' curves at the same load.
 
-        Those of distances that add up multiply, and curves share most of their sizes and kinds: so
-        what each of these makes is computed once.
+        Distances add up, so their covariances multiply. Curves share most sizes and kinds: the
+        factor of each is computed once.
         """
         parts = [self._along(place, size) for place, size in enumerate(curve.sizes)]
         far, near = [self.kernel.far] * len(self._curves), [self.kernel.near] * len(self._curves)
@@ -168,7 +167,7 @@ class Field:
 
     def means(self, curve: Curve, concurrencies: Sequence[float]) -> Iterator[float]:
         """The means of a curve, at loads in doublings."""
-        # Rows of one load fade alike: what they carry is summed up before.
+        # Rows of one load fade alike, so their weights are summed first.
         far_sums, near_sums = (
             [sum(map(mul, weights, map(part.__getitem__, of))) for weights, of in self._by_load]
             for part in self._of_curve(curve)
@@ -180,7 +179,7 @@ class Field:
 
 
 def _fades(distances: Iterable[float]) -> Parts:
-    """What is left of both over distances."""
+    """How much of both parts is left over distances."""
     far = [exp(-distance / FAR) for distance in distances]
     return far, [fade**FAR for fade in far]
 
@@ -217,7 +216,7 @@ class RequestMs(NamedTuple):
 
 
 def knots(ends: tuple[int, int], own: Iterable[int], others: Iterable[int]) -> list[int]:
-    """Both ends, and between them all own sizes and others that are not near to one of them."""
+    """Both ends, and between them all own sizes and others that are not close to one."""
     low, high = ends
     found = {*ends, *own}
     for size in sorted(others):
@@ -232,7 +231,7 @@ def doublings(low: int, high: int) -> Iterator[int]:
 
 
 class Surface:
-    """Times at knots; `at` those between them."""
+    """Times at knots; `at` interpolates between them."""
 
     def __init__(
         self, axes: Sequence[Sequence[int]], columns: Iterable[Iterable[tuple[float, float]]]
@@ -265,7 +264,7 @@ class Surface:
         return RequestMs(first, rest, whole)
 
     def _corners(self, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], float]]:
-        """Knots around a point, and what each counts."""
+        """Knots around a point, with their weights."""
         places = [_between(axis, size) for axis, size in zip(self.axes, sizes, strict=True)]
         for corner in product(*places):
             share = 1.0
@@ -297,7 +296,7 @@ def _grids(
 def _rising(
     columns: Sequence[Sequence[float]], size: tuple[int, int], along_osl: bool
 ) -> list[list[float]]:
-    """Times that do not fall with load and context, and with output if it is so asked."""
+    """Times that do not fall with load and context, nor with output if `along_osl`."""
     above = _raised(columns, size, along_osl)
     # What is lowered to larger sizes is raised, negative, with all orders reversed.
     turned = [[-time for time in reversed(column)] for column in reversed(columns)]
@@ -311,7 +310,7 @@ def _rising(
 def _raised(
     columns: Sequence[Sequence[float]], size: tuple[int, int], along_osl: bool
 ) -> list[list[float]]:
-    """Each time at least that of every smaller size."""
+    """Times raised to at least those of smaller sizes."""
     isls, osls = size
     found = [list(accumulate(column, max)) for column in columns]
     for isl, osl in product(range(isls), range(osls)):

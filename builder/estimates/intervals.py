@@ -1,4 +1,4 @@
-"""Intervals: a value with the ends of its 80 % interval, and how wide an answer's may be."""
+"""Intervals: values with the ends of their 80 % intervals, and the widest that are answered."""
 
 from __future__ import annotations
 

@@ -50,11 +50,10 @@ class Row(NamedTuple):
     """One measurement of one engine on one pool of GPUs.
 
     `tp` GPUs share the attention of a request, `attention_dp` such groups take requests in turn,
-    `ep` GPUs share the routed experts. `mtp` is the number of draft tokens of a step, `None` where
-    the source does not say it; `drafting` is on or off where that is known or was inferred from
-    other runs; `acceptance` is the tokens that a step gave. `published` is the
-    layout as the source writes it, where it was repaired. `ttft_ms` is `None` where only the speed
-    was measured.
+    `ep` GPUs share the routed experts. `mtp` is the number of draft tokens per step, `None` if
+    the source has none; `drafting` is on or off if that is known or was inferred from other runs;
+    `acceptance` is tokens per step. `published` is the layout in the source, if it was repaired.
+    `ttft_ms` is `None` if only the speed was measured.
     """
 
     id: str
@@ -91,14 +90,14 @@ class Row(NamedTuple):
         return self.tp, self.attention_dp, self.ep
 
     def deployed(self, num_gpus: int | None = None) -> str:
-        """What ran, without its layout."""
+        """The deployment without its layout."""
         release = f" {self.release}" if self.release else ""
         gpus = f"{num_gpus} {self.gpu}" if num_gpus else self.gpu
         return f"{self.model} {self.precision} on {gpus}, {self.engine}{release}"
 
     @property
     def measured(self) -> str:
-        """The load, and what was measured."""
+        """The load and the measured times."""
         ttft = "" if self.ttft_ms is None else f", TTFT {time_text(self.ttft_ms)}"
         return (
             f"{self.isl:,} in and {self.osl:,} out, {self.concurrency:,} at a time: "
@@ -111,7 +110,7 @@ class Row(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Servers that only work on prompts: how many, where that is said, and the layout of each."""
+    """Prefill servers: how many, if known, and the layout of each."""
 
     prefill_workers: int | None
     prefill_tp: int
@@ -121,7 +120,7 @@ class Pool(NamedTuple):
 
 class DisaggregatedRow(NamedTuple):
     """One measurement of separate prefill and decode servers. `server` is a row of one decode
-    server, except that its load is that of all of them."""
+    server with the load of all."""
 
     server: Row
     decode_workers: int | None
@@ -154,7 +153,7 @@ def _times(workers: int | None) -> str:
 
 
 def time_text(time_ms: float) -> str:
-    """A time in the unit that it is read in."""
+    """A time in ms, or in s from one second on."""
     if time_ms < 1000:
         return f"{time_ms:.4g} ms"
     time_s = time_ms / 1000
@@ -169,7 +168,7 @@ def layout_text(tp: int, attention_dp: int, ep: int) -> str:
 
 
 class _Kind(NamedTuple):
-    """What a cell of a column holds, and how it is read; a `ValueError` refuses it."""
+    """What the cells of a column hold; `read` raises `ValueError` for others."""
 
     read: Callable[[str], Any]
     what: str
@@ -228,13 +227,13 @@ def read(path: Path = AGGREGATED, model: str | None = None) -> tuple[list[Row], 
 
 
 def _of_model(text: str, model: str) -> str:
-    """The header and the lines of a model, found without reading the cells of other lines."""
+    """The header and the lines of a model; cells of other lines are not read."""
     head, *lines = text.splitlines(keepends=True)
     return "".join([head, *(line for line in lines if f",{model}," in line)])
 
 
 def read_disaggregated(path: Path = DISAGGREGATED) -> list[DisaggregatedRow]:
-    """The same of separate prefill and decode servers."""
+    """The rows of separate prefill and decode servers."""
     text = read_text(path, BadFacts, MAX_BYTES)
     return [DisaggregatedRow.of(cells) for cells in _parse(text, path, DISAGGREGATED_FIELDS)]
 
@@ -284,8 +283,7 @@ def _wrong_cells(
 
 
 def write(rows: Iterable[Sequence[Any]], fields: Sequence[str]) -> str:
-    """Rows as the text of a file: numbers as they were measured, to a hundredth of a millisecond
-    or five digits."""
+    """Rows as the text of a file; floats have six digits."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(fields)

@@ -59,9 +59,9 @@ DRAFTS = (
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A model of the rows: the checkpoint whose facts have its shape, and names that it has,
-    without the vendor and without the precision. Checkpoints of one shape run at one speed.
-    `precision` is that of its weights where there is only one, whatever a source calls it."""
+    """A model of the rows: a checkpoint with its shape, and its names without vendor and precision.
+    Checkpoints of one shape have one speed. `precision` is that of its weights if there is only
+    one, whatever a source calls it."""
 
     shape: Text
     names: tuple[Text, ...]
@@ -79,12 +79,12 @@ def measured_models() -> Mapping[str, MeasuredModel]:
 
 
 def listed(name: str) -> str | None:
-    """The rows' name of a checkpoint that is listed under its own name."""
+    """The name in the rows of a checkpoint, if its own name is listed."""
     return _by_name().get(plain_name(name))
 
 
 def plain_name(name: str) -> str:
-    """A checkpoint's name without vendor and precision, in small letters and with hyphens."""
+    """A checkpoint's name without vendor and precision, in lower case and with hyphens."""
     name = re.sub(r"[\s_]+", "-", name.strip("/ ").rpartition("/")[2])
     return _PRECISION.sub("", name).casefold()
 
@@ -99,7 +99,7 @@ def _by_name() -> Mapping[str, str]:
 
 @cache
 def model_name(reference: str) -> str:
-    """The rows' name of a checkpoint, by its name or by the shape of its facts; else its own."""
+    """The name in the rows of a checkpoint, found by its name or its shape; else its own name."""
     if found := listed(reference):
         return found
     facts = facts_of(reference)
@@ -107,7 +107,7 @@ def model_name(reference: str) -> str:
 
 
 def of_checkpoint(facts: Checkpoint) -> str:
-    """The same of a checkpoint whose facts are known, whatever its folder is called."""
+    """The same for a checkpoint with known facts, whatever the name of its folder."""
     if found := listed(facts.name):
         return found
     identity = facts.architecture.name, facts.parameters
@@ -131,7 +131,7 @@ def facts_of(reference: str) -> Checkpoint | None:
 
 
 def _shipped(reference: str) -> str | None:
-    """The name of shipped facts of the same checkpoint, whatever vendor and precision are named."""
+    """The name of shipped facts of the same checkpoint from any vendor, in any precision."""
     names = {**model_names.known_aliases(), **model_names.known_names()}
     if reference in names:
         return reference
@@ -154,13 +154,13 @@ def gpu_name(name: str) -> str:
 
 @cache
 def _products() -> Mapping[str, str]:
-    """GPUs by the names that their driver has for them."""
+    """GPUs by their names in the driver."""
     products = ((hardware.load(name).kubernetes_product.value, name) for name in hardware.known())
     return {_VENDOR.sub("", _words(product)): name for product, name in products}
 
 
 def _has_memory(gpu: str, gb: int) -> bool:
-    """Whether a GPU is sold with so much memory, which another board of its name has not."""
+    """Whether a GPU has about so much memory; other boards of the same name have more or less."""
     if gpu not in hardware.known():
         return True
     return abs(gb / hardware.load(gpu).memory_nominal_gb.value - 1) <= MEMORY_APART
@@ -171,15 +171,15 @@ def _words(name: str) -> str:
 
 
 def weight_precision(name: str) -> str:
-    """The precision of weights in the rows' words: fp4 for NVFP4 and MXFP4.
+    """The precision of weights as in the rows: fp4 for NVFP4 and MXFP4.
 
-    Formats of as many bytes and of the same arithmetic run at one speed.
+    Formats with the same size and arithmetic have the same speed.
     """
     return _PRECISIONS.get(_words(name), name.strip().lower())
 
 
 def named_precision(reference: str) -> str | None:
-    """The precision that the name of a checkpoint ends with, if it names one."""
+    """The precision at the end of a checkpoint's name, if there is one."""
     found = _PRECISION.search(re.sub(r"[\s_]+", "-", reference.strip("/ ")))
     marks = re.split(r"[-_.]", found[0].casefold()) if found else ()
     said = (weight_precision(mark) for mark in marks)
@@ -187,7 +187,7 @@ def named_precision(reference: str) -> str | None:
 
 
 def precision_of(model: str, name: str) -> str:
-    """The same of a model of the rows, by their name of it."""
+    """The same for a model of the rows, which may have one precision only."""
     known, found = measured_models().get(model), weight_precision(name)
     return known.precision if known and known.precision and found in _SAID else found
 
@@ -199,7 +199,7 @@ def engine_name(name: str) -> str:
 
 
 def release_name(name: str | None) -> str | None:
-    """1.2.1 for v1.2.1, and for an image, a package or a sentence whose first version it is."""
+    """1.2.1 for v1.2.1, and for an image, a package or a sentence with it as the first version."""
     if not name:
         return None
     found = _VERSION.search(re.sub(r"\S*/|@sha256:\S*", "", name))
@@ -207,7 +207,7 @@ def release_name(name: str | None) -> str | None:
 
 
 def in_row_names(question: Question) -> Question:
-    """The question in the names of the rows."""
+    """The question with the names of the rows."""
     model = model_name(question.model)
     return replace(
         question,
@@ -231,10 +231,12 @@ def layout_of(values: Mapping[str, Any]) -> tuple[int, int, int, int]:
 
 
 def as_run(question: Question, rows: Sequence[Row]) -> tuple[Question, str]:
-    """The question with its layout as it was run, and a note where that is another one.
+    """The question with the layout that was run, and a note if it differs.
 
-    As listings write it only where no node has so many GPUs, rows of the model and engine are
-    listed under that layout and none of its GPU and precision has it.
+    Public listings write TP64/EP8 for 8 GPUs with EP 8, and similar products; repaired rows keep
+    that text. A question is read in the same way if no node has so many GPUs, the rows of one
+    layout of the model and engine have that text, and no row of its GPU and precision has that
+    layout.
     """
     facts = facts_of(question.model)
     if question.ep > 1 and facts and not experts_of(facts):
@@ -258,6 +260,6 @@ def _fits_a_node(num_gpus: int, gpu: str) -> bool:
 
 
 def experts_of(facts: Checkpoint) -> int:
-    """Of a layer; 0 in a dense model."""
+    """The experts of a layer; 0 in a dense model."""
     field = facts.architecture.experts_field
     return int(facts.text_config[field]) if field else 0

@@ -1,4 +1,4 @@
-"""The user's own measurements: `bench.json` files of `launch bench`, as measured rows."""
+"""Own runs: reads `bench.json` files of `launch bench` as rows."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ DRAFTS_FROM = 1.05  # tokens a step: more are not the rounding of one
 
 
 def read(folder: Path) -> list[Row]:
-    """The rows of every run below a folder. Raises `BadInput` with all that cannot be used."""
+    """The rows of all runs in a folder. Raises `BadInput` with every file that cannot be used."""
     if not folder.is_dir():
         raise BadInput(Diagnostic(str(folder), "is not a folder", "give one with bench.json files"))
     rows: list[Row] = []
@@ -77,12 +77,12 @@ def read(folder: Path) -> list[Row]:
     if not rows:
         what = "holds no bench.json with requests at a time that were all answered"
         raise BadInput(Diagnostic(str(folder), what, "give a folder of runs of launch bench"))
-    # Copies of a run say it once.
+    # Copies of a run count once.
     return list({row._replace(id=""): row for row in rows}.values())
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """The rows of a run; of a file of another name only if it is one."""
+    """The rows of a run; files with another name are skipped unless they are one."""
     is_named = path.name == NAME
     try:
         document = parse_json(read_text(path, BadInput, MAX_JSON_BYTES), unique_keys=True)
@@ -106,7 +106,7 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _known(value: Any, form: Any) -> Any:
-    """What of a document is read here: the rest of it, and nulls, say nothing of a row."""
+    """The parts of a document that are read here, without nulls."""
     if isinstance(form, list) and isinstance(value, list):
         return [_known(item, form[0]) for item in value]
     if not isinstance(form, dict) or not isinstance(value, dict):
@@ -155,7 +155,7 @@ def _points(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
-    """What all points of a run share. Raises `BadInput` with everything that it does not say."""
+    """The values that all points of a run share. Raises `BadInput` with every missing one."""
     subject = document.get("subject") or {}
     engine = subject.get("engine") or {}
     if engine.get("rehearsal"):
@@ -205,7 +205,7 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
 def _unusable(
     path: Path, model: str, gpu: str, engine: str, precision: str
 ) -> Iterator[Diagnostic]:
-    """Why the physics of a run are not known: a row without them would end every answer."""
+    """Why a run cannot be used: no facts of its model or GPU, an unknown engine or precision."""
     if names.facts_of(model) is None:
         what = f"is of {model}, a model without facts"
         remedy = "add it to builder/data/models, or remove the run from the folder"
@@ -247,7 +247,7 @@ def _middle(values: Mapping[str, Any] | None) -> float | None:
 
 
 def _length(workload: Mapping[str, Any], point: Mapping[str, Any], name: str) -> int | None:
-    """As it was asked for, or as it was counted."""
+    """The requested length, or else the mean of the counted ones."""
     if found := workload.get(name):
         return int(found)
     counted = (point.get("prompt_tokens" if name == "isl" else "output_tokens") or {}).get("mean")

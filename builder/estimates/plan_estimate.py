@@ -1,4 +1,4 @@
-"""How fast a plan is by the rows that ship: what its bundle, its runbook and its reports say."""
+"""Estimates a plan for its bundle, runbook and reports, and improves it by measurements."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ INTERVAL = "80 %"
 UNMEASURED = "unmeasured"
 NO_ROW = "no measured row of"
 DISAGREEING = "measured rows disagree"
-OPEN = ("assumed", "derived")  # grades of decisions that no published practice covers
+OPEN = ("assumed", "derived")  # grades of decisions without a published configuration
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedPoint:
-    """A published figure, and the ends of the estimate of the same load: do they agree?"""
+    """A published figure, and the estimate for the same load."""
 
     source: str
     concurrency: int
@@ -49,9 +49,9 @@ class PublishedPoint:
 
 
 def question_of(plan: Plan, concurrency: int | None = None) -> Question:
-    """How fast is one server of this plan under its share of the load, or of another?
+    """The question about one server of a plan under its share of the load, or of another load.
 
-    `concurrency` is requests at a time over all servers of the deployment.
+    `concurrency` is for all servers of the deployment.
     """
     request, facts = plan.deployment, plan.facts
     values = {row.path: row.value for row in (*plan.engine_defaults, *plan.decisions)}
@@ -77,7 +77,7 @@ def question_of(plan: Plan, concurrency: int | None = None) -> Question:
 
 
 def unmeasured_part(plan: Plan) -> str:
-    """Why no row is of servers like those of a plan; nothing where some may be."""
+    """Why nobody measured servers like those of a plan; empty if somebody may have."""
     request = plan.deployment
     if request.role != "agg":
         return "no row holds one side of disaggregated serving alone"
@@ -92,7 +92,7 @@ def unmeasured_part(plan: Plan) -> str:
 
 
 def answer(plan: Plan) -> Estimate | Refusal:
-    """How fast one server of a plan is under its share of the load."""
+    """The estimate for one server of a plan under its share of the load."""
     asked = question_of(plan)
     if not (reason := unmeasured_part(plan)):
         return estimate(asked)
@@ -102,7 +102,7 @@ def answer(plan: Plan) -> Estimate | Refusal:
 
 
 def unmeasured(asked: Question, reason: str) -> Refusal:
-    """The refusal of what no row is of, with what to measure."""
+    """The refusal of an unmeasured question, with what to measure."""
     measure = refusals.measurements(asked, Kernel(fits.load().tpot.without_release))
     return Refusal(asked, UNMEASURED, reason, measure)
 
@@ -121,7 +121,7 @@ def estimate(question: Question) -> Estimate | Refusal:
 
 
 def rows_like(question: Question) -> list[Row]:
-    """The rows that ship of the model, GPU, precision and engine of a plan's question."""
+    """The shipped rows of the model, GPU, precision and engine of a plan's question."""
     model = names.model_name(question.model)
     key = (model, question.gpu, question.precision, question.engine)
     rows = _of_model(model)
@@ -129,7 +129,7 @@ def rows_like(question: Question) -> list[Row]:
 
 
 def estimator(model: str, rows_dir: Path | None = None) -> Estimator:
-    """What answers for a model: its own rows alone, as all take longer to read, where it has any
+    """The estimator for a model: with its own rows alone, which are faster to read, if it has any
     and the user has none."""
     return (None if rows_dir else _of_model(names.model_name(model))) or Estimator.load(rows_dir)
 
@@ -138,7 +138,7 @@ _of_model = lru_cache(maxsize=64)(Estimator.of_model)
 
 
 def document(plan: Plan) -> dict[str, Any]:
-    """The estimate of all servers of a plan, or its refusal, as the manifest has it."""
+    """The estimate for all servers of a plan, or its refusal, for the manifest."""
     found, request = answer(plan), plan.deployment
     asked = {
         "num_gpus": request.hardware.num_gpus,
@@ -167,7 +167,7 @@ def document(plan: Plan) -> dict[str, Any]:
 
 
 def measures(plan: Plan, found: Estimate) -> dict[str, Interval]:
-    """What is estimated, by names that have their units; rates are those of all servers."""
+    """The estimated figures by names with units; rates are of all servers."""
     return {
         "ttft_ms": found.ttft_ms,
         "tpot_ms": found.tpot_ms,
@@ -179,7 +179,7 @@ def measures(plan: Plan, found: Estimate) -> dict[str, Interval]:
 
 
 def evidence_text(estimate: Mapping[str, Any]) -> str:
-    """What carries an estimate, as the manifest has it."""
+    """The evidence of an estimate from the manifest."""
     rows = f"{rows_text(estimate['rows'])} of this model, GPU, precision and engine"
     return f"{rows}; four times of five the value is between the ends ({estimate['interval']})"
 
@@ -216,7 +216,7 @@ def published_points(plan: Plan) -> Iterator[PublishedPoint]:
 
 
 def _asked(plan: Plan, row: Published, figure: Mapping[str, Any]) -> Question:
-    """The load of a published figure, on the layout that was published, or else the plan's."""
+    """The question for a published figure, with the published layout or else the plan's."""
     assert row.isl and row.osl
     asked, drafts = question_of(plan), None
     if row.options:
@@ -244,7 +244,12 @@ def _rates(found: Estimate) -> dict[str, Interval]:
 
 
 def adjust(plan: Plan) -> Plan:
-    """The plan with what the rows of its model, GPU, precision and engine say of its settings."""
+    """The plan with settings and sources from the rows of its model, GPU, precision and engine.
+
+    A measured layout on the same GPUs that is certainly faster, by the ends of both intervals,
+    replaces one that no published configuration supports. A published one stays, and the plan says
+    that both disagree. Rows with the same settings are added to the sources.
+    """
     asked = question_of(plan)
     if unmeasured_part(plan) or not (rows := rows_like(asked)):
         return plan
@@ -259,7 +264,7 @@ def adjust(plan: Plan) -> Plan:
 
 
 def disagreement(plan: Plan) -> str | None:
-    """What measured rows say against a setting that published practice decided."""
+    """How measurements contradict a setting of a published configuration."""
     texts = (row.source.partition(f"{DISAGREEING}: ") for row in plan.decisions)
     return next((text for _, found, text in texts if found), None)
 
@@ -267,7 +272,7 @@ def disagreement(plan: Plan) -> str | None:
 def _faster(
     plan: Plan, asked: Question, rows: Sequence[Row]
 ) -> tuple[Estimate, dict[str, object], str] | None:
-    """The fastest measured layout that is faster for certain, its settings, and both times."""
+    """The fastest measured layout that is certainly faster, its settings, and both times."""
     others = list(_measured_layouts(plan, asked, rows))
     own = estimate(asked) if others else None
     if not isinstance(own, Estimate):
@@ -293,7 +298,7 @@ def _faster(
 
 
 def _measured_layouts(plan: Plan, asked: Question, rows: Sequence[Row]) -> Iterator[Layout]:
-    """Layouts of the GPUs of a server that rows measured, without the plan's own."""
+    """Measured layouts on the GPUs of a server, without the plan's own."""
     measured = {row.layout for row in rows} - {asked.layout}
     for layout in layouts(plan.facts.checkpoint, gpus_per_instance(plan.deployment)):
         if (layout.tp, layout.ranks, layout.ep) in measured:
@@ -303,7 +308,7 @@ def _measured_layouts(plan: Plan, asked: Question, rows: Sequence[Row]) -> Itera
 def _planned_with(
     plan: Plan, settings: Mapping[str, object], times: str, found: Estimate
 ) -> Plan | None:
-    """The plan of the other layout, if the planner makes it and its memory holds the load."""
+    """The plan with the other layout, if it is valid and its memory holds the load."""
     source = f"estimate from {rows_text(found.rows)}"
     decided = {row.path: row for row in plan.decisions}
     estimated = {
@@ -327,7 +332,7 @@ def _planned_with(
 
 
 def _with_rows(plan: Plan, asked: Question, rows: Sequence[Row]) -> Plan:
-    """The plan whose decisions name the rows that measured its layout and its drafts."""
+    """The plan with the numbers of rows that have its layout and its drafts as sources."""
     layout = asked.layout
     sources = {}
     if same := sum(row.layout == layout for row in rows):
@@ -343,9 +348,9 @@ def _with_rows(plan: Plan, asked: Question, rows: Sequence[Row]) -> Plan:
 
 
 def _with_sources(plan: Plan, sources: Mapping[str, str]) -> Plan:
-    """The plan with more sources of decisions that are not the user's own.
+    """The plan with more sources for decisions, except those of the user.
 
-    Reasons stay: they are comments in the engine's files, which more rows do not change.
+    Reasons stay the same, since they are comments in the engine's files.
     """
     decisions = tuple(
         replace(row, source=f"{row.source}; {sources[row.path]}")

@@ -1,4 +1,4 @@
-"""What is asked of the measured rows, and the two kinds of answer: an estimate or a refusal."""
+"""A question about the speed of a deployment, and its answer: an estimate or a refusal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rows_text(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Neighbor:
-    """A measured row beside a question, and how far it is: 0 is the same point."""
+    """A row near a question, and its distance: 0 for the same point."""
 
     row: Row | DisaggregatedRow
     distance: float
@@ -61,16 +61,16 @@ class Neighbor:
         return f"yours: {self.row.describe()}" if is_own else self.row.describe()
 
 
-# Looks for the rows that an answer names, which takes longer than most answers.
+# Finds the rows to show with an answer, which takes longer than most answers.
 Look = Callable[[], tuple[Neighbor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Times in milliseconds and output tokens a second of all GPUs together, with their intervals.
+    """Times in ms and output tokens/s of all GPUs together, with their intervals.
 
-    `rows` counts the measured rows that carry it and `nearest` has the first of them. `notes` say
-    what was read otherwise than it was asked, and what was assumed.
+    `rows` is the number of rows behind it and `nearest` the closest of them. `notes` tell what was
+    read differently, and what was assumed.
     """
 
     question: Question
@@ -88,7 +88,7 @@ class Estimate:
 
     @property
     def tok_s_per_user(self) -> Interval:
-        """Output tokens a second that one request sees after its first token."""
+        """Output tokens/s of one request after its first token."""
         return self.tpot_ms.inverse(1000)
 
     @property

@@ -18,12 +18,12 @@ from .roofline import FULL
 BOARD = 8  # GPUs of the usual server: a layout of so many is estimated from smaller ones
 MODES_APART = 1.2  # from here on, drafting or not is another answer
 UNMARKED_APART = 1.5  # from here on, rows around a load are two modes that nobody marked
-MEASUREMENTS = 4  # a few runs of some minutes each
+MEASUREMENTS = 4  # runs of some minutes each
 LOADS = (1, 4, 16, 64, 256)
 
 
 def impossible(asked: Question) -> str:
-    """Why no server has the layout of a question whose model has its name in the rows."""
+    """Why no server can have the layout of a question; its model has its name in the rows."""
     facts = names.facts_of(asked.model)
     heads = int(facts.text_config["num_attention_heads"]) if facts else 0
     experts = names.experts_of(facts) if facts else 0
@@ -37,8 +37,8 @@ def impossible(asked: Question) -> str:
 
 
 def outside(asked: Question, cell: Cell, full: float) -> str:
-    """Which load, length or number of GPUs lies outside the measured ones, or that requests wait
-    since they fill a share `full` of the KV cache."""
+    """Which load, length or number of GPUs is outside the measured range; or that requests wait, as
+    they need the share `full` of the KV cache."""
     for name in ("concurrency", "isl", "osl"):
         low, high = cell.ends(name)
         least = low if name == "concurrency" else max(1, low // REACH)
@@ -78,7 +78,7 @@ def two_modes(asked: Question, cell: Cell, draft: Drafting, spread: Spread) -> s
 
 
 def unused_text(unused: Sequence[Row | DisaggregatedRow], gpu: str) -> str:
-    """What was measured of a model that no estimate uses."""
+    """The measurements of a model that no estimate uses, as text."""
     few = sum(isinstance(row, Row) for row in unused)
     apart = len(unused) - few
     parts = [f"{few} that are too few of a kind to tell"] if few else []
@@ -88,10 +88,10 @@ def unused_text(unused: Sequence[Row | DisaggregatedRow], gpu: str) -> str:
 
 
 def measurements(question: Question, kernel: Kernel) -> tuple[Question, ...]:
-    """Loads of the asked deployment to measure, the one that tells most first.
+    """Loads of the deployment to measure, the most informative one first.
 
-    Each takes most of what is not known of the curve at all its loads, after those before it. The
-    asked load counts as often as all others together.
+    Each is the one that reduces the variance over all loads most, after those before it. The load
+    of the question counts as much as all others together.
     """
     loads = sorted({*LOADS, question.concurrency})
     unknown = _covariances(kernel, loads)
@@ -115,7 +115,7 @@ def command(isl: int, osl: int, loads: Sequence[int]) -> str:
 
 
 def _covariances(kernel: Kernel, loads: Sequence[int]) -> list[list[float]]:
-    """For the loads of one curve without any measurement."""
+    """Covariances between the loads of one curve without any measurement."""
 
     def covariance(one: int, other: int) -> float:
         distance = kernel.slope * abs(log2(one / other))
@@ -127,7 +127,7 @@ def _covariances(kernel: Kernel, loads: Sequence[int]) -> list[list[float]]:
 def _gain(
     unknown: Sequence[Sequence[float]], shares: Sequence[int], index: int, kernel: Kernel
 ) -> float:
-    """By how much a measurement there lowers the variances of all loads."""
+    """How much a measurement there lowers the variances of all loads."""
     measured = unknown[index][index] + kernel.scales.noise**2
     gains = (share * cell**2 for share, cell in zip(shares, unknown[index], strict=True))
     return sum(gains) / measured

@@ -64,12 +64,12 @@ class Shape(NamedTuple):
         return self.dense + self.routed * self.experts_per_token / self.experts
 
     def touched(self, tokens: float) -> float:
-        """The share of the routed experts that a step with so many tokens reads."""
+        """The share of the routed experts that a step with `tokens` tokens reads."""
         return 1.0 - float((1.0 - self.experts_per_token / self.experts) ** tokens)
 
 
 class Speeds(NamedTuple):
-    """Of a GPU: bytes of its memory and floating-point operations in a millisecond."""
+    """Memory bytes and floating-point operations of a GPU per millisecond."""
 
     bytes_per_ms: float
     flops_per_ms: float
@@ -113,7 +113,7 @@ def _heads(config: Config) -> tuple[int, int]:
 
 
 def _grouped_values(facts: Checkpoint) -> float:
-    """Of the layers without a sliding window, which may have heads of their own."""
+    """KV values per token of the layers without a sliding window, whose heads may differ."""
     config, architecture = facts.text_config, facts.architecture
     heads, kinds = architecture.key_value_heads(config), config.get("layer_types")
     if architecture.cached_heads is None or not kinds:
@@ -133,8 +133,8 @@ def _window_share(config: Config) -> float:
 
 @cache
 def speeds(gpu: str, precision: str) -> Speeds:
-    """The speeds of a GPU with weights of a precision: where it has no arithmetic of that one,
-    weights are unpacked to the next."""
+    """The speeds of a GPU with weights of a precision; without arithmetic for it, weights are
+    converted to the next precision."""
     facts = hardware.load(gpu)
     flops = facts.tflops_dense.value
     order = (*_ARITHMETIC.get(precision, ()), "bf16")
@@ -155,7 +155,7 @@ class _Terms(NamedTuple):
 
 
 def _terms(load: Load, model: Shape, gpu: Speeds, tokens: int = 1) -> _Terms:
-    """`tokens` of each request go through a step: with drafts, more than one."""
+    """`tokens` of each request are in a step: with drafts, more than one."""
     tp, concurrency, isl, osl = load.tp, load.concurrency, load.isl, load.osl
     gpus = tp * load.attention_dp
     weight_bytes = WEIGHT_BYTES[load.precision]
@@ -182,7 +182,7 @@ def _terms(load: Load, model: Shape, gpu: Speeds, tokens: int = 1) -> _Terms:
 
 
 def decode_terms(load: Load, model: Shape, gpu: Speeds, draft_tokens: int = 0) -> tuple[float, ...]:
-    """Of a step, the time per output token without drafts; prompts are worked on beside."""
+    """Terms of a decode step, the time per output token without drafts; prompts run along."""
     t = _terms(load, model, gpu, 1 + draft_tokens)
     osl = load.osl
     mixed, comm = t.mixed / osl, t.comm * (1 + load.isl / osl)
@@ -205,8 +205,12 @@ def total(factors: Sequence[float], terms: Sequence[float]) -> float:
 
 
 def kv_cache_share(load: Load, model: Shape, gpu: str) -> float:
-    """The share of the KV cache that all requests fill half way through their answers; infinite
-    where the weights leave no room for one."""
+    """The share of the KV cache that all requests need half way through their answers; infinite if
+    the weights leave no room.
+
+    Beyond `FULL` requests wait for others to end: the time to the first token is then that of the
+    queue, many times that of the prompt, and the rows cannot predict it.
+    """
     weights = model.dense / load.tp + model.routed / (load.tp * load.attention_dp)
     free = USABLE * _memory_bytes(gpu) - weights * WEIGHT_BYTES[load.precision]
     context = load.isl + load.osl / 2

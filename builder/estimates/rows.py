@@ -1,4 +1,4 @@
-"""The measurements by model and cell: which ones a question has, and the nearest to it."""
+"""Rows: finds measurements by model and cell, and the ones nearest to a question."""
 
 from __future__ import annotations
 

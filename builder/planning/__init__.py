@@ -1,10 +1,10 @@
-"""The plan pipeline: deployment and facts in, every engine value with its reason out. Pure.
+"""Plans a deployment: decides every engine value, with its reason. Pure.
 
-A value is decided in this order: what the user set in `engine_config`, what a published deployment
-of the same checkpoint on the same GPUs used, the heuristics of published configurations. `decision`
-has the types that go in and out, `plan_builder` what is decided so far, `choices` the decisions
-that need more than rows of data. `requirements` refuses what cannot work, `memory_budget` computes
-the memory, and `server_flags` the flags of the command line.
+A value comes from the user's `engine_config`, or else from a published deployment of the same
+checkpoint on the same GPUs, or else from the heuristics of published configurations. `decision` has
+the types that go in and out, `plan_builder` the decisions so far, `choices` those that need more
+than rows of data. `requirements` refuses what cannot work, `memory` and `memory_budget` compute the
+memory, and `server_flags` the flags of the command line.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _add_remaining_overrides(builder: PlanBuilder) -> None:
 
 
 def _warn_without_evidence(builder: PlanBuilder) -> None:
-    """A deployment whose values rest on other models says so."""
+    """Warns if the values come from configurations of other models."""
     if builder.covered:
         return
     facts, role = builder.facts, builder.deployment.role
@@ -154,7 +154,7 @@ def engine_default(release: Release, path: str) -> Decision:
 
 
 def _differences(builder: PlanBuilder) -> Iterator[Difference]:
-    """Published options that the plan sets otherwise, each with the reason."""
+    """Published options that the plan sets to other values, each with the reason."""
     for row in builder.published:
         for path, published in row.options.items():
             planned = builder.given(path)

@@ -1,6 +1,6 @@
 """Choices that need more than rows of heuristics, one function each.
 
-How the model is spread over GPUs, speculative decoding, the MoE backend and the environment.
+They are parallelism, speculative decoding, the MoE backend and the environment.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _copies(builder: PlanBuilder, gpus: int) -> int:
 
 
 def _parallel_reason(builder: PlanBuilder, size: int, stages: int, copies: int) -> str:
-    """Why the layers are split over so many GPUs, in words that hold for one GPU as well."""
+    """Why the layers are split over so many GPUs, or not."""
     if copies > 1 and size == 1:
         return "One GPU holds each copy of the attention: there is nothing to split."
     group = "an instance" if builder.deployment.instances > 1 else ""
@@ -168,7 +168,7 @@ def _mtp(builder: PlanBuilder) -> None:
 
 
 def _without_drafts(builder: PlanBuilder) -> tuple[str, str] | None:
-    """Why nothing is drafted although the checkpoint could, and what that rests on."""
+    """Why drafts are off although the checkpoint has an MTP layer, and the source."""
     wanted = concurrency_per_instance(builder.deployment)
     if builder.published_options:
         if DRAFT_METHOD in builder.published_options:
@@ -265,7 +265,7 @@ def _supported_rows(builder: PlanBuilder) -> Iterator[HeuristicRow]:
 
 
 def _known_rows(builder: PlanBuilder) -> Iterator[Mapping[str, Any]]:
-    """Backends with kernels for this quantization on this GPU, which no rule speaks against."""
+    """Backends with kernels for this quantization on this GPU that no rule forbids."""
     quant_algo, sm = builder.facts.checkpoint.quantization.quant_algo, builder.facts.gpu.sm.value
     for row in moe_backends(builder.facts.release, quant_algo, sm):
         if builder.is_valid_choice(_MOE_BACKEND, row["backend"]):
@@ -273,9 +273,9 @@ def _known_rows(builder: PlanBuilder) -> Iterator[Mapping[str, Any]]:
 
 
 def environment(builder: PlanBuilder) -> Iterator[Decision]:
-    """What the heuristics set for this release, GPU and role; the deployment's own values win.
+    """The variables that the heuristics set; those of the deployment win.
 
-    Over those the engine puts what `engine_config.env_overrides` sets.
+    The engine puts `engine_config.env_overrides` over both.
     """
     inputs, given = builder.inputs(), dict(builder.deployment.environment)
     written = _env_overrides(builder)

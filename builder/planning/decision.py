@@ -1,4 +1,4 @@
-"""What a plan is made from and what comes out of it."""
+"""The types of a plan: its facts, decisions, limits and differences."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def concurrency_per_instance(deployment: Deployment) -> int:
 class Facts:
     """What is known, gathered before anything is decided.
 
-    `draft` is the draft model's checkpoint, where its facts can be read on this machine.
-    `estimated` are decisions that measured rows make otherwise than a rule, by their paths.
+    `draft` is the draft model's checkpoint, if its facts can be read on this machine. `estimated`
+    are decisions by path that measurements change.
     """
 
     checkpoint: Checkpoint
@@ -46,7 +46,7 @@ class Facts:
     estimated: Mapping[str, Decision] = field(default_factory=dict)
 
     def rule_context(self, deployment: Deployment) -> RuleContext:
-        """What rules and heuristics ask for before anything is decided."""
+        """The facts for rules and heuristics before anything is decided."""
         workload, slo = deployment.workload, deployment.slo
         return RuleContext.of(
             self.release,
@@ -91,7 +91,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the servers admit; a rank is the GPUs that share one attention, and has its own batch.
+    """What the servers accept; a rank is the GPUs that share one attention, with its own batch.
 
     The longest prompt leaves room for one answer token; `bounded_by` says what bounds it. Of
     requests of `tokens_per_request`, `kv_requests_per_rank` fit into the KV cache of a rank and

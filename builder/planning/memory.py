@@ -386,7 +386,7 @@ def other_gib(
 
 
 def uncertainty_gib(checkpoint: Checkpoint, sharding: Sharding, role: ServerRole) -> float:
-    """The largest difference between such a budget and a log, of servers of this kind."""
+    """The largest difference between such a budget and a log of such a server."""
     if checkpoint.architecture.experts_field is None:
         return _DENSE_UNCERTAINTY_GIB
     if role == "agg" and sharding.enable_attention_dp:
@@ -396,7 +396,7 @@ def uncertainty_gib(checkpoint: Checkpoint, sharding: Sharding, role: ServerRole
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How one server is set, in the engine's own words, and what its requests are.
+    """The settings of one server under the engine's names, and its requests.
 
     `kv_cache_dtype` and `max_attention_window` are those of `kv_cache_config`, `moe_backend` and
     `moe_max_num_tokens` those of `moe_config`. `mtp_draft_tokens` are drafted by the model's own
@@ -462,7 +462,7 @@ class Budget:
 
     @property
     def fits(self) -> bool:
-        """Whether one request fits, if the budget is not off by more than any was."""
+        """Whether one request fits, if the error is no larger than any that was seen."""
         slack = self.uncertainty_gib * self.free_gpu_memory_fraction
         left = self.total_gib - self.used_gib
         return min(left, self.kv_cache_gib) + slack >= self.request_gib

@@ -1,4 +1,4 @@
-"""What a plan costs in memory, what its servers admit, and whether the workload fits."""
+"""The memory budget of a plan: computes it, its limits, and whether the workload fits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _sharding(builder: PlanBuilder) -> Sharding:
 
 
 def _least_gpus(builder: PlanBuilder, is_enough: Callable[[Budget], bool]) -> str:
-    """The fewest GPUs that are enough with the same options, in words; "" where none are."""
+    """The fewest GPUs that are enough with the same options, as text; "" if none are."""
     facts, now, load = builder.facts, _sharding(builder), _load(builder)
     instances, limit = builder.deployment.instances, facts.gpu.gpus_per_node.value
     stages = now.pipeline_parallel_size
@@ -130,7 +130,7 @@ def _requests(builder: PlanBuilder) -> int:
 
 
 def _tokens_per_request(builder: PlanBuilder) -> int:
-    """A prefill server hands a request on before its answer grows."""
+    """Tokens of a request; a prefill server passes it on before its answer."""
     workload = builder.deployment.workload
     return workload.isl + (0 if builder.deployment.role == "prefill" else workload.osl)
 
@@ -163,7 +163,7 @@ def _largest_graph(builder: PlanBuilder) -> int:
 
 
 def check_budget(builder: PlanBuilder, result: Budget) -> None:
-    """A request fits, and the workload's requests run at once."""
+    """Checks that one request fits, and warns if some of the workload wait."""
     if not result.fits:
         _refuse_too_large(builder, result)
         return
@@ -180,7 +180,7 @@ def check_budget(builder: PlanBuilder, result: Budget) -> None:
 
 
 def _warn_unmeasured(builder: PlanBuilder) -> None:
-    """A GPU of a kind whose memory no log of the engine tells."""
+    """Warns of a GPU or an engine without measurements of the engine's own memory."""
     gpu, engine = builder.facts.gpu, builder.facts.release.engine
     if engine.memory_doubt:
         what = (
@@ -201,7 +201,7 @@ def _warn_unmeasured(builder: PlanBuilder) -> None:
 
 
 def _warn_waiting(builder: PlanBuilder, result: Budget) -> None:
-    """Requests of the workload that wait for the cache or for a place in a batch."""
+    """Warns of requests that wait for the KV cache or for a place in a batch."""
     wanted = _requests(builder)
     each = "" if builder.deployment.instances == 1 else "of each instance "
     if (held := result.cached_requests) < wanted:
@@ -224,7 +224,7 @@ def _warn_waiting(builder: PlanBuilder, result: Budget) -> None:
 
 
 def _room_for_cache(builder: PlanBuilder, result: Budget) -> str:
-    """What gives the cache of a GPU more memory, or asks for less of it."""
+    """How to give the KV cache more memory, or to need less."""
     if result.activations_gib <= max(result.kv_cache_gib, result.weights_gib):
         wanted, held = _requests(builder), result.cached_requests
         if not held:
@@ -249,7 +249,7 @@ def _more_instances(builder: PlanBuilder, requests: int) -> str:
 
 
 def _warn_pauses(builder: PlanBuilder) -> None:
-    """A scheduler that begins more requests than the cache holds pauses and repeats some."""
+    """Warns of a scheduler that starts more requests than the cache holds, and repeats some."""
     if str(builder.given(_POLICY)).upper() != _PAUSES:
         return
     what = f"{_PAUSES} begins requests that the KV cache cannot finish, and computes them again"
@@ -258,7 +258,7 @@ def _warn_pauses(builder: PlanBuilder) -> None:
 
 
 def _refuse_too_large(builder: PlanBuilder, result: Budget) -> None:
-    """Why not even one request fits: every part, the largest one, and what it follows from."""
+    """Refuses a plan without room for one request: every part, and the cause of the largest."""
     gpu, tokens = builder.facts.gpu, _tokens_per_request(builder)
     where, remedy = _cause(builder, result)
     count = gpus_per_instance(builder.deployment)

@@ -1,4 +1,4 @@
-"""The plan builder: what is decided so far, and how a value is chosen."""
+"""The plan builder: the decisions so far, and how a value is chosen."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class PlanBuilder:
         return frozenset(chain.from_iterable(row.options for row in self.published))
 
     def refuse(self, where: str, what: str, remedy: str) -> None:
-        """Report an error, which ends the plan once the others are found."""
+        """Report an error; the plan ends after all errors are found."""
         self.diagnostics.append(Diagnostic(where, what, remedy))
 
     def warn(self, where: str, what: str, remedy: str) -> None:
@@ -150,15 +150,15 @@ class PlanBuilder:
         return not self._violates_rules(option, value)
 
     def _refusal(self, option: str, value: Any) -> str | None:
-        """Why the release does not run a value that was published, as a rule of its says it."""
+        """The rule of the release that a published value breaks, if any."""
         found = violations(nested({option: value}), self.context, blamed=option)
         faults = (row for row in found if (row.where, row.severity) == (option, "error"))
         return next((row.message for row in faults), None)
 
     def _violates_rules(self, option: str, value: Any) -> bool:
-        """Whether a rule between options forbids a value, whatever else the user set.
+        """Whether a rule between options forbids a value, with and without the user's overrides.
 
-        What only an override makes wrong is not the value's fault: that override is reported.
+        If only an override makes it wrong, that override is reported.
         """
         spell = self.facts.release.option_path
         decided = {spell(path): row for path, row in self.decisions.items()}
@@ -261,7 +261,7 @@ class PlanBuilder:
         return int(given)
 
     def inputs(self) -> RuleInputs:
-        """What heuristics may ask for: the facts, and what is decided or set so far."""
+        """The facts and the values so far, for heuristics."""
         if self._inputs is None:
             spell = self.facts.release.option_path
             decided = {spell(path): row.value for path, row in self.decisions.items()}
@@ -270,7 +270,7 @@ class PlanBuilder:
 
 
 def nested(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by dotted paths as nested mappings; a value gives way to one below it."""
+    """Options by dotted paths as nested mappings; a value is replaced by one below it."""
     found: dict[str, Any] = {}
     for path, value in options.items():
         set_option(found, path, value)

@@ -1,4 +1,4 @@
-"""What a deployment must meet: GPUs, release, context, draft model and batch."""
+"""Checks what a deployment needs: GPUs, release, context, draft model and batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SEVERAL_NODES = {"kubernetes", "slurm"}  # the targets that can start a server 
 
 
 def check_request(builder: PlanBuilder) -> None:
-    """The GPU has the checkpoint's arithmetic, the release the model, the model the context."""
+    """Checks the GPU's arithmetic, the release's models and formats, and the longest context."""
     facts, workload = builder.facts, builder.deployment.workload
     _check_arithmetic(builder, facts.checkpoint, builder.deployment.checkpoint, "hardware.gpu")
     _check_support(builder, facts.checkpoint, "engine.release")
@@ -36,9 +36,9 @@ def check_request(builder: PlanBuilder) -> None:
 
 
 def check_draft(builder: PlanBuilder) -> None:
-    """The draft model runs on this GPU and release, and speaks the model's vocabulary.
+    """Checks that the draft model runs on this GPU and release, with the model's vocabulary.
 
-    The draft head of EAGLE may know fewer tokens and maps them; a whole draft model may not.
+    The draft head of EAGLE may have fewer tokens and maps them; a whole draft model may not.
     """
     draft, facts = builder.facts.draft, builder.facts.checkpoint
     if draft is None or builder.deployment.draft is None:
@@ -67,8 +67,7 @@ def _check_arithmetic(builder: PlanBuilder, checkpoint: Checkpoint, name: str, w
 
 
 def _check_format(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> None:
-    """A format that the release does not read on this GPU is an error; a rule warns of unknown
-    ones."""
+    """Refuses weights that the release cannot read on this GPU; a rule warns of unknown ones."""
     release, gpu = builder.facts.release, builder.facts.gpu
     has_experts = checkpoint.architecture.experts_field is not None
     known = release, checkpoint.quantization, has_experts, gpu.sm.value
@@ -79,7 +78,7 @@ def _check_format(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> N
 
 
 def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> None:
-    """An architecture that the release refuses is an error, one that no source names a warning."""
+    """Refuses an architecture that the release does not support; warns if no source names it."""
     name, release = checkpoint.architecture.name, builder.facts.release
     support = architecture(release, name)
     if support.state == "unsupported":
@@ -103,7 +102,7 @@ def _readers(release: Release, name: str) -> Iterator[str]:
 
 
 def check_batch(builder: PlanBuilder) -> bool:
-    """Whether a batch holds a request at all."""
+    """Whether a batch holds at least one request."""
     batch = builder.value("max_batch_size")
     if batch is not None and batch < 1:
         what = f"{batch} is too small for the workload"
@@ -113,7 +112,7 @@ def check_batch(builder: PlanBuilder) -> bool:
 
 
 def check_gpus(builder: PlanBuilder) -> None:
-    """The GPUs are shared evenly, in one node or in whole nodes of a Slurm job."""
+    """Checks that instances share the GPUs evenly, in one node or in whole nodes."""
     total, instances = builder.deployment.hardware.num_gpus, builder.deployment.instances
     if total % instances:
         what = f"{total} GPUs cannot be shared by {instances} instances"
@@ -162,7 +161,7 @@ _SPLIT: dict[str, Callable[[int, int], bool]] = {
 
 
 def undivided(checkpoint: Checkpoint, size: int) -> list[str]:
-    """What tensor parallelism over so many GPUs does not share evenly."""
+    """Sizes that tensor parallelism over so many GPUs does not divide evenly."""
     config = checkpoint.text_config
     return [name for name in _SPLIT if name in config and not _SPLIT[name](config[name], size)]
 

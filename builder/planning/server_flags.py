@@ -1,6 +1,6 @@
-"""What the server's command line sets for clients: the model's name, its tokenizer and its parsers.
+"""Server flags for clients: the model's name, its tokenizer and its parsers.
 
-A decision whose value is `None` sets nothing, and says why.
+A decision whose value is `None` sets nothing, and gives the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PARSERS = {
 
 
 def server_flags(builder: PlanBuilder) -> Iterator[Decision]:
-    """The flags that the model and its clients need, and what is left out."""
+    """The flags that the model and its clients need, and the ones left out."""
     release = builder.facts.release
     for row in release.flags_for(builder.facts.checkpoint.architecture.name):
         path, evidence = release.spelling(row["flag"]), cast(Evidence, row["evidence"])
@@ -89,7 +89,7 @@ def _parser(builder: PlanBuilder, name: str) -> Decision:
 
 
 def _of_rows(builder: PlanBuilder) -> Iterator[Decision]:
-    """Flags of the server, by the rows of the engine; a switch has the value `True`."""
+    """Server flags from the rows of the engine; a switch has the value `True`."""
     release, inputs = builder.facts.release, builder.inputs()
     for heuristic in heuristics.section("guidance.server", release.engine):
         flag = _flag(builder, heuristic.option)
@@ -103,7 +103,7 @@ def _of_rows(builder: PlanBuilder) -> Iterator[Decision]:
 
 
 def _models(builder: PlanBuilder) -> list[ModelFacts]:
-    """The shipped facts of the model; of a folder, those of every model that it may be."""
+    """The shipped facts of the model; for a folder those of every model that it may be."""
     checkpoint, known = builder.facts.checkpoint, known_names()
     if own := known.get(checkpoint.name):
         return [data_file.load(own, ModelFacts)]
