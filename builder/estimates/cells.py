@@ -27,10 +27,8 @@ TPOT_OFF, TTFT_OFF = 0.95, 2.0
 REACH = 2  # sizes up to so many times beyond the measured ones are still answered
 SHADOW = 4  # loads up to so many times around a contradicted row of the same lengths are in doubt
 STEP_ERROR = 0.08  # half width of the log of the roofline's error for a step of several tokens
-_DEPTH_NOTE = "the measured rows draft, but do not say how many tokens"
-_OWN_NOTE = (
-    "your rows do not say whether they draft; they are taken as the deployment that is asked"
-)
+_DEPTH_NOTE = "the measurements used speculative decoding but do not record the draft length"
+_OWN_NOTE = "your runs do not record whether they draft; that is assumed to be as in the question"
 
 Terms = Callable[[Load, Shape, Speeds], tuple[float, ...]]
 
@@ -332,8 +330,10 @@ def drafting(asked: Question, cell: Cell) -> Drafting:
     if not asked.mtp:
         return Drafting()
     if "on" in marks and (asked.acceptance is None or "off" not in marks):
-        ignored = "" if asked.acceptance is None else f": {asked.acceptance:g} a step do not count"
-        return Drafting("on", notes=(f"{_DEPTH_NOTE}{ignored}",))
+        if asked.acceptance is None:
+            return Drafting("on", notes=(_DEPTH_NOTE,))
+        unused = f"{asked.acceptance:g} tokens per step are not used"
+        return Drafting("on", notes=(f"{_DEPTH_NOTE}; {unused}",))
     if cell.is_untried and "off" not in marks:
         return Drafting(notes=(_OWN_NOTE,))
     return _computed(asked, cell, asked.mtp)
@@ -344,10 +344,10 @@ def _unsaid(asked: Question, cell: Cell, marks: set[str]) -> Drafting:
     of_release = {row.drafting for row in cell.own if row.release == asked.release}
     if asked.release and of_release in ({"on"}, {"off"}):
         mode = of_release.pop()
-        note = f"drafting is taken as {mode}, as in all rows of {asked.release}"
+        note = f"drafting is assumed {mode}, as in all measurements of {asked.release}"
         return Drafting("on" if mode == "on" else "", notes=(note,))
     if marks == {"on"}:
-        return Drafting("on", notes=("all measured rows draft tokens",))
+        return Drafting("on", notes=("all measurements used speculative decoding",))
     return Drafting(is_open="on" in marks)
 
 
@@ -355,19 +355,21 @@ def _computed(asked: Question, cell: Cell, draft_tokens: int) -> Drafting:
     """The gain: tokens per step over how much longer a step takes."""
     if asked.acceptance is not None:
         lengths: Sequence[float] = [asked.acceptance]
-        source = f"{asked.acceptance:g} tokens a step, as you say"
+        source = f"{asked.acceptance:g} tokens per step, as given"
     else:
         lengths = acceptance_lengths(asked.model, "MTP", draft_tokens)
-        source = f"{' to '.join(f'{x:g}' for x in _ends(lengths))} tokens a step, published"
+        source = f"{' to '.join(f'{x:g}' for x in _ends(lengths))} tokens per step, published"
     if not lengths:
         return Drafting(
-            missing=f"no row of {asked.model} drafts tokens here, and no acceptance is published "
-            f"for {draft_tokens} of them: give acceptance, the tokens that a step gives"
+            missing=f"no measurement of {asked.model} drafts tokens here, and no acceptance is "
+            f"published for {draft_tokens} draft tokens: give acceptance, the tokens per step"
         )
     longer = _step(asked, cell, draft_tokens) / _step(asked, cell, 0)
     low, high, spread = min(lengths) / longer, max(lengths) / longer, exp(STEP_ERROR)
     gain = Interval(low / spread, (low * high) ** 0.5, high * spread)
-    note = f"computed from rows without drafts: {source}, each {longer:.2f} times as long"
+    note = (
+        f"computed from measurements without drafts: {source}, each step {longer:.2f} times as long"
+    )
     return Drafting(gain=gain, notes=(note,))
 
 

@@ -91,7 +91,7 @@ class Estimator:
             found = self._answer_of(cell, question, asked, promised)
         if (given := names.weight_precision(question.precision)) != asked.precision:
             what = f"precision {given} is read as {asked.precision}"
-            notes = (f"{what}: the rows know this model in that alone", *notes)
+            notes = (f"{what}: this model was measured in that precision only", *notes)
         return replace(found, notes=(*notes, *found.notes)) if notes else found
 
     def _answer_of(
@@ -124,7 +124,8 @@ class Estimator:
             times = times.drafted(draft.gain) if draft.gain is not None else times
             if (above := times.tpot.high / times.tpot.value - 1) > margin:
                 what = (
-                    f"curves of this cell differ: a promise needs {above:.0%} more time per token"
+                    "the curves of this cell differ: the conservative bound needs "
+                    f"{above:.0%} more time per token"
                 )
                 return self._refuse(question, asked, "wide", what)
         speed = times.e2e.inverse(asked.concurrency * asked.osl * 1000)
@@ -147,9 +148,9 @@ class Estimator:
         if max(times, 1 / times) <= OWN_APART:
             return cell, ()
         return cell.of_user(), (
-            f"your rows and the published ones disagree: in {row.id} a token takes {times:.2f} "
-            f"times as long as by the published rows ({layout_text(*row.layout)}, {row.measured}); "
-            "yours answer without them",
+            f"your measurements and the published ones disagree: in {row.id} a token takes "
+            f"{times:.2f} times as long as in the published ones ({layout_text(*row.layout)}, "
+            f"{row.measured}); only yours are used",
         )
 
     def _refuse(self, question: Question, asked: Question, kind: str, reason: str) -> Refusal:

@@ -100,7 +100,7 @@ class Row(NamedTuple):
         """The load and the measured times."""
         ttft = "" if self.ttft_ms is None else f", TTFT {time_text(self.ttft_ms)}"
         return (
-            f"{self.isl:,} in and {self.osl:,} out, {self.concurrency:,} at a time: "
+            f"{self.isl:,} in and {self.osl:,} out, concurrency {self.concurrency:,}: "
             f"TPOT {time_text(self.tpot_ms)}{ttft}"
         )
 

@@ -26,8 +26,8 @@ from .question import Estimate, Question, Refusal, rows_text
 
 INTERVAL = "80 %"
 UNMEASURED = "unmeasured"
-NO_ROW = "no measured row of"
-DISAGREEING = "measured rows disagree"
+NO_ROW = "no measurements for"
+DISAGREEING = "measurements disagree"
 OPEN = ("assumed", "derived")  # grades of decisions without a published configuration
 
 
@@ -80,14 +80,14 @@ def unmeasured_part(plan: Plan) -> str:
     """Why nobody measured servers like those of a plan; empty if somebody may have."""
     request = plan.deployment
     if request.role != "agg":
-        return "no row holds one side of disaggregated serving alone"
+        return "no measurements of one side of disaggregated serving alone"
     if (request.targets.get(site.TARGET) or {}).get("prefill"):
-        return "prompts have servers of their own, which no row was measured with"
+        return "no measurements with separate prefill servers"
     if request.draft is not None:
-        return "a draft model proposes tokens, which no row was measured with"
+        return "no measurements with a draft model"
     values = {row.path: row.value for row in (*plan.engine_defaults, *plan.decisions)}
     if (values.get(STAGES) or 1) > 1:
-        return "the layers are split into stages, which no row was measured with"
+        return "no measurements with pipeline parallelism"
     return ""
 
 
@@ -315,7 +315,7 @@ def _planned_with(
         path: Decision(
             path,
             value,
-            f"By measured rows {times}. The rule would give {decided[path].value}.",
+            f"By measurements {times}. The rule would give {decided[path].value}.",
             "estimated",
             source,
         )
@@ -336,13 +336,11 @@ def _with_rows(plan: Plan, asked: Question, rows: Sequence[Row]) -> Plan:
     layout = asked.layout
     sources = {}
     if same := sum(row.layout == layout for row in rows):
-        sources[SIZE] = (
-            f"{same} of {len(rows)} measured rows have the layout {layout_text(*layout)}"
-        )
+        sources[SIZE] = f"{same} of {len(rows)} measurements have the layout {layout_text(*layout)}"
     if asked.mtp and (known := sum(row.mtp == asked.mtp for row in rows)):
-        sources[MTP_DRAFT_TOKENS] = f"{known} of {len(rows)} measured rows draft as many tokens"
+        sources[MTP_DRAFT_TOKENS] = f"{known} of {len(rows)} measurements draft as many tokens"
     elif asked.mtp and (drafting := sum(row.drafting == "on" for row in rows)):
-        what = f"{drafting} of {len(rows)} measured rows draft, without saying how many tokens"
+        what = f"{drafting} of {len(rows)} measurements draft, without a recorded draft length"
         sources[MTP_DRAFT_TOKENS] = what
     return _with_sources(plan, sources)
 

@@ -46,7 +46,7 @@ class Question:
 
 
 def rows_text(count: int) -> str:
-    return f"{count} measured row" if count == 1 else f"{count} measured rows"
+    return f"{count} measurement" if count == 1 else f"{count} measurements"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,15 +44,15 @@ def outside(asked: Question, cell: Cell, full: float) -> str:
         least = low if name == "concurrency" else max(1, low // REACH)
         size = getattr(asked, name)
         if not (least <= size <= high * REACH and (name != "osl" or size > 1)):
-            return f"{name} {size:,} lies outside the measured {low:,} to {high:,}"
+            return f"{name} {size:,} is outside the measured range {low:,} to {high:,}"
     most = max(row.num_gpus for row in cell.own)
     joined = hardware.load(asked.gpu).nvlink_domain_gpus.value
     if asked.num_gpus > max(most, min(max(most * REACH, BOARD), joined)):
-        return f"a server of {asked.num_gpus} GPUs lies outside the measured ones of up to {most}"
+        return f"a server of {asked.num_gpus} GPUs is larger than the measured ones (up to {most})"
     if full > FULL:
         return (
-            f"these requests fill {full:.0%} of the KV cache of {asked.num_gpus} {asked.gpu}: "
-            "some wait, and measured rows do not tell how long"
+            f"these requests need {full:.0%} of the KV cache of {asked.num_gpus} {asked.gpu}: "
+            "some wait, and no measurement tells how long"
         )
     return ""
 
@@ -64,16 +64,16 @@ def two_modes(asked: Question, cell: Cell, draft: Drafting, spread: Spread) -> s
         apart /= cell.spread(asked, "on").times(asked.osl).e2e.value
         if max(apart, 1 / apart) > MODES_APART:
             return (
-                "the rows hold two modes, with and without drafted tokens (MTP), "
-                f"{apart:.1f} times apart: say mtp, the number of them or 0"
+                "the measurements have two modes, with and without draft tokens (MTP), "
+                f"{apart:.1f} times apart: give mtp, the number of draft tokens or 0"
             )
     if (apart := cell.modes_apart(asked, draft.curve)) > UNMARKED_APART:
         return (
-            f"measurements of this curve around that load are {apart:.1f} times apart, "
-            "and nothing says what differs"
+            f"measurements of this curve around that load are {apart:.1f} times apart "
+            "for an unknown reason"
         )
     if row := cell.contradicted(asked):
-        return f"near it lies a row that all others contradict: {row.describe()}"
+        return f"a measurement nearby contradicts all others: {row.describe()}"
     return ""
 
 
@@ -81,7 +81,7 @@ def unused_text(unused: Sequence[Row | DisaggregatedRow], gpu: str) -> str:
     """The measurements of a model that no estimate uses, as text."""
     few = sum(isinstance(row, Row) for row in unused)
     apart = len(unused) - few
-    parts = [f"{few} that are too few of a kind to tell"] if few else []
+    parts = [f"{few} that are too few of their kind"] if few else []
     parts += [f"{apart} of separate prefill and decode servers"] if apart else []
     here = all(row.server.gpu == gpu for row in unused)
     return f", only {' and '.join(parts)}{'' if here else ' on other GPUs'}"

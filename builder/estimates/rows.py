@@ -48,7 +48,7 @@ class Rows:
     def missing(self, key: Key) -> str:
         """Which part of a cell without rows nobody measured."""
         rows = self.of_model(key.model)
-        what = f"no measured row of {key.model}"
+        what = f"no measurements for {key.model}"
         if not rows:
             return what
         if not (rows := [row for row in rows if row.gpu == key.gpu]):

@@ -120,7 +120,7 @@ def _summary(measures: tuple[EstimatedMeasure, ...], point: LoadPoint) -> str:
 
 def _evidence(rows: int | None, found: JsonObject) -> Iterator[str]:
     if rows:
-        yield f"{rows} measured rows of this model, GPU, precision and engine carry it."
+        yield f"It is based on {rows} measurements of this model, GPU, precision and engine."
     for key, word in (("notes", "Note"), ("nearest", "Nearest row")):
         if isinstance(texts := found.values.get(key), list):
             yield from (f"{word}: {one}." for one in texts)

@@ -34,21 +34,21 @@ def _decided(plan: Plan) -> dict[str, Decision]:
 
 def test_rows_of_the_very_setting_are_among_its_sources() -> None:
     decided = _decided(pipeline.plan("deepseek-r1-0528-nvfp4-b200").plan)
-    said = "11 of 86 measured rows have the layout TP8/EP8"
+    said = "11 of 86 measurements have the layout TP8/EP8"
     assert said in decided["tensor_parallel_size"].source
-    assert "37 of 86 measured rows draft" in decided["mtp_draft_tokens"].source
+    assert "37 of 86 measurements draft" in decided["mtp_draft_tokens"].source
 
 
 def test_without_rows_of_the_model_nothing_is_said() -> None:
     decided = _decided(pipeline.plan("deepseek-v3.2-nvfp4-gb200").plan)
-    assert "measured rows" not in decided["tensor_parallel_size"].source
+    assert "measurements" not in decided["tensor_parallel_size"].source
 
 
 def test_published_practice_wins_and_the_disagreement_is_said(plain: Plan) -> None:
     plan = plan_estimate.adjust(plain)
     row = _decided(plan)[ATTENTION]
     assert (row.value, row.evidence) == (False, "documented")
-    assert "measured rows disagree: DP2/EP2 takes " in row.source
+    assert "measurements disagree: DP2/EP2 takes " in row.source
     assert row.reason == _decided(plain)[ATTENTION].reason  # a comment in the engine's file
     assert str(plan_estimate.disagreement(plan)).startswith("DP2/EP2 takes ")
     assert plan_estimate.disagreement(plain) is None
@@ -102,7 +102,7 @@ def test_the_users_value_is_never_replaced_by_an_estimate(plain: Plan) -> None:
     given = (*DISAGREEING, "engine_config={enable_attention_dp: false}")
     row = _decided(pipeline.plan(PRESET, given).plan)[ATTENTION]
     assert (row.value, row.evidence) == (False, "override")
-    assert "measured rows" not in row.source
+    assert "measurements" not in row.source
 
 
 def _estimate(plan: Plan) -> Estimate:

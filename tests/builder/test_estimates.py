@@ -111,7 +111,10 @@ class TestAnswers:
         assert other.tpot_ms == answer(estimator, question).tpot_ms
         is_read_as_another = precision == "fp8"
         assert bool(other.notes) == is_read_as_another
-        assert all("precision fp8 is read as fp4: the rows know" in note for note in other.notes)
+        assert all(
+            "precision fp8 is read as fp4: this model was measured in" in note
+            for note in other.notes
+        )
         outside = refusal(estimator, replace(question, precision=precision, osl=1))
         assert outside.notes == other.notes
 
@@ -133,7 +136,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "kind", "words"),
         [
-            ({"model": "nvidia/DeepSeek-V3.2-NVFP4"}, "unmeasured", "row of deepseek-v3.2"),
+            (
+                {"model": "nvidia/DeepSeek-V3.2-NVFP4"},
+                "unmeasured",
+                "measurements for deepseek-v3.2",
+            ),
             ({"gpu": "gb300"}, "unmeasured", "on gb300"),
             ({"precision": "int4"}, "unmeasured", "in int4"),
             ({"model": "example/Unheard-Of-7B"}, "unmeasured", "unheard-of-7b"),
@@ -141,8 +148,8 @@ class TestRefusals:
             ({"concurrency": 100_000}, "outside", "concurrency 100,000"),
             ({"isl": 200_000}, "outside", "isl 200,000"),
             ({"osl": 1}, "outside", "osl 1 "),
-            ({"mtp": None}, "modes", "say mtp"),
-            ({"tp": 16}, "outside", "a server of 16 GPUs lies outside the measured ones of up"),
+            ({"mtp": None}, "modes", "give mtp"),
+            ({"tp": 16}, "outside", "a server of 16 GPUs is larger than the measured ones (up"),
             ({"tp": 1, "attention_dp": 32, "ep": 32}, "outside", "a server of 32 GPUs"),
         ],
     )
@@ -181,7 +188,7 @@ class TestRefusals:
         rows = [*estimator.rows, odd]
         found = refusal(Estimator(rows, estimator.fits), GPT)
         assert found.kind == "modes"
-        assert "32 at a time: TPOT 63" in found.reason
+        assert "concurrency 32: TPOT 63" in found.reason
         far = replace(GPT, concurrency=256)
         assert isinstance(Estimator(rows, estimator.fits).estimate(far), Estimate)
 
@@ -192,7 +199,7 @@ class TestRefusals:
         )
         found = refusal(estimator, asked)
         assert found.kind == "outside"
-        assert "fill 318% of the KV cache of 1 h200" in found.reason
+        assert "need 318% of the KV cache of 1 h200" in found.reason
         assert isinstance(estimator.estimate(replace(asked, concurrency=8)), Estimate)
         small = replace(R1, tp=2, concurrency=4)
         assert "leave no room for a KV cache on 2 b200" in refusal(estimator, small).reason
@@ -202,7 +209,7 @@ class TestRefusals:
         [
             (
                 {"model": "deepseek-ai/DeepSeek-V4-Pro", "engine": "sglang"},
-                "deepseek-v4-pro, only 8 that are too few of a kind to tell",
+                "deepseek-v4-pro, only 8 that are too few of their kind",
                 "deepseek-v4-pro fp4 on",
             ),
             (
@@ -252,7 +259,7 @@ class TestPromises:
         found = wider.promise(GPT)
         assert isinstance(found, Refusal)
         assert found.kind == "wide"
-        assert "a promise needs" in found.reason
+        assert "the conservative bound needs" in found.reason
         assert wider.estimate(GPT) == estimator.estimate(GPT)
 
     def test_what_is_refused_is_not_promised(self, estimator: Estimator) -> None:
@@ -309,7 +316,7 @@ class TestDrafts:
         asked = Question(
             "Qwen/Qwen3.5-397B-A17B-FP8", "b200", "fp8", "sglang", 8, 1, 1, 1024, 1024, 16, mtp=2
         )
-        assert "2.7 to 2.73 tokens a step, published" in answer(estimator, asked).notes[0]
+        assert "2.7 to 2.73 tokens per step, published" in answer(estimator, asked).notes[0]
 
 
 LOADS = st.integers(4, 256)
@@ -481,7 +488,7 @@ class TestOwnRuns:
         assert bool(found.notes) == bool(text)
         if text:
             assert f"in {tmp_path}/run-" in found.notes[0]
-            assert f"takes {text} times as long as by the published rows" in found.notes[0]
+            assert f"takes {text} times as long as in the published ones" in found.notes[0]
             assert found.rows == 4
             assert {near.row.server.source for near in found.nearest[:2]} == {OWN}
             assert refusal(with_runs, replace(asked, concurrency=2)).notes == found.notes
@@ -665,7 +672,7 @@ class TestOwnRuns:
         words = ["estimate", "llama-3.3-70b-fp8-h100", "--rows", str(tmp_path), "--json"]
         assert main(words) == 3
         (point,) = json.loads(capsys.readouterr().out)["points"]
-        assert "a draft model proposes tokens" in point["refused"]
+        assert "no measurements with a draft model" in point["refused"]
 
     def test_a_folder_without_runs_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"no bench\.json"):
@@ -900,16 +907,16 @@ class TestCommand:
         text = capsys.readouterr().out
         assert max(map(len, text.splitlines())) <= 80
         assert "USD/M" in text
-        assert "measured rows" in text
+        assert "measurements" in text
 
     def test_a_refusal_says_the_command_that_measures(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["estimate", "deepseek-v3.2-nvfp4-gb200"]) == 3
         text, error = capsys.readouterr()
-        assert "no estimate: no measured row of deepseek-v3.2" in error
+        assert "no estimate: no measurements for deepseek-v3.2" in error
         assert max(map(len, text.splitlines())) <= 80
-        assert "no estimate, no measured row of deepseek-v3.2" in " ".join(text.split())
+        assert "no estimate, no measurements for deepseek-v3.2" in " ".join(text.split())
         assert "launch bench BUNDLE --isl 800 --osl 1600" in " ".join(text.split())
 
     def test_json_has_the_points(self, capsys: pytest.CaptureFixture[str]) -> None:

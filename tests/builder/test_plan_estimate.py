@@ -44,7 +44,7 @@ def point(measured: Plan) -> plan_estimate.PublishedPoint:
 
 def test_the_plan_says_how_fast_it_is_and_what_carries_that(builder: Run) -> None:
     text = builder("plan", MEASURED).stdout
-    for said in ("ESTIMATED SPEED", "measured rows of this model", "nearest: gpt-oss-120b fp4"):
+    for said in ("ESTIMATED SPEED", "measurements of this model", "nearest: gpt-oss-120b fp4"):
         assert said in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -60,7 +60,7 @@ def test_the_plan_for_machines_is_what_estimate_answers(builder: Run) -> None:
 
 def test_without_rows_the_plan_says_why_and_what_to_measure(builder: Run) -> None:
     text = builder("plan", REFUSED).stdout
-    assert "ESTIMATED SPEED  none: no measured row of deepseek-v3.2" in text
+    assert "ESTIMATED SPEED  none: no measurements for deepseek-v3.2" in text
     assert "python -m launch bench BUNDLE --isl" in text
     said = json.loads(builder("plan", REFUSED, "--json").stdout)["estimate"]
     assert said["kind"] == "unmeasured"

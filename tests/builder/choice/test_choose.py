@@ -323,7 +323,7 @@ def test_the_chosen_deployment_is_rendered_with_its_reason(
     size = decided["tensor_parallel_size"]
     assert size["value"] == said["chosen"]["tensor_parallel_size"]
     assert (size["evidence"], size["reason"]) == ("estimated", said["reason"])
-    assert "measured rows" in size["source"]
+    assert "measurements" in size["source"]
     assert builder("verify", "bundle").returncode == 0
 
 

@@ -83,7 +83,7 @@ def test_a_refusal_is_said_with_its_reason() -> None:
     refused = plan_estimate.document(pipeline.plan("qwen3-235b-nvfp4-gb200").plan)
     bench = results.read_bench(samples.bench(), "bench.json")
     found = _found(RunEvidence("a run", "run", bench, manifest={"estimate": refused}))
-    assert "no measured row of Qwen3-235B-A22B on gb200" in found.summary
+    assert "no measurements for Qwen3-235B-A22B on gb200" in found.summary
     assert not found.measures
     assert found.evidence
 
@@ -110,4 +110,4 @@ def test_the_page_shows_both_beside_each_other(estimate: samples.Json) -> None:
     text = page.text([replace(_run(estimate, times=1.5), manifest=manifest)])
     assert "Estimated and measured" in text
     assert "0 of 6 measured values are inside" in text
-    assert "73 measured rows of this model" in text
+    assert "73 measurements of this model" in text
