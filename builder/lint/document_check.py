@@ -304,7 +304,7 @@ def _misspelt(document: Yaml) -> Iterator[Diagnostic]:
             rows = misspelt_sections(own, layout)
             yield from (replace(row, path=below(key, row.path)) for row in rows)
         elif isinstance(given, Mapping) and key != _BASE and (near := _near(str(key), name)):
-            what = "is no variant and no base: nothing below it is read"
+            what = "is neither a variant nor a base: nothing below it is read"
             fix = f"did you mean {near}?"
             yield located(document.locate(key), key, what, fix, MISSPELT_NAME)
 

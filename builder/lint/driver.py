@@ -98,7 +98,7 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     _say_unknown_models(report)
     report.say_assumed_releases()
     if not report.checked and not report.findings:
-        report.notes.append("nothing here is of a kind that check knows")
+        report.notes.append("no supported files found")
     report.findings = list(dict.fromkeys(report.findings))  # of two engines in one file
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
     report.say_images_once()
@@ -389,11 +389,11 @@ def of_unreadable(error: BadInput, name: str, report: Report) -> None:
 
 
 def of_nothing(target: SourceFile, reason: str, report: Report) -> None:
-    """A file of a known kind that has nothing to judge, which is said of one that was named."""
+    """A file of a known kind that has nothing to check, which is said of one that was named."""
     report.skipped.append(Skipped(str(target.path), reason))
     if target.given:
-        remedy = "it is neither right nor wrong: check the file that holds the options"
-        found = located(NOWHERE, "", "has nothing to judge", remedy, NOTHING_TO_JUDGE, "warning")
+        remedy = "check the file that holds the options"
+        found = located(NOWHERE, "", "has nothing to check", remedy, NOTHING_TO_JUDGE, "warning")
         report.findings.append(found.in_file(str(target.path)))
 
 
@@ -417,13 +417,13 @@ def _unknown(source: Text) -> Diagnostic:
     remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
     is_read = isinstance(data, dict | list) and not source.unread
     if not source.form and _is_template(source) and not is_read:
-        what = "is a template that is no YAML before it is filled in"
+        what = "is a template, which is not YAML until it is filled in"
         remedy = "fill it in, and check the result"
         return located(NOWHERE, "", what, remedy, UNKNOWN_KIND, "warning")
     if data is None and not _is_malformed(source):
         return located(NOWHERE, "", "is empty", remedy, EMPTY_FILE)
     if source.form == PROSE:
-        what = "is text that runs nothing: what it mentions is not judged"
+        what = "is documentation: nothing in it runs, so nothing was checked"
         return located(NOWHERE, "", what, remedy, UNKNOWN_KIND, "warning")
     if source.form == PYTHON:
         what = "constructs no engine of the LLM API"

@@ -237,7 +237,7 @@ def sarif(report: Report, root: Path) -> dict[str, Any]:
 
 def _notification(row: Skipped, root: Path) -> dict[str, Any]:
     place = {"physicalLocation": {"artifactLocation": {"uri": _uri(row.file, root)}}}
-    text = f"nothing was judged: {row.reason}"
+    text = f"nothing was checked: {row.reason}"
     return {"level": "note", "message": {"text": text}, "locations": [place]}
 
 

@@ -184,7 +184,7 @@ def of_old(named: PinnedTables) -> str:
         return ""
     return (
         f"{named.releases[0].judged_name} is older than {named.judges[0].name}, the oldest table: "
-        "what that table refuses is only warned of"
+        "what that table refuses is only a warning"
     )
 
 

@@ -62,7 +62,7 @@ def read_arguments(words: Sequence[Word], release: Release, is_part: bool = Fals
     while rest:
         word = rest.pop(0)
         if joined := _joined(word, release):
-            what, fix = "is one word with its value", f"make two words of it, or {'='.join(joined)}"
+            what, fix = "and its value are one word", f"make two words of it, or {'='.join(joined)}"
             found.wrong(word.text, word.location, what, fix, STRAY_WORD)
             rest[:0] = [replace(word, text=text) for text in joined]
         elif _is_flag(word):
@@ -73,12 +73,12 @@ def read_arguments(words: Sequence[Word], release: Release, is_part: bool = Fals
         elif found.model is None and not is_part:
             found.model = word
         elif not found.is_open and not _is_placeholder(word.text):
-            what = "is no flag, and the command takes one model only"
+            what = "is not a flag, and the command takes only one model"
             fix = "write a flag with two dashes, and what belongs together in quotes"
             if found.model and found.model.text == formats().subcommand:
                 word, found.model = found.model, word
                 what, fix = (
-                    "is taken for the model",
+                    "is read as the model",
                     "drop it: the image starts the server by itself",
                 )
             found.wrong(word.text, word.location, what, fix, STRAY_WORD)
@@ -111,7 +111,7 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
         return
     value = Word(value_text, word.location, word.certain) if equals else None
     if equals and not value_text and rest and not word.quoted and not _is_flag(rest[0]):
-        what, fix = "has a space behind its =", f"write {name}={rest[0].text}"
+        what, fix = "has a space after its =", f"write {name}={rest[0].text}"
         found.wrong(name, word.location, what, fix, STRAY_WORD)
         value = rest.pop(0)
     if name.startswith("-O"):
@@ -126,7 +126,7 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
         return
     argument = meant.argument
     if meant.is_begun:
-        what = f"is read as {meant.spelling}, which begins so"
+        what = f"is short for {meant.spelling}"
         fix = f"write {meant.spelling}"
         if other := find_flag(f"--enable-{top.removeprefix('--')}", release):
             fix = f"{fix}, or {other.spelling} if that is meant"
@@ -135,7 +135,7 @@ def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments)
         _read_key(argument, keys, value, rest, word, found)
         return
     if argument.name in found.options and argument.kind != "many":
-        what = "is given twice, and only the last one counts"
+        what = "is set twice; only the last value counts"
         found.wrong(name, word.location, what, "keep one", DUPLICATE_KEY, warns=True)
     if argument.kind == "switch":
         _read_switch(argument, not meant.is_off, value, rest, word, found)
@@ -190,7 +190,7 @@ def _read_switch(
         value = rest.pop(0)
     if value is not None and value.certain:
         off = f"--no-{argument.spelling.removeprefix('--')}"
-        what = f"takes no value, and {value.text} is one"
+        what = f"takes no value, but has {value.text}"
         fix = f"write {argument.spelling} alone, or {off} to turn it off"
         found.wrong(word.text.partition("=")[0], word.location, what, fix, FLAG_VALUE)
 
@@ -295,7 +295,7 @@ def _json_value(name: str, word: Word, found: Arguments) -> Any:
         if SHELL.search(text):
             return Variable(text)
         reason = str(fault).partition(":")[0].lower()
-        what = f"is no JSON: {reason}"
+        what = f"is not JSON: {reason}"
         fix = "write it in single quotes, with its keys and texts in double ones"
         found.wrong(name, word.location, what, fix, FLAG_VALUE)
         return Variable(text)
@@ -319,7 +319,7 @@ def of_mapping(
             continue
         argument, is_off = meant.argument, meant.is_off
         if meant.is_begun:
-            what, whole = f"is read as {meant.spelling}, which begins so", meant.spelling[2:]
+            what, whole = f"is short for {meant.spelling}", meant.spelling[2:]
             found.wrong(name, place, what, f"write {whole}", FLAG_ABBREVIATED, warns=True)
         given = _of_file(argument, is_off, value, Word(name, place, True), found)
         found.set(argument.name, given, name, place)

@@ -109,7 +109,7 @@ def _misspelt_task(command: ParsedCommand, release: Release) -> Iterator[Diagnos
     first, *rest = [*command.arguments[:2], None]
     tasks = (server_flags.SERVE, *release.subcommands)
     if first and rest[0] and first.certain and (near := closest(first.text, tasks)):
-        what = f"{first.text} is taken for the model, and {rest[0].text} stands behind it"
+        what = f"{first.text} is read as the model, and {rest[0].text} follows it"
         yield located(first.location, first.text, what, f"did you mean {near}?", UNKNOWN_VALUE)
 
 

@@ -84,7 +84,7 @@ def _misspelt_holder(path: str, document: Yaml) -> Iterator[Diagnostic]:
     style = [name for name in sorted(names("holders")) if ("_" in name) == ("_" in key)]
     near = [name for name in style if is_misspelling(key, name) and abs(len(name) - len(key)) <= 1]
     if near and key not in style:
-        what, fix = "is no name under which options are looked for", f"did you mean {near[0]}?"
+        what, fix = "is not a key that holds engine options", f"did you mean {near[0]}?"
         yield located(document.locate(path), path, what, fix, MISSPELT_NAME, "warning")
 
 

@@ -100,7 +100,7 @@ def _as_shell(path: Path, text: str, form: str) -> str:
 def _unread(document: Yaml) -> str:
     """The part of a template that cannot be read."""
     line = document.diagnostics[0].location.line
-    return f"line {line}: is no YAML before the template is filled in"
+    return f"line {line}: is not YAML until the template is filled in"
 
 
 def _in_other_branch(repeated: Diagnostic) -> str:

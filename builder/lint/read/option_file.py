@@ -255,7 +255,7 @@ def _conflicts(
 ) -> Iterator[Diagnostic]:
     for key in shared.keys() & options.keys():
         if shared[key] != options[key]:
-            what = "is given here and at the top of the file, with other values"
+            what = "is set here and at the top of the file, to different values"
             yield Diagnostic(f"{name}.{key}", what, "keep one", CONFLICTING_VALUES)
 
 
@@ -265,8 +265,8 @@ def _on_both_sides(own: Mapping[str, Any]) -> Iterator[Diagnostic]:
     second = value_at(own, "generation_servers.urls")
     for index, url in enumerate(second if isinstance(second, list) else ()):
         if isinstance(first, list) and url in first and "{" not in str(url):
-            what = f"{str(url)[:60]} is one of context_servers.urls as well"
-            fix = "give each server an address of its own"
+            what = f"{str(url)[:60]} is also one of context_servers.urls"
+            fix = "give each server its own address"
             yield Diagnostic(f"generation_servers.urls.{index}", what, fix, INSTANCES_URLS)
 
 

@@ -147,7 +147,7 @@ def _ports(document: Yaml, rows: Collection[Service]) -> Iterator[Diagnostic]:
     for row in rows:
         for port, path in _published(row):
             if (owner := owners.setdefault(port, row.name)) != row.name:
-                what = f"{owner} has port {port} of the host as well"
+                what = f"{owner} also uses port {port} of the host"
                 fix = "publish another one, as HOST:CONTAINER"
                 yield located(document.locate(path), path, what, fix, PORT_TAKEN)
 
@@ -181,8 +181,8 @@ def _gpus(
                 continue
             if _fraction(owner, files) + _fraction(row, files) <= 1:
                 continue
-            what = f"GPU {device} is that of {owner.name} too, and each server takes most of one"
-            fix = "give each service device_ids of its own, or both a small KV cache fraction"
+            what = f"GPU {device} is also used by {owner.name}, and each server takes most of a GPU"
+            fix = "give each service its own device_ids, or both a small KV cache fraction"
             yield located(document.locate(path), path, what, fix, GPU_SHARED, "warning")
             break
 

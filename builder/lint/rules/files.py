@@ -134,7 +134,7 @@ def file_order(
             name = values.expanded(word.text)
             first.setdefault(name, place)
             if sign == ">" and name in last and not _is_read(rows[last[name][0] + 1 : index], name):
-                what = f"writes {name} anew: what line {last[name][1].line} wrote is gone"
+                what = f"overwrites {name}: what line {last[name][1].line} wrote is lost"
                 yield located(place, "", what, "add to it with >>", FILE_OVERWRITTEN, "warning")
             last[name] = index, place
     for command in commands:
@@ -246,7 +246,7 @@ def command_paths(
         folder = path.rpartition("/")[0]
         unseen = folder.startswith("/") and not any(mount.holds(path) for mount in mounts)
         if is_run and path in written and unseen and not _is_made(path, made):
-            what = f"{path} is written outside the container, which does not see it"
+            what = f"{path} is written outside the container, which cannot see it"
             yield located(place, "", what, f"mount it: -v {folder}:{folder}", RULE, "warning")
 
 
@@ -374,6 +374,6 @@ def missing_file(
     near = closest(worker.file, left if is_later else files)
     near = near or (beside[0] if len(beside) == 1 else None)
     if near:
-        what = f"{given[0]} is not among the files that are given here"
+        what = f"{given[0]} is not one of the files that are provided here"
         fix = f"did you mean {near}?"
         yield located(given[1], worker.path, what, fix, MISSING_OPTION_FILE)

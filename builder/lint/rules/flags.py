@@ -168,7 +168,7 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
         if meant_by_others & _options_of(row, release):
             continue
         if not (is_whole or _is_told(row, every, release)):
-            message = f"{row.message}, as far as this part of the options says"
+            message = f"{row.message}; other parts of the options may change this"
             row = replace(row, message=message, severity="warning")
         yield section.locate(row)
 
@@ -221,11 +221,11 @@ def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
         if given.is_extended and not (near or _having(_option(name), release)):
             continue
         remedy = _remedy(name, release, near)
-        what = f"is no {'flag' if given.as_flags else 'option'} of {release.engine.title} "
+        what = f"is not {'a flag' if given.as_flags else 'an option'} of {release.engine.title} "
         what += release.name
         unsure = given.is_extended or (_is_newer(release) and not remedy)
         if unsure and not given.is_extended:
-            what += ", and what came later is not known"
+            what += "; newer releases are unknown"
         rule = UNKNOWN_FLAG if given.as_flags else UNKNOWN_KEY
         listing = remedy or nearest(
             _option(name), {row.name for row in known_flags(release).values()}

@@ -61,7 +61,7 @@ def _tasks(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
     if not started or launched or spawned or (tasks or 1) < 2:
         return
     if _world_size(own, job, folder) == tasks:  # others are copies, each with GPUs of its own
-        what = f"each of {tasks} tasks starts a server of its own"
+        what = f"each of {tasks} tasks starts its own server"
         yield job_diagnostic("job-launcher", started.location, what)
 
 
@@ -90,7 +90,7 @@ def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
     kills = options.get("kill-on-bad-exit", "0" if "kill-on-bad-exit" not in options else "1")
     exported = "SLURM_KILL_BAD_EXIT=1" in job.text
     if (launched or (tasks or 1) > 1) and kills == "0" and not exported and "wait" not in options:
-        what = "srun goes on when one of its ranks dies"
+        what = "srun keeps running when one of its ranks dies"
         yield job_diagnostic("job-kill-on-bad-exit", step.location, what, "srun")
     for word in launched:
         if word in step.command and word.certain and re.search(r"[\s*?\[\]{}\"']", word.text):
@@ -165,13 +165,11 @@ def _together(job: Job) -> Iterator[Diagnostic]:
     total = job.number("nodes")
     wanted = [whole(row.options.get("nodes")) or total for row in apart]
     if total and len(apart) > 1 and (sought := sum(filter(None, wanted))) > total:
-        what = f"{len(apart)} steps at a time want {sought} nodes, and the job has {total}"
-        what = f"{what}: the last one waits for ever"
+        what = f"{len(apart)} concurrent steps want {sought} nodes, and the job has {total}"
+        what = f"{what}: the last one waits forever"
         yield job_diagnostic("job-overlap", apart[-1].location, what, "srun")
     elif not total and len(apart) > 1:
-        what = (
-            f"{len(apart)} steps run at a time: one that finds no nodes of its own waits for ever"
-        )
+        what = f"{len(apart)} steps run at the same time: one without free nodes waits forever"
         yield job_diagnostic("job-may-wait", apart[-1].location, what, "srun")
     owners: dict[tuple[str, str], Step] = {}
     for step in steps:
@@ -215,11 +213,11 @@ def _variables(job: Job) -> Iterator[Diagnostic]:
     tls, place = assigned.get(_LEAKED, ("", Location(1, 1)))
     nvlink = assigned.get("UCX_CUDA_IPC_ENABLE_MNNVL", ("", place))[0]
     if nvlink.lower() in ("y", "yes", "1", "on") and tls.startswith("^") and "cuda_ipc" in tls:
-        what = f"{_LEAKED}={tls} takes away what UCX_CUDA_IPC_ENABLE_MNNVL={nvlink} needs"
+        what = f"{_LEAKED}={tls} removes what UCX_CUDA_IPC_ENABLE_MNNVL={nvlink} needs"
         yield job_diagnostic("job-ucx-contradiction", place, what, _LEAKED)
     routers = [step for step in job.steps if _is_router(step)]
     if routers and _LEAKED not in job.text:
-        what = f"servers hand KV caches over, and {_LEAKED} of the cluster may reach them"
+        what = f"servers transfer KV caches, and the cluster may set {_LEAKED} for them"
         yield job_diagnostic("job-leaked-ucx", routers[0].location, what, _LEAKED)
 
 
@@ -240,10 +238,10 @@ def _end(job: Job) -> Iterator[Diagnostic]:
     background = [step for step in steps if step.in_background]
     if background:
         if background[-1].index >= _last_work(job):
-            what = "the script is over while its servers run"
+            what = "the script ends while its servers run"
             yield job_diagnostic("job-wait", background[-1].location, what, "srun")
         elif [word.text for word in last.words] == ["wait"]:
-            what = "wait without a process gives 0, whatever the servers gave"
+            what = "wait without a process returns 0, whatever the servers returned"
             yield job_diagnostic("job-exit-code", last.words[0].location, what, "wait")
     yield from _swallowed(job, [step for step in steps if not step.in_background])
 
@@ -261,7 +259,7 @@ def _swallowed(job: Job, steps: Sequence[Step]) -> Iterator[Diagnostic]:
                 "job-exit-code", step.location, f"|| {then} hides that a server failed", "srun"
             )
         elif step.statement.end in ("|", "|&") and "pipefail" not in sets:
-            what = f"of a pipe the exit code is that of {then}"
+            what = f"the exit code of a pipe is that of {then}"
             yield job_diagnostic("job-exit-code", step.location, what, "srun")
         elif following and not errexit and step.index >= over:
             what = f"the exit code of the script is that of {job.commands[-1].words[0].text}"
@@ -282,7 +280,7 @@ def _is_idle(row: Statement) -> bool:
 def line_ends(path: Path) -> Iterator[Diagnostic]:
     """Line ends that the text no longer shows."""
     if b"\r\n" in read_bytes(path):
-        what = "has the line ends of DOS: sbatch refuses it"
+        what = "has DOS line endings: sbatch refuses it"
         yield job_diagnostic("job-line-ends", Location(1, 1), what)
 
 
@@ -315,10 +313,10 @@ def submission_diagnostics(job: Job, block: int | None) -> Iterator[Diagnostic]:
     """Everything against the submission. `block` is the nodes of a block, if that is known."""
     if not job.text.startswith("#!"):
         yield job_diagnostic(
-            "job-shebang", Location(1, 1), "the first line is no #! line: sbatch refuses it"
+            "job-shebang", Location(1, 1), "the first line is not a #! line: sbatch refuses it"
         )
     for option in job.late:
-        what = "stands below a command, where sbatch does not look"
+        what = "is below a command, where sbatch does not read it"
         yield job_diagnostic("job-late-directive", option.location, what, f"--{option.name}")
     for word in job.stray:
         what = f"{word.text[:40]!r} is not an option: sbatch refuses the script"
@@ -374,12 +372,12 @@ def _options_together(given: Mapping[str, Option], block: int | None) -> Iterato
     for names in table()["alternatives"]:
         both = [given[name] for name in names if name in given]
         if len(both) > 1:
-            what = f"stands beside --{both[0].name}: only one can be given"
+            what = f"conflicts with --{both[0].name}: only one can be set"
             yield job_diagnostic("job-contradiction", both[1].location, what, f"--{both[1].name}")
     _, most = _range(given.get("nodes")) or (0, 0)
     tasks, each = (_number(given, name) for name in ("ntasks", "ntasks-per-node"))
     if most and tasks and each and tasks > most * each:
-        what = f"{tasks} tasks do not stand on {most} nodes with {each} each"
+        what = f"{tasks} tasks do not fit on {most} nodes with {each} each"
         yield job_diagnostic("job-contradiction", given["ntasks"].location, what, "--ntasks")
     yield from _segment(given, most, block)
 
@@ -390,10 +388,10 @@ def _segment(given: Mapping[str, Option], count: int, block: int | None) -> Iter
         return
     place = given["segment"].location
     if count % size:
-        what = f"segments of {size} do not share {count} nodes evenly"
+        what = f"segments of {size} do not divide {count} nodes evenly"
         yield job_diagnostic("job-segment", place, what, "--segment")
     elif size > (limit := block or table()["largest_block"]):
-        what = f"{size} nodes do not stand in one block of {limit}"
+        what = f"{size} nodes do not fit into one block of {limit}"
         yield job_diagnostic(
             "job-segment" if block else "job-wide-segment", place, what, "--segment"
         )

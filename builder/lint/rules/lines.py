@@ -135,8 +135,8 @@ def _lost_flags(
         if not (starts(earlier) and earlier.end == "\n" and first.text.startswith("--")):
             continue
         if first.location not in listed:
-            what = "begins a command of its own: the server does not get it"
-            fix = "end the line before with a backslash, and nothing behind that"
+            what = "starts a new command: the server does not get it"
+            fix = "end the previous line with a backslash and nothing after it"
             yield located(first.location, first.text.partition("=")[0], what, fix, LOST_FLAG)
 
 
@@ -146,12 +146,12 @@ def _ends(found: Script) -> Iterator[Diagnostic]:
         end = document.end.lstrip("\t") if document.strips_tabs else document.end
         place = Location(document.start.line + len(document.text.splitlines()), 1)
         if end.strip() and end.strip() != document.delimiter:
-            what = f"{end.strip()} is no end of the here document: it goes on to the script's end"
+            what = f"{end.strip()} does not end the here document: it goes on to the script's end"
             fix = f"write {document.delimiter} alone on the line"
             yield located(place, "", what, fix, HERE_DOCUMENT_END)
         elif end != end.strip():
-            what = f"{end.strip()} is no end of the here document: spaces stand beside it"
-            fix = "write it alone at the beginning of its line, or <<- and tabs before it"
+            what = f"{end.strip()} does not end the here document: there are spaces around it"
+            fix = "write it alone at the start of the line, or use <<- with tabs before it"
             yield located(place, "", what, fix, HERE_DOCUMENT_END)
 
 

@@ -163,7 +163,7 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
         given = value_at(document.data, where)
         known = (*_FORMATS, *_OTHER_PRECISIONS)
         if isinstance(given, str) and not is_open(given) and given.lower() not in known:
-            what, fix = f"{given[:60]} is no precision that is known here", nearest(given, _FORMATS)
+            what, fix = f"{given[:60]} is not a known precision", nearest(given, _FORMATS)
             place = document.locate(where)
             found.append(located(place, where, what, fix, MODEL_PRECISION, "warning"))
     if model:

@@ -33,13 +33,11 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
         for path, place in document.places.items():
             above, _, key = path.rpartition(".resources.")
             if above and key not in _RESOURCES and (near := closest(key, _RESOURCES)):
-                what = (
-                    "is no part of a container's resources: what stands below it is not asked for"
-                )
+                what = "is not part of a container's resources: nothing below it is requested"
                 yield located(place, path, what, f"did you mean {near}?", MISSPELT_NAME)
             above, _, key = path.partition(".limits.")
             if key and key != GPU and not above.endswith(".limits") and closest(key, [GPU]):
-                what, fix = "is no resource of a node", f"did you mean {GPU}?"
+                what, fix = "is not a resource of a node", f"did you mean {GPU}?"
                 yield located(place, path, what, fix, MISSPELT_NAME)
 
 
@@ -75,14 +73,14 @@ def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
                     if isinstance(word, int | float):
                         where = below(path, f"{key}.{index}")
                         shown = str(word).lower() if isinstance(word, bool) else str(word)
-                        what = f"{shown} is no text, and a container's words are texts"
+                        what = f"{shown} is not a string, and a container's arguments are strings"
                         fix = f'write "{shown}"'
                         yield located(document.locate(where), where, what, fix, NO_TEXT)
             for index, row in enumerate(listed(data.get("environment"))):
                 if isinstance(row, Mapping) and len(row) == 1 and "image" in data:
                     where, name = below(path, f"environment.{index}"), str(next(iter(row)))
-                    what = "is a mapping in a list, of which Compose wants texts"
-                    fix = f"write {name}=, with its value behind, or leave the dashes out"
+                    what = "is a mapping in a list where Compose expects strings"
+                    fix = f"write {name}=VALUE, or remove the dashes"
                     yield located(document.locate(where), where, what, fix, NO_TEXT)
 
 
@@ -228,9 +226,9 @@ def misspelt_sections(document: Yaml, name: str = "") -> Iterator[Diagnostic]:
             if key in known or not (near := closest(str(key), left) or _of_role(key, left)):
                 continue
             where = below(path, str(key))
-            what = "is no section of such a file: nothing below it is read"
+            what = "is not a section of such a file: nothing below it is read"
             if not isinstance(inside[key], Mapping):
-                what = "is no key of such a file, and is not read"
+                what = "is not a key of such a file and is not read"
             fix = f"did you mean {near}?"
             yield located(document.locate(where), where, what, fix, MISSPELT_NAME)
 
@@ -249,7 +247,7 @@ def wrong_values(document: Yaml) -> Iterator[Diagnostic]:
         if not isinstance(value, str) or isinstance(value, Variable) or value in allowed:
             continue
         if near := closest(value, allowed):
-            what, place = f"{value[:60]} is none of what it takes", document.locate(path)
+            what, place = f"{value[:60]} is not an allowed value", document.locate(path)
             yield located(place, path, what, f"did you mean {near}?", UNKNOWN_VALUE)
     for path in row.get("counts", ()):
         value = value_at(document.data, path)

@@ -25,7 +25,7 @@ def of_empty_documents(source: Text) -> list[Diagnostic]:
     if source.second is None:
         return []
     what = "begins a second document, and one of them is empty"
-    return [located(source.second, "", what, "leave --- out: an engine reads one document")]
+    return [located(source.second, "", what, "remove ---: an engine reads one document")]
 
 
 # So many errors of one section are enough to see what is wrong with it.

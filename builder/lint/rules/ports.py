@@ -174,7 +174,7 @@ def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnosti
         fix = f"publish {port}, or give --port {ports[0]}"
         yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED, "warning")
     if host in ("localhost", "127.0.0.1"):
-        what = f"the server listens at {host} of the container: what is published reaches nobody"
+        what = f"the server listens at {host} of the container: published ports do not reach it"
         fix = "give --host 0.0.0.0"
         yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED, "warning")
 
@@ -182,7 +182,7 @@ def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnosti
 def wrong_port(port: str, place: Location, path: str) -> Iterator[Diagnostic]:
     """A number that no port has."""
     if port.isdigit() and int(port[:9]) > _LAST_PORT:
-        what, fix = f"{port} is no port", f"give one up to {_LAST_PORT}"
+        what, fix = f"{port} is not a port", f"give one up to {_LAST_PORT}"
         yield located(place, path, what, fix, FLAG_VALUE)
 
 
@@ -201,7 +201,7 @@ def same_port(rows: Sequence[Statement], servers: Sequence[Launch]) -> Iterator[
         holder = next((other for other in running if server.clashes(other)), None)
         if holder and server.start:
             line = holder.start.line if holder.start else 0
-            what = f"wants port {server.port}, which the server of line {line} has"
+            what = f"wants port {server.port}, which the server of line {line} uses"
             yield located(server.start, "--port", what, "give it another port", PORT_TAKEN)
         elif row.end == "&":
             yield from _same_gpu(server, running)
@@ -214,7 +214,7 @@ def _same_gpu(server: Launch, running: Sequence[Launch]) -> Iterator[Diagnostic]
         if (server.share or 1) + (other.share or 1) <= 1:
             continue
         if (both := server.gpus & other.gpus) and server.start and other.start:
-            what = f"GPU {min(both)} is that of the server of line {other.start.line} too"
-            what, fix = f"{what}, and each takes most of one", "give each GPUs of its own"
+            what = f"GPU {min(both)} is also used by the server of line {other.start.line}"
+            what, fix = f"{what}, and each takes most of a GPU", "give each its own GPUs"
             yield located(server.start, _VISIBLE_NAME, what, fix, GPU_SHARED, "warning")
             return

@@ -58,7 +58,7 @@ def _misspelt_keys(document: Yaml) -> Iterator[Diagnostic]:
             left = [row for row in known if row not in data]
             if key not in known and (near := closest(str(key), left)):
                 where = below(f"spec.services.{name}", str(key))
-                what, fix = "is no key of a service in a graph", f"did you mean {near}?"
+                what, fix = "is not a key of a service in a graph", f"did you mean {near}?"
                 yield located(document.locate(where), where, what, fix, MISSPELT_NAME)
 
 
@@ -69,7 +69,7 @@ def misspelt_sides(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
             side = data.get(SIDE)
             if isinstance(side, str) and side not in ROLES and (near := closest(side, ROLES)):
                 where = below(path, SIDE)
-                what, fix = f"{side} is no side of a service", f"did you mean {near}?"
+                what, fix = f"{side} is not a role of a service", f"did you mean {near}?"
                 yield located(document.locate(where), where, what, fix, UNKNOWN_VALUE)
 
 
@@ -88,7 +88,7 @@ def domain_nodes(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     path = "spec.numNodes"
     given = number(value_at(domains[0].data, path))
     if given and needed > given:
-        what = f"{given} nodes, and the services of the graph take {needed}"
+        what = f"{given} nodes, but the services of the graph need {needed}"
         place = domains[0].locate(path)
         yield located(place, path, what, f"give {needed}", DOMAIN_NODES, "warning")
 
@@ -304,7 +304,7 @@ def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagno
         ):
             continue
         where = f"spec.ports.{index}.{key}"
-        what = f"{target} is no port of the pods that this selects: their server listens at "
+        what = f"{target} is not a port of the selected pods: their server listens at "
         what, fix = what + min(listening), f"give targetPort: {min(listening)}"
         yield located(document.locate(where), where, what, fix, PORT_UNREACHED, "warning")
 

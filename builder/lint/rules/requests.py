@@ -43,7 +43,7 @@ def unguided(text: str, server: str) -> Diagnostic | None:
     """That a text asks for what a server, described in words, does not give."""
     if (where := place(text)) is None:
         return None
-    what = f"asks for structured output, and {server} no {OPTION}: the answer is not held to it"
+    what = f"asks for structured output, and {server} no {OPTION}: the answer may not follow it"
     fix = f"add {OPTION}: xgrammar to the server's options"
     return located(where, ASKS, what, fix, RULE, "warning")
 
@@ -75,7 +75,7 @@ def _programs(target: SourceFile) -> Iterator[Path]:
 
 
 def _of_client(path: Path) -> Iterator[Diagnostic]:
-    if found := unguided(_text(path), "the servers beside it have"):
+    if found := unguided(_text(path), "the servers next to it have"):
         yield found.in_file(str(path))
 
 
@@ -96,6 +96,6 @@ def request_diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
             # The first argument without a name is not a model's here.
             if name in known.request_names or name == "model" or name.startswith("_"):
                 continue  # what begins so is the engine's own, which no list here has
-            what = f"is no argument of {known.request_class}"
+            what = f"is not an argument of {known.request_class}"
             fix = known.request_words.get(name) or nearest(name, known.request_names)
             yield located(section.document.locate(name), name, what, fix, UNKNOWN_KEY)

@@ -143,7 +143,7 @@ def _unknown_flags(worker: Server, release: Release) -> Iterator[Diagnostic]:
         by_path = table.prefix is not None and name.startswith(table.prefix)
         if not name.startswith("--") or name in known or by_path:
             continue
-        what = f"{name} is no flag of {worker.program}"
+        what = f"{name} is not a flag of {worker.program}"
         near = next((flag for flag in known if is_misspelling(name, flag)), None)
         if own := [flag for flag in _of_other_programs(name, table, release) if flag in known]:
             yield located(place, worker.path, what, f"did you mean {own[0]}?", UNKNOWN_FLAG)
@@ -166,5 +166,5 @@ def _task(worker: Server) -> Iterator[Diagnostic]:
     for word, place in islice(worker.tasks, 1):
         modes = worker_flags(worker.program).modes
         if word not in modes and (near := closest(word, modes)):
-            what = f"{word} is no task of {worker.program}"
+            what = f"{word} is not a task of {worker.program}"
             yield located(place, worker.path, what, f"did you mean {near}?", UNKNOWN_VALUE)

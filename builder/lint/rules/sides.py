@@ -36,7 +36,7 @@ def disagreements(
             yield found
             if not at_both:
                 continue
-            what = f"is not what the decode worker has in line {found.location.line}"
+            what = f"differs from the decode worker in line {found.location.line}"
             yield prefill.locate(replace(diagnostic, message=f"{what}: {found.message}"))
 
 
@@ -138,7 +138,7 @@ def wrong_mode(worker: Server) -> Iterator[Diagnostic]:
     side = given[0].strip("\"'") if given else ""
     modes = worker_flags(worker.program).modes
     if given and side not in modes and not is_open(side):
-        what, fix = f"{MODE_FLAG} {side} is no side of a worker", nearest(side, modes)
+        what, fix = f"{MODE_FLAG} {side} is not a role of a worker", nearest(side, modes)
         yield located(given[1], worker.path, what, fix, DISAGG_MODE)
     if given and {side, worker.role} == {"prefill", "decode"}:
         what = f"{MODE_FLAG} {side}, but the service is one of {worker.role} workers"
@@ -154,6 +154,6 @@ def other_side(worker: Server) -> Iterator[Diagnostic]:
     as in `context_2k` and `text-generation`, tell none."""
     side = side_of(worker.file) if _SIDE_ALONE.search(worker.file) else None
     if (given := worker.file_flag) and {side, worker.role} == {"prefill", "decode"}:
-        what = f"{given[0]} is that of {side} workers by its name, and this is a {worker.role} one"
+        what = f"{given[0]} is for {side} workers by its name, but this is a {worker.role} worker"
         fix = f"name the file of the {worker.role} workers"
         yield located(given[1], worker.path, what, fix, DISAGG_MODE, "warning")

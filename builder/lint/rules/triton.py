@@ -106,7 +106,7 @@ def _message(message: Message, kind: str, path: str) -> Iterator[Diagnostic]:
 def _exclusive(given: list[str], places: Mapping[str, Location], path: str) -> Iterator[Diagnostic]:
     if len(given) > 1:
         where = f"{path}.{given[1]}" if path else given[1]
-        what = f"cannot stand beside {given[0]}"
+        what = f"cannot be combined with {given[0]}"
         yield located(places[given[1]], where, what, "keep one", EXCLUSIVE_KEYS)
 
 

@@ -49,9 +49,9 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
         if text[line_start : found.start()].lstrip().startswith("#"):
             continue
         if name in switches and value.lower() in TRUE - {"1"}:
-            what, fix = f"{value} is not 1: the engine takes {name} for off", "give 1"
+            what, fix = f"{value} is not 1: the engine reads {name} as off", "give 1"
         elif name in choices and (slip := _unknown_word(value, choices[name])):
-            what = f"{slip[0]} is none of what {name} takes"
+            what = f"{slip[0]} is not a value that {name} takes"
             fix = f"did you mean {slip[1]}?"
         else:
             continue

@@ -212,7 +212,7 @@ def _configuration(
 def _of_command(command: CommandLine, release: Release, extended: bool) -> Given:
     read = read_arguments(command.words, release, command.is_part)
     if again := command.again:
-        what = "stands behind the server's own program, which the image starts by itself"
+        what = "follows the image, which already starts the server"
         fix = "give the model and flags alone, or another entry point"
         read.wrong(again.text, again.location, what, fix, STRAY_WORD)
     return Given(

@@ -160,8 +160,8 @@ def _no_json(text: str) -> Iterator[Diagnostic]:
     try:
         json.loads(text)
     except json.JSONDecodeError as fault:
-        what = f"is no JSON: {fault.msg[:1].lower()}{fault.msg[1:]}"
-        fix = "keep to JSON: double quotes, no comma behind the last value, no comments"
+        what = f"is not JSON: {fault.msg[:1].lower()}{fault.msg[1:]}"
+        fix = "keep to JSON: double quotes, no comma after the last value, no comments"
         yield located(Location(fault.lineno, fault.colno), "", what, fix)
 
 

@@ -194,4 +194,4 @@ def test_servers_want_the_port_of_the_first_that_runs(tmp_path: Path) -> None:
     done = survive("check", "serve.sh", cwd=tmp_path, codes=(2,), lines=False)
     taken = [row for row in done.stdout.splitlines() if "[port-taken]" in row]
     assert [row.split(":")[1] for row in taken] == ["2", "3"]
-    assert all("which the server of line 1 has" in row for row in taken)
+    assert all("which the server of line 1 uses" in row for row in taken)

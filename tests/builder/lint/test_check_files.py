@@ -596,7 +596,7 @@ def test_a_file_of_another_kind_is_not_misreported(builder: Run, tmp_path: Path)
     shutil.move(tmp_path / "f.yaml", tmp_path / "sub")
     report = checked(builder("check", "sub", "--json"))
     assert report["checked"] == 0
-    assert report["notes"] == ["nothing here is of a kind that check knows"]
+    assert report["notes"] == ["no supported files found"]
 
 
 def test_a_template_of_something_else_is_passed_over_in_a_folder(

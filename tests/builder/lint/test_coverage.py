@@ -73,4 +73,4 @@ def test_a_code_review_is_told_of_files_that_were_not_judged(builder: Run, tmp_p
     builder("check", "pod.yaml", "--sarif", "found.sarif")
     (run,) = json.loads((tmp_path / "found.sarif").read_text())["runs"]
     (note,) = run["invocations"][0]["toolExecutionNotifications"]
-    assert note["level"] == "note" and note["message"]["text"].startswith("nothing was judged: ")
+    assert note["level"] == "note" and note["message"]["text"].startswith("nothing was checked: ")

@@ -213,7 +213,7 @@ def test_findings_name_the_line_and_what_to_do(tmp_path: Path) -> None:
     (found,) = findings(tmp_path, f"{HEAD}#SBATCH --gres=gpu:4\n{STEP}")
     assert (found.location.line, found.path) == (4, "--gres")
     assert (found.message, found.fix) == (
-        "stands below a command, where sbatch does not look",
+        "is below a command, where sbatch does not read it",
         "move it above the first command",
     )
 

@@ -84,7 +84,7 @@ def test_a_template_that_is_no_yaml_is_named_and_stops_nothing(tmp_path: Path) -
     assert report.bugs == {}
     alone = checked(tmp_path / "template.yaml")
     (found,) = alone.findings
-    assert found.message == "is a template that is no YAML before it is filled in"
+    assert found.message == "is a template, which is not YAML until it is filled in"
 
 
 MANIFEST = """\
@@ -125,4 +125,4 @@ def test_what_can_be_read_of_a_template_is_checked(tmp_path: Path) -> None:
     report = checked(path)
     assert "unknown-flag" in rules(report, str(path))
     (file,) = report.files
-    assert any("is no YAML before the template is filled in" in row for row in file.judged.unread)
+    assert any("is not YAML until the template is filled in" in row for row in file.judged.unread)

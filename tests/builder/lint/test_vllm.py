@@ -465,7 +465,7 @@ def test_several_releases_explain_what_changed_between_them(tmp_path: Path) -> N
     report = checked(tmp_path, "s.sh", command("--moe-backend triton"), "0.14.1", "0.32.0")
     drift = [row for row in report.findings if row.rule == "drift"]
     assert [row.message for row in drift] == [
-        "right for 0.32.0, not for 0.14.1: is no flag of vLLM 0.14.1"
+        "right for 0.32.0, not for 0.14.1: is not a flag of vLLM 0.14.1"
     ]
 
 
@@ -644,7 +644,7 @@ def test_a_flag_of_another_release_is_none_of_a_workers_own(tmp_path: Path) -> N
     image = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.9.0-cuda13"
     text = f"#!/bin/bash\ndocker run {image} python3 -m dynamo.vllm --model m --moe-backend x\n"
     (found,) = checked(tmp_path, "worker.sh", text).findings
-    assert found.message == "is no flag of vLLM 0.14.1"
+    assert found.message == "is not a flag of vLLM 0.14.1"
     assert found.fix == "it came with release 0.20.0"
 
 
