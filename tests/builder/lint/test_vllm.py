@@ -424,7 +424,7 @@ def test_what_came_after_the_newest_table_is_not_known(tmp_path: Path) -> None:
     text = "#!/bin/bash\ndocker run vllm/vllm-openai:v0.40.0 --model m --brand-new 1 {}\n"
     (found,) = checked(tmp_path, "serve.sh", text.format("")).findings
     assert found.severity == "warning"
-    assert "what came later is not known" in found.message
+    assert "newer releases are unknown" in found.message
     assert errors(tmp_path, "serve.sh", text.format(BAD))[0].path == "--max-num-sequs"
 
 
@@ -616,7 +616,7 @@ def test_what_a_configuration_file_lacks_its_command_may_have(tmp_path: Path) ->
     text = "max-num-seqs: 64\nenable-auto-tool-choice: true\n"
     (found,) = checked(tmp_path, "config.yaml", text, NEWEST).findings
     assert (found.severity, found.rule) == ("warning", "tool-parser")
-    assert "as far as this part of the options says" in found.message
+    assert "other parts of the options may change this" in found.message
     both = command("--config config.yaml --enable-auto-tool-choice")
     (found,) = checked(tmp_path, "serve.sh", both, NEWEST).findings
     assert found.severity == "warning"
