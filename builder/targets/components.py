@@ -180,7 +180,10 @@ def _mirror_document(components: Components) -> dict[str, Any]:
             "requirements": [
                 {"requirement": row.requirement, "for": row.command} for row in components.packages
             ],
-            "engine": {"requirement": engine, "in": "the images; a wheel is for nodes without"},
+            "engine": {
+                "requirement": engine,
+                "in": "the images; the wheel is for nodes without containers",
+            },
             "sha256": None,
             "digests_by": f"{_WHEELS} {shlex.join(packages)} && sha256sum wheels/*",
         },
@@ -223,7 +226,7 @@ def _mirror_checkpoint(row: Checkpoint) -> dict[str, Any]:
 
 
 def _digests_by(row: Checkpoint) -> str:
-    """What to do for the digests that are missing; rendering reads no weights."""
+    """How to get missing digests; rendering does not read weights."""
     if row.listing.files:
         return f"in its folder: {checkpoint_files.COMMAND}; then render again"
     return "render with the folder of the checkpoint instead of its name"
@@ -233,7 +236,7 @@ def _mirror_lines(document: Mapping[str, Any]) -> Iterator[str]:
     """The list as Markdown."""
     yield "# Mirror list"
     yield ""
-    yield "What this deployment is made from. Bring it into the network before the start."
+    yield "The components of this deployment. Copy them into the network before the start."
     yield ""
     yield from _table("Container images", _IMAGE_COLUMNS, map(_image_cells, document["images"]))
     for row in document["checkpoints"]:
@@ -280,7 +283,7 @@ def _network_lines(document: Mapping[str, Any]) -> Iterator[str]:
     for row in document["hosts"]:
         yield f"- {_code(row['host'])}: {_code(row['asked'])}"
     if not document["hosts"]:
-        yield "None: the start script, the engine and the server ask no host outside."
+        yield "None: the start script, the engine and the server contact no other hosts."
     yield ""
     telemetry = document["telemetry"]
     given = ", ".join(_code(f"{name}={value}") for name, value in telemetry["variables"].items())

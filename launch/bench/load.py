@@ -124,11 +124,10 @@ async def _send(call: LoadRequest, client: LoadClient, emit: Emit) -> None:
 def _repeated(plan: LoadPlan) -> Iterator[LoadRequest]:
     end_ns = (plan.start_ns or time.monotonic_ns()) + int((plan.duration_s or 0) * NS)
     period = plan.period or len(plan.calls)
-    for turn in itertools.count() if plan.calls else ():
-        for call in plan.calls:
-            if time.monotonic_ns() >= end_ns:
-                return
-            yield replace(call, index=call.index + turn * period)
+    for number, call in enumerate(itertools.cycle(plan.calls)):
+        if time.monotonic_ns() >= end_ns:
+            return
+        yield replace(call, index=call.index + number // len(plan.calls) * period)
 
 
 async def _open(plan: LoadPlan, client: LoadClient, emit: Emit) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 UNKNOWN = "\u2013"  # an en dash
 SPACE = "\u00a0"  # a number and its unit stay on one line
+DECIMALS = ((100, 0), (10, 1), (1, 2), (0.1, 3), (0, 4))  # of numbers from a size on
 
 
 def number(value: float | None) -> str:
@@ -17,7 +18,7 @@ def number(value: float | None) -> str:
     size = abs(value)
     if size >= 1e15 or 0 < size < 1e-4:
         return f"{value:.3g}"
-    decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 4 if size < 0.1 else 3
+    decimals = next(count for least, count in DECIMALS if size >= least)
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -47,4 +48,6 @@ def signed_percent(share: float | None) -> str:
 
 
 def usd(value: float | None) -> str:
-    return UNKNOWN if value is None else f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"
+    if value is None:
+        return UNKNOWN
+    return f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"

@@ -143,9 +143,11 @@ def _first_screen(runs: Sequence[RunEvidence]) -> dict[str, Any]:
 
 
 def _charts(runs: Sequence[RunEvidence]) -> dict[str, Any]:
-    measured = any(run.bench.points for run in runs)
-    drawn, undrawn = [], []
-    for figure in figures.draw(runs) if measured else ():
+    drawn: list[figures.Figure] = []
+    undrawn: list[PageTable] = []
+    if not any(run.bench.points for run in runs):
+        return {"figures": drawn, "undrawn": undrawn, "legend": []}
+    for figure in figures.draw(runs):
         if figure.linear:
             drawn.append(figure)
         elif figure.table.rows:

@@ -184,7 +184,9 @@ def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
     endpoint, jobs = service.live_endpoint(), service.jobs
     if endpoint and not is_running(endpoint["job_id"], known):
         endpoint = None
-    job = service.job(endpoint["job_id"]) if endpoint else (jobs[-1] if jobs else None)
+    job = jobs[-1] if jobs else None
+    if endpoint:
+        job = service.job(endpoint["job_id"])
     run = (job.run if job else None) or {}
     damaged = f"{job.damaged} is damaged" if job and job.damaged else None
     state = _state(run, known.get(job.id) if job else None)

@@ -58,10 +58,7 @@ async def unary(client: SmokeClient, endpoint: Endpoint) -> str:
         raise NotSupported("the bundle has no second model for unary calls")
     request = replace(SHORT, model=endpoint.unary_model)
     await client.misuse("unary", request)
-    expected, response = await client.generate(SHORT), await client.generate(request)
-    expect_text(response)
-    if response.text != expected.text:
-        raise CheckFailure(difference(response.text, expected.text))
+    await _expect_same_text(client, request, "unary text")
     return f"{endpoint.unary_model} answers unary calls with the same text"
 
 
@@ -77,10 +74,7 @@ async def chat(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def repeat(client: SmokeClient, _: Endpoint) -> str:
-    one, two = [(await client.generate(MEDIUM)).text for _ in range(2)]
-    if one != two:
-        raise CheckFailure(f"the same greedy request twice {difference(one, two)}")
-    return f"twice the same {len(one)} characters"
+    return f"twice the same {await _repeated(client, MEDIUM, 'the same greedy request')} characters"
 
 
 async def stream_text(client: SmokeClient, _: Endpoint) -> str:
@@ -160,10 +154,7 @@ async def max_tokens(client: SmokeClient, _: Endpoint) -> str:
 async def short_names(client: SmokeClient, _: Endpoint) -> str:
     """`max_tokens` as other backends' clients send it: a parameter without the input's prefix."""
     asked = replace(SHORT, max_tokens=None, parameters={"max_tokens": SHORT.max_tokens})
-    expected, response = await client.generate(SHORT), await client.generate(asked)
-    expect_text(response)
-    if response.text != expected.text:
-        raise CheckFailure(f"max_tokens as a parameter: {difference(response.text, expected.text)}")
+    await _expect_same_text(client, asked, "text by max_tokens as a parameter")
     return "max_tokens means the same as sampling_param_max_tokens"
 
 
@@ -212,10 +203,23 @@ async def logprobs(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def seed(client: SmokeClient, _: Endpoint) -> str:
-    one, two = [(await client.generate(SAMPLED)).text for _ in range(2)]
+    count = await _repeated(client, SAMPLED, f"seed {SAMPLED.seed}")
+    return f"seed {SAMPLED.seed} twice gives the same {count} characters"
+
+
+async def _repeated(client: SmokeClient, request: SmokeRequest, what: str) -> int:
+    """The number of characters that a request gives twice."""
+    one, two = [(await client.generate(request)).text for _ in range(2)]
     if one != two:
-        raise CheckFailure(f"seed {SAMPLED.seed} twice {difference(one, two)}")
-    return f"seed {SAMPLED.seed} twice gives the same {len(one)} characters"
+        raise CheckFailure(f"{what} twice {difference(one, two)}")
+    return len(one)
+
+
+async def _expect_same_text(client: SmokeClient, request: SmokeRequest, what: str) -> None:
+    expected, response = await client.generate(SHORT), await client.generate(request)
+    expect_text(response)
+    if response.text != expected.text:
+        raise CheckFailure(f"{what} {difference(response.text, expected.text)}")
 
 
 async def _streamed_texts(client: SmokeClient, request: SmokeRequest) -> list[str]:

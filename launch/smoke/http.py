@@ -131,6 +131,9 @@ TEXTS = ("content", "reasoning_content", "reasoning")
 EMPTY = Completion("", None, final=False)
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
+# Wrong requests by name: method, path and content.
+Misuses = dict[str, tuple[str, str, dict[str, Any]]]
+
 # How a server is asked for text that fits a schema.
 SCHEMA_FORMATS: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     "json": lambda schema: {"type": "json", "schema": schema},
@@ -213,7 +216,7 @@ class OpenAIClient:
         message = {"role": "user", "content": [{"type": "text", "text": "What?"}, image]}
         chat = {"model": good["model"], "max_tokens": 4, "messages": [message]}
         alone = {"stream_options": {"include_usage": True}, "stream": False}
-        misuses: dict[str, tuple[str, str, dict[str, Any]]] = {
+        misuses: Misuses = {
             "malformed_json": (
                 "POST", COMPLETIONS, {"content": b'{"prompt": "a"', "headers": as_json}
             ),
@@ -225,10 +228,7 @@ class OpenAIClient:
             "wrong_method": ("GET", COMPLETIONS, {}),
             "image_file": ("POST", CHAT, {"json": chat}),
         }  # fmt: skip
-        if how not in misuses:
-            raise NotSupported(f"{self._server.title} has no {how.replace('_', ' ')}")
-        method, path, content = misuses[how]
-        return await call(self._http, method, path, **content)
+        return await _misused(self._http, misuses, how, self._server.title)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -329,7 +329,7 @@ class TritonHttpClient:
         streaming = ("POST", generate, {"json": {**good, "streaming": True}})
         infer = ("POST", self._path(request, "infer"), {"json": {"inputs": [text]}})
         wrong_shape = {**good, "sampling_param_max_tokens": [1, 2]}
-        misuses: dict[str, tuple[str, str, dict[str, Any]]] = {
+        misuses: Misuses = {
             "load": ("POST", f"{managed}/load", {"json": {}}),
             "unload": ("POST", f"{managed}/unload", {"json": {}}),
             "malformed_json": ("POST", generate, {"content": b'{"text_input": "a"'}),
@@ -341,10 +341,7 @@ class TritonHttpClient:
             **({"unary": infer, "many_responses": streaming} if self.streams else {}),
             **({} if self.streams else {"streaming": streaming}),
         }
-        if how not in misuses:
-            raise NotSupported(f"HTTP has no {how.replace('_', ' ')}")
-        method, path, content = misuses[how]
-        return await call(self._http, method, path, **content)
+        return await _misused(self._http, misuses, how, "HTTP")
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -365,6 +362,13 @@ class TritonHttpClient:
         body = {name: row[0] if len(row) == 1 else list(row) for name, row in rows.items()}
         named = {"id": request.request_id} if request.request_id else {}
         return {**body, **request.parameters, **named}
+
+
+async def _misused(http: httpx.AsyncClient, misuses: Misuses, how: str, title: str) -> str:
+    if how not in misuses:
+        raise NotSupported(f"{title} has no {how.replace('_', ' ')}")
+    method, path, content = misuses[how]
+    return await call(http, method, path, **content)
 
 
 def _path(request: SmokeRequest) -> str:

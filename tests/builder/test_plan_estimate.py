@@ -150,7 +150,7 @@ def test_the_runbook_has_the_estimate_or_what_would_tell() -> None:
         section = plan_sections.figures(RenderContext(service.plan, service.engine, None))
         said[name] = "\n".join(_texts(section))
     assert "time per output token | 20.2 |" in said[MEASURED]
-    assert "Nearest row: gpt-oss-120b" in said[MEASURED]
+    assert "Nearest measurement: gpt-oss-120b" in said[MEASURED]
     assert "No estimate of 800 prompt" in said[REFUSED]
     assert "launch bench BUNDLE" in said[REFUSED]
 

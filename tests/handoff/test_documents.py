@@ -123,7 +123,7 @@ def test_the_runbook_answers_what_a_receiving_team_asks(render: Render) -> None:
         "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)",
         '`kv_cache_config.dtype` | `"fp8"` | FP8 halves the bytes',
         "MIT",
-        "no Python code of the checkpoint is run",
+        "no Python code from the checkpoint runs",
         "CVE-2026-65119",
         "[mirror.md](mirror.md)",
         "[sbom.cdx.json](sbom.cdx.json)",
@@ -167,14 +167,14 @@ def test_objectives_are_those_of_the_deployment_and_none_is_made_up(render: Rend
 
 def test_remote_code_is_named_where_it_is_on(render: Render) -> None:
     found = text(render(engine_config={"trust_remote_code": True}), "runbook.md")
-    assert "Python code that comes with the checkpoint runs in the server" in found
+    assert "Python code from the checkpoint runs in the server" in found
 
 
 def test_a_license_that_is_not_known_is_said_to_be(
     render: Render, make_miniature: Callable[[str], Path]
 ) -> None:
     found = text(render(checkpoint=str(make_miniature("llama-tiny"))), "runbook.md")
-    assert "not known to this toolkit; read the card" in found
+    assert "unknown to this toolkit; see the checkpoint" in found
 
 
 def test_every_model_that_ships_has_a_license_with_its_source() -> None:

@@ -27,7 +27,7 @@ from launch import access, discovery, endpoint, rehearsal, serving, target
 from launch.access import ClientFiles
 from launch.bench import server_metrics, system_under_test
 from launch.cli.main import main
-from launch.smoke import concurrency, http_clients, metrics
+from launch.smoke import concurrency, http, metrics
 from launch.target import Target
 from tests.launch.conftest import NAME, Launch, Rehearse, checked, free_settings
 
@@ -234,6 +234,6 @@ def test_a_key_is_shown_as_servers_of_openai_want_it(
         assert system_under_test.reported(given) == ("0.32.0", "served")
         assert asyncio.run(metrics.engine_version(given)) == "0.32.0"
         assert server_metrics.read(given).samples
-        named = asyncio.run(concurrency.served_name(http_clients.OpenAIClient(given, 9.0), given))
+        named = asyncio.run(concurrency.served_name(http.OpenAIClient(given, 9.0), given))
         assert "served" in named
         server.shutdown()

@@ -435,13 +435,8 @@ def test_the_command_prints_a_line_per_check_in_80_columns() -> None:
 def test_a_check_that_went_alike_over_both_transports_has_one_line() -> None:
     one = CheckResult("P6", "Generation", "why", "grpc", "passed", "seen", 0.1)
     other = replace(one, transport="http")
-    assert text_tables.check_lines([one, other]).split() == [
-        "pass",
-        "both",
-        "P6",
-        "Generation",
-        "seen",
-    ]
+    words = " ".join(text_tables.check_lines([one, other]).split())
+    assert words == "pass both P6 Generation seen"
     wrong = replace(other, outcome="failed", evidence="nothing came")
     lines = text_tables.check_lines([one, wrong]).splitlines()
     assert [line.split()[:2] for line in lines[:2]] == [["pass", "grpc"], ["FAIL", "http"]]
@@ -500,12 +495,8 @@ def test_the_engine_is_known_by_its_version(fault: str, version: str, rehearsal:
         for server in (openai_url, f"triton://127.0.0.1:{port}?grpc=off&metrics={port}"):
             found = metrics.engine_info(endpoint.from_url(server))
             assert found == {"version": version, "rehearsal": rehearsal}
-
-
-def test_a_server_that_tells_no_engine_may_be_a_rehearsal_or_not() -> None:
-    assert (
-        metrics.engine_info(endpoint.from_url("triton://127.0.0.1?http=off&metrics=off")) == UNKNOWN
-    )
+    silent = endpoint.from_url("triton://127.0.0.1?http=off&metrics=off")
+    assert metrics.engine_info(silent) == UNKNOWN
 
 
 def test_a_rehearsal_is_marked_by_the_command(tmp_path: Path) -> None:
@@ -517,13 +508,6 @@ def test_a_rehearsal_is_marked_by_the_command(tmp_path: Path) -> None:
     assert ElementTree.parse(file).getroot().attrib["name"] == "smoke of a rehearsal"
 
 
-def test_a_junit_file_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
-    with faulty_server.running() as url:
-        done = smoke(url, "--junit", str(tmp_path / "none" / "smoke.xml"))
-    assert done.returncode == 2
-    assert "smoke.xml: cannot be written: no such folder" in done.stderr
-
-
 def test_junit_tells_failures_skips_and_warnings_apart() -> None:
     one = CheckResult("P6", "Generation", "why", "grpc", "passed", "seen", 0.1)
     rows = [
@@ -533,12 +517,8 @@ def test_junit_tells_failures_skips_and_warnings_apart() -> None:
         replace(one, id="P9", outcome="warned"),
     ]
     [cases] = ElementTree.fromstring(junit(rows, UNKNOWN))
-    assert [[part.tag for part in case] for case in cases] == [
-        ["system-out"],
-        ["failure"],
-        ["skipped"],
-        ["system-out"],
-    ]
+    tags = ["system-out", "failure", "skipped", "system-out"]
+    assert [[part.tag for part in case] for case in cases] == [[tag] for tag in tags]
     assert cases[1][0].attrib["message"] == "a   b"
     assert (cases[3][0].text or "").startswith("warning: seen")
     assert summary(rows, UNKNOWN)["checks"] == 3

@@ -17,31 +17,30 @@ from ..kubernetes.workload import COMPONENT_LABEL
 from .document import Block, Section, code, fill, note, paragraph, section, table
 
 Object = Mapping[str, Any]
-# By the component of a service and its port: the port's protocol, and who has it.
+# The protocol of a port and its owners, by component and port.
 Listeners = dict[tuple[str, int], tuple[str, list[str]]]
 
-# The option that says how many servers a target runs, without those of prefill.
+# The option with the number of servers of a target, not counting prefill servers.
 NUMBERS = {site.TARGET: "servers", TARGET: "replicas"}
-# What a pod reads from the Secret of a volume, by the volume's name.
+# What a pod reads from the Secret in a volume, by the volume's name.
 USES = {
-    "server-key": "`key`: the key of the closed APIs",
+    "server-key": "`key`: the key of the restricted APIs",
     "server-tls": "`tls.crt`, `tls.key`, and `ca.crt` if clients have certificates: TLS of gRPC",
     "server-ssh": (
-        "type `kubernetes.io/ssh-auth`: an ed25519 key, by which the pods of one server reach each "
-        "other"
+        "type `kubernetes.io/ssh-auth`: an ed25519 key for SSH between the pods of one server"
     ),
 }
 GATEWAY_USE = "`tls.crt`, `tls.key` and `ca.crt` of the gateway, for clients"
 
 
 def objects(context: RenderContext) -> list[Object]:
-    """None where the deployment does not run under Kubernetes."""
+    """The rendered objects; none if the deployment does not run on Kubernetes."""
     given = context.deployment.targets.get(TARGET)
     return [] if given is None else kubernetes.all_objects(context, KubernetesOptions.of(given))
 
 
 def service_listeners(context: RenderContext) -> Listeners:
-    """The Services of Kubernetes that clients, routers and Prometheus ask."""
+    """The Kubernetes Services for clients, routers and Prometheus."""
     found: Listeners = {}
     for row in objects(context):
         if row["kind"] == "Service":
@@ -53,7 +52,7 @@ def service_listeners(context: RenderContext) -> Listeners:
 
 
 def step_listeners(context: RenderContext) -> Listeners:
-    """The steps of a job of Slurm that listen."""
+    """The steps of a Slurm job that listen on ports."""
     found: Listeners = {}
     if given := context.deployment.targets.get(site.TARGET):
         for step in slurm.steps(context, slurm.Options.of(given)):
@@ -63,7 +62,7 @@ def step_listeners(context: RenderContext) -> Listeners:
 
 
 def gpus(context: RenderContext) -> str:
-    """The number of GPUs of the service, for each target that runs it where they differ."""
+    """The number of GPUs of the service, per target if they differ."""
     deployment = context.deployment
     one = deployment.hardware.num_gpus // deployment.instances
     found = {}
@@ -83,7 +82,7 @@ def gpus(context: RenderContext) -> str:
 
 
 def _secret_uses(rows: list[Object]) -> dict[str, str]:
-    """What each Secret that pods name is for."""
+    """The use of each Secret that pods name."""
     found: dict[str, str] = {}
     for pod in _pods(rows):
         for volume in pod["volumes"]:
@@ -98,13 +97,13 @@ def _secret_uses(rows: list[Object]) -> dict[str, str]:
 def start_timeout_s(rows: list[Object], least_s: int) -> int:
     """How long the slowest controller may take until its pods are ready, images included.
 
-    A Deployment says so itself; for the others it is what the probe of their pods allows.
+    A Deployment has a deadline; for other controllers it is what their pods' probes allow.
     """
     return max([least_s, *(_deadline_s(row) for row in _controllers(rows))])
 
 
 def stop_timeout_s(rows: list[Object], least_s: int) -> int:
-    """How long a pod may take to end."""
+    """How long a pod may take to stop."""
     graces_s: list[int] = [pod["terminationGracePeriodSeconds"] for pod in _pods(rows)]
     return max([least_s, *graces_s])
 
@@ -150,8 +149,8 @@ def ports(context: RenderContext) -> Section:
         server.entry["host"] not in LOOPBACK for server in context.servers.values()
     ):
         text = (
-            "A server listens beyond its own machine. Neither knows users or rates: put a gateway "
-            "that does before it, and let nothing else reach its ports."
+            "A server is reachable from other machines. It has no users and no rate limits: put a "
+            "gateway with both in front of it, and block all other access to its ports."
         )
         blocks.append(note("Reachable by others", text))
     return section("network", {}, *blocks)
@@ -189,7 +188,7 @@ def _of_sides(context: RenderContext) -> Iterator[Block]:
 def _askers(component: str, name: str) -> str:
     if component not in ("prefill", "decode") or name == "metrics":
         return CLIENTS.get(name, "clients")
-    return "the router; Prometheus where it shows metrics here"
+    return "the router; Prometheus if metrics are on this port"
 
 
 def _row(server: RenderedServer, name: str) -> tuple[str, ...]:
@@ -208,7 +207,7 @@ def _protection(server: RenderedServer, name: str) -> str:
     if name == "grpc" and tls:
         return "mutual TLS" if tls.client_ca else "TLS"
     closed = bool(server.entry.get("restricted_apis")) and name in ("http", "grpc")
-    return "nothing; management is closed by a key" if closed else "nothing"
+    return "nothing; management needs a key" if closed else "nothing"
 
 
 def _notes(context: RenderContext) -> Iterator[str]:
@@ -216,56 +215,56 @@ def _notes(context: RenderContext) -> Iterator[str]:
     if deployment.instances > 1:
         yield (
             f"{deployment.instances} instances share the node: each listens {PORT_STEP} ports "
-            "above the one before it."
+            "above the previous one."
         )
     if context.nodes > 1:
         yield (
-            f"One server spans {context.nodes} nodes. Between them all ports must be open: MPI and "
-            "NCCL choose their own."
+            f"One server spans {context.nodes} nodes. Open all ports between them: MPI and NCCL "
+            "choose their own."
         )
     if context.prefill:
-        yield "Between the sides the KV cache travels over ports that the transfer library chooses."
+        yield "The KV cache is sent between the sides over ports that the transfer library chooses."
     elif deployment.role != "agg":
         yield (
-            f"This is the {deployment.role} side of disaggregated serving: between both sides the "
-            "KV cache travels over ports that the transfer library chooses."
+            f"This is the {deployment.role} side of disaggregated serving: the KV cache is sent "
+            "between the sides over ports that the transfer library chooses."
         )
     yield from _behind(context)
     quiet = context.engine_record.telemetry_variables
     if "1" in (context.environment.get(name) for name in quiet):
-        yield "Nothing outside is asked: the engine's usage statistics are off."
+        yield "No outgoing requests: the engine's usage statistics are off."
     else:
-        yield "The engine sends usage statistics to its maker: the deployment switched them on."
+        yield "The engine sends usage statistics to its vendor: the deployment enabled them."
 
 
 def _behind(context: RenderContext) -> Iterator[str]:
-    """Where the servers listen that something else runs."""
+    """Where servers listen that other targets run."""
     targets = context.deployment.targets
     if context.prefill:
         if "kubernetes" in targets:
             yield (
-                "Under Kubernetes pods have the ports of their Services; who may reach them is in "
+                "On Kubernetes, pods have the ports of their Services; access is defined in "
                 "kubernetes/shared/network-policy.yaml."
             )
         return
     if slurm := targets.get(site.TARGET):
         router = ", ".join(f"{name} {port}" for name, port in slurm["router"].items())
         yield (
-            f"Under Slurm the service is asked on {slurm['host']} of its node, which every node "
-            f"can reach; a router before several servers has {router}."
+            f"On Slurm, the service listens on {slurm['host']} of its node, which every node can "
+            f"reach; the router in front of several servers has {router}."
         )
     if "kubernetes" in targets:
         yield (
-            "Under Kubernetes these are the ports of the pod and of its Service; who may reach "
-            "them is in kubernetes/shared/network-policy.yaml."
+            "On Kubernetes, these are the ports of the pod and its Service; access is defined in "
+            "kubernetes/shared/network-policy.yaml."
         )
     if "compose" in targets:
-        yield "With Docker Compose the ports of the container are published as compose.yaml says."
+        yield "With Docker Compose, compose.yaml publishes the ports of the container."
 
 
 def secrets(context: RenderContext) -> Section:
     rows = tuple(_secrets(context))
-    columns = ("secret", "what for", "where it lies")
+    columns = ("secret", "use", "location")
     return section("secrets", {}, table("Secrets", columns, rows))
 
 
@@ -273,33 +272,35 @@ def _secrets(context: RenderContext) -> Iterator[tuple[str, ...]]:
     for server in context.servers.values():
         environment: Mapping[str, str] = server.environment
         if file := environment.get("SERVE_KEY_FILE"):
-            yield _secret("management key", f"closed APIs of {server.record.title}", file)
+            yield _secret("management key", f"restricted APIs of {server.record.title}", file)
         elif server.entry.get("restricted_apis"):
-            words = "none: the server makes a random one at each start, which closes these APIs"
-            use = f"closed APIs of {server.record.title}"
+            words = (
+                "none: the server uses a random key at each start, so these APIs are inaccessible"
+            )
+            use = f"restricted APIs of {server.record.title}"
             yield ("management key", use, words)
         if tls := server.tls:
             yield _secret("TLS certificate", f"gRPC of {server.record.title}", tls.certificate)
             yield _secret("TLS key", f"gRPC of {server.record.title}", tls.key)
             if tls.client_ca:
-                yield _secret("CA of the clients", "who may ask over gRPC", tls.client_ca)
+                yield _secret("CA of the clients", "verifies gRPC clients", tls.client_ca)
     yield (
         "hub token",
-        "weights that their publisher gates",
+        "gated weights",
         fill(
-            "none, where `CHECKPOINT` names a folder; else `HF_TOKEN` in the environment of the "
-            "first start",
+            "none if `CHECKPOINT` names a folder; else `HF_TOKEN` in the environment of the first "
+            "start",
             {},
         ),
     )
     for server in context.servers.values():
         if image := context.image(server.record.name):
             host = image.name.partition("/")[0]
-            words = f"where {host} asks for one: in the store of the container runtime"
+            words = f"if {host} requires one: in the container runtime's credential store"
             yield ("registry login", f"image of {server.record.title}", words)
 
     for name, use in _secret_uses(objects(context)).items():
-        place = "a Secret of its namespace, made by you before the start"
+        place = "a Secret in its namespace; create it before the start"
         yield "Secret " + code(name), fill(use, {}), place
 
 

@@ -33,19 +33,19 @@ from .document import (
 
 # Limits of the engine's options and of the model behind Triton: what each does to a request.
 ENGINE_LIMITS = {
-    "max_batch_size": "requests that run at once on a rank; others wait in the engine",
-    "max_num_tokens": "tokens that one step computes",
-    "max_seq_len": "tokens of a request, prompt and answer together; a longer one is refused",
+    "max_batch_size": "concurrent requests per rank; others wait in the engine",
+    "max_num_tokens": "tokens per step",
+    "max_seq_len": "tokens per request, prompt and output together; longer ones are refused",
 }
 MODEL_LIMITS = {
-    "max_requests": "requests that run or wait; one more is refused at once, and may be sent again",
-    "max_unary_http_requests": "of these, over HTTP and not streamed: no client is seen leaving",
-    "max_unary_http_running": "of those, in the engine at once; others wait in the model",
-    "max_prompt_bytes": "bytes of a request's inputs; a longer one is refused before it is read",
-    "max_tokens_per_request": "answer tokens that a request may ask for",
-    "max_seconds_per_request": "seconds that a request may take, then it ends as it is",
-    "drain_timeout_s": "seconds that running requests have when the server is stopped",
-    "engine_stall_timeout_s": "seconds without a token after which the server ends itself",
+    "max_requests": "requests that run or wait; others are refused and may be retried",
+    "max_unary_http_requests": "of these, unstreamed over HTTP; a disconnect is not noticed there",
+    "max_unary_http_running": "of those, running in the engine; others wait in the model",
+    "max_prompt_bytes": "bytes of a request's inputs; larger ones are refused unread",
+    "max_tokens_per_request": "output tokens that a request may ask for",
+    "max_seconds_per_request": "seconds per request; then it ends with the tokens so far",
+    "drain_timeout_s": "seconds for running requests when the server stops",
+    "engine_stall_timeout_s": "seconds without a token after which the server exits",
 }
 
 
@@ -59,14 +59,14 @@ def capacity(context: RenderContext) -> Section:
         ("KV cache", budget.kv_cache_gib),
     )
     free = max(0.0, budget.total_gib - sum(gib for _, gib in parts))
-    rows = (*parts, ("free", free), ("total that CUDA reports", budget.total_gib))
+    rows = (*parts, ("free", free), ("total reported by CUDA", budget.total_gib))
     memory = table(
-        "Memory of one GPU",
+        "Memory per GPU",
         ("part", "GiB"),
         [(name, f"{gib:,.1f}") for name, gib in rows],
         numeric={1},
     )
-    columns = ("limit", "value", "of", "what it means")
+    columns = ("limit", "value", "of", "meaning")
     limits = table("Limits", columns, tuple(_limits(context)), frozenset({1}))
     values = {"uncertainty_gib": f"{budget.uncertainty_gib:.0f}"}
     return section("capacity", values, memory, facts(tuple(_kv_cache(context))), limits)
@@ -76,24 +76,24 @@ def _kv_cache(context: RenderContext) -> Iterator[tuple[str, str]]:
     budget, workload = context.plan.budget, context.deployment.workload
     yield (
         "KV cache",
-        f"{budget.kv_tokens:,} tokens of {budget.kv_bytes_per_token:,} bytes on each GPU",
+        f"{budget.kv_tokens:,} tokens of {budget.kv_bytes_per_token:,} bytes per GPU",
     )
     yield (
-        "Requests at once",
+        "Concurrent requests",
         (
             f"{budget.max_concurrency:,} per server, of {workload.isl:,} prompt and "
-            f"{workload.osl:,} answer tokens; {workload.concurrency:,} are planned"
+            f"{workload.osl:,} output tokens; {workload.concurrency:,} are planned"
         ),
     )
     yield (
-        "Beyond that",
-        "requests wait for others to end: the time to the first token grows, no answer is wrong",
+        "Above that",
+        "requests wait for others to finish: the time to first token grows, answers stay correct",
     )
 
 
 def _limits(context: RenderContext) -> Iterator[tuple[str, ...]]:
     longest = context.plan.limits
-    meaning = f"tokens, by {longest.bounded_by}; a longer prompt is refused"
+    meaning = f"tokens, by {longest.bounded_by}; longer prompts are refused"
     yield "longest prompt", f"{longest.longest_prompt_tokens:,}", "plan", meaning
     for name, meaning in ENGINE_LIMITS.items():
         if (value := context.engine.options.get(name)) is not None:
@@ -105,46 +105,47 @@ def _limits(context: RenderContext) -> Iterator[tuple[str, ...]]:
 
 
 def figures(context: RenderContext) -> Section:
-    """Whose figures these are stands before them: this deployment was never measured."""
+    """Estimated and published speeds, after a note that this deployment was never measured."""
     facts = context.plan.facts
     text = (
-        f"This deployment had not run on {facts.gpu.product} when this page was made. What was "
-        "measured since then is attached as evidence."
+        f"This deployment had not run on {facts.gpu.product} when this page was made. Later "
+        "measurements are attached as evidence."
     )
     blocks: list[Block] = [note("Not measured", text), *_estimate(context)]
     rows = tuple(chain.from_iterable(map(_published, facts.published)))
     if rows:
-        text = (
-            "Others measured the same model on the same GPUs, each under a workload of their own:"
-        )
+        text = "Published results for the same model on the same GPUs, with various workloads:"
         columns = ("figure", "workload and engine", "source")
         blocks += [paragraph(text), table("Published figures", columns, rows)]
     else:
-        text = "No figures for this model on these GPUs are known."
+        text = "No published results for this model on these GPUs are known."
         blocks.append(paragraph(text))
     return section("figures", {}, *blocks)
 
 
 def _estimate(context: RenderContext) -> Iterator[Block]:
-    """How fast it should be by rows that others measured, or what would tell."""
+    """The speed estimated from public measurements, or what to measure."""
     found = plan_estimate.document(context.plan)
-    load = f"{found['isl']:,} prompt and {found['osl']:,} answer tokens, {found['concurrency']:,}"
+    load = f"{found['isl']:,} prompt and {found['osl']:,} output tokens, {found['concurrency']:,}"
     if "refused" in found:
-        yield paragraph(f"No estimate of {load} requests at a time: {found['refused']}.")
+        yield paragraph(f"No estimate of {load} concurrent requests: {found['refused']}.")
         if loads := found["measure"]:
             script = refusals.command(found["isl"], found["osl"], loads)
-            yield paragraph("What would tell, the load that tells most first: " + code(script))
+            yield paragraph("Measure it, most informative load first: " + code(script))
     else:
         rows = tuple(
             (words, *(number(found[name][end]) for end in ("value", "low", "high")), unit)
             for name, (words, unit) in MEASURES.items()
         )
         columns = ("estimated", "value", "from", "to", "unit")
-        caption = f"Estimate of {load} requests at a time"
+        caption = f"Estimate of {load} concurrent requests"
         yield table(caption, columns, rows, frozenset({1, 2, 3}))
         yield paragraph(f"From {plan_estimate.evidence_text(found)}.")
     points = map(plan_estimate.published_text, found.get("published", ()))
-    notes = [*found.get("notes", ()), *(f"Nearest row: {near}" for near in found["nearest"])]
+    notes = [
+        *found.get("notes", ()),
+        *(f"Nearest measurement: {near}" for near in found["nearest"]),
+    ]
     if lines := [*notes, *(f"Published: {text}" for text in points)]:
         yield bullets(lines)
 
@@ -152,7 +153,7 @@ def _estimate(context: RenderContext) -> Iterator[Block]:
 def _published(row: Published) -> Iterator[tuple[str, ...]]:
     workload = f"{row.workload}; {row.engine}"
     if row.incomplete:
-        workload += f"; not said: {', '.join(row.incomplete)}"
+        workload += f"; not published: {', '.join(row.incomplete)}"
     for figure in row.figures:
         yield describe(figure), workload, row.source
 
@@ -170,7 +171,7 @@ def decisions(context: RenderContext) -> Section:
 def _doubts(context: RenderContext) -> Iterator[Block]:
     if context.plan.differences:
         columns = ("option", "published", "here", "why")
-        yield table("Published options that are not used", columns, tuple(_differences(context)))
+        yield table("Published options not used here", columns, tuple(_differences(context)))
     if warnings := (*context.plan.warnings, *context.engine.warnings):
         items = [
             code(row.where) + f" {row.message}" + f": {row.fix}" * bool(row.fix) for row in warnings
@@ -203,7 +204,7 @@ def _licenses(context: RenderContext) -> Iterator[tuple[str, str]]:
             continue
         found = model.license
         if found is None:
-            words = f"{model.name}: not known to this toolkit; read the card of the checkpoint"
+            words = f"{model.name}: unknown to this toolkit; see the checkpoint's model card"
             yield title, words
             continue
         grade = "" if found.verified else ", not verified"
@@ -218,13 +219,11 @@ def _remote_code(context: RenderContext) -> tuple[str, str]:
     }
     if on:
         words = (
-            "on: Python code that comes with the checkpoint runs in the server. Review it, pin the "
-            "revision, and keep the digests of its files."
+            "on: Python code from the checkpoint runs in the server. Review it, pin the revision "
+            "and keep the digests of its files."
         )
         return "Remote code", words
-    words = (
-        "off: no Python code of the checkpoint is run; the engine has this architecture built in."
-    )
+    words = "off: no Python code from the checkpoint runs; the engine supports this architecture."
     return "Remote code", words
 
 
@@ -238,11 +237,11 @@ def vulnerabilities(context: RenderContext) -> Section:
     known = {use.product for use in found}
     if context.engine_record.product not in known:
         title = context.engine_record.title
-        text = f"No advisories of {title} are known to this toolkit: look them up."
+        text = f"This toolkit has no advisories for {title}: look them up."
         blocks.append(note("Unknown advisories", text))
     for row in (server.record for server in context.servers.values()):
         if row.image["product"] not in known:
-            text = f"Which version of {row.title} the image holds is not known here: look it up."
+            text = f"The version of {row.title} in the image is unknown: look it up."
             blocks.append(note("Unknown version", text))
     return section("vulnerabilities", {}, *blocks)
 
@@ -251,7 +250,7 @@ def _open(use: vulnerability_policy.ComponentReference, accepted: str | None) ->
     title = f"{advisories.name(use.product)} {use.version}"
     found, day = advisories.open_for(use.product, use.version), advisories.as_of(use.product)
     if not found:
-        yield paragraph(f"{title}: none known on {day}.")
+        yield paragraph(f"{title}: none known as of {day}.")
         return
     text = f"{title} has {advisories.number_text(len(found))} on {day}; {_way_out(use.product)}"
     yield note("Open", text)
@@ -272,10 +271,10 @@ def _open(use: vulnerability_policy.ComponentReference, accepted: str | None) ->
 
 def _way_out(product: str) -> str:
     least, stays = advisories.minimum(product), advisories.open_for_all(product)
-    unfixed = f", {advisories.listed(stays)} stay open" if stays else ""
+    unfixed = f" except {advisories.listed(stays)}" if stays else ""
     return (
-        f"{advisories.closes_all(product)} has every known fix{unfixed}. The oldest version "
-        f"that is let in is {least.version}: {least.reason}."
+        f"{advisories.closes_all(product)} fixes all known vulnerabilities{unfixed}. The oldest "
+        f"accepted version is {least.version}: {least.reason}."
     )
 
 
@@ -286,15 +285,15 @@ def objectives(context: RenderContext, availability: float | None) -> Document:
     deployment = context.deployment
     found = slo.objectives(deployment, availability)
     sections = (
-        Section("promises", "What is promised", tuple(_promises(context, found))),
+        Section("promises", "Objectives", tuple(_promises(context, found))),
         Section("budget", "Error budget", tuple(_budget(found))),
-        Section("measured", "How it is measured", (bullets(_MEASURED),)),
-        Section("missed", "When it is missed", (bullets(_MISSED),)),
+        Section("measured", "Measurement", (bullets(_MEASURED),)),
+        Section("missed", "When an objective is missed", (bullets(_MISSED),)),
     )
     workload = deployment.workload
     subject = (
-        f"{workload.concurrency:,} requests at a time",
-        f"{workload.isl:,} prompt and {workload.osl:,} answer tokens",
+        f"{workload.concurrency:,} concurrent requests",
+        f"{workload.isl:,} prompt and {workload.osl:,} output tokens",
     )
     return Document(
         f"Objectives of {deployment.name}", "Service level objectives", subject, sections
@@ -305,19 +304,16 @@ def _promises(context: RenderContext, found: tuple[slo.Objective, ...]) -> Itera
     rows = tuple(
         (one.title, f"{_percent(one.share)} of requests", one.good, one.evidence) for one in found
     )
-    columns = ("objective", "share", "a request is good if it is, or has,", "source")
+    columns = ("objective", "share", "a good request is, or has,", "source")
     yield table("Objectives", columns, rows)
     if any(one.evidence == "assumed" for one in found):
-        text = (
-            "An objective marked as assumed is a default; it holds until the deployment sets "
-            "another one."
-        )
+        text = "An objective marked as assumed is a default; the deployment can set another one."
         yield note("Assumed", text)
     limits = context.deployment.slo
     if limits is None or limits.ttft_ms is None or limits.itl_ms is None:
         words = (
-            "Only latencies that the deployment names under `slo` are promised. Measure first: a "
-            "limit without a measurement is a wish."
+            "Only the latencies under `slo` in the deployment are objectives. Measure before you "
+            "set one."
         )
         yield note("Latency", fill(words, {}))
 
@@ -333,8 +329,8 @@ def _budget(found: tuple[slo.Objective, ...]) -> Iterator[Block]:
         )
         for one in found
     )
-    rates = tuple(f"{name} alert: more bad than" for name in slo.BURN_RATES)
-    columns = ("objective", "may be bad", f"as a full outage in {slo.PERIOD_DAYS} days", *rates)
+    rates = tuple(f"{name} alert above" for name in slo.BURN_RATES)
+    columns = ("objective", "may fail", f"as a full outage in {slo.PERIOD_DAYS} days", *rates)
     yield table("Error budgets", columns, rows, frozenset(range(1, len(columns))))
 
 
@@ -343,13 +339,13 @@ def _percent(share: float) -> str:
 
 
 _MEASURED = (
-    "By the server's own metrics, over all requests that it took: the time to the first token "
-    "begins when the request is there, and ends when the first token leaves.",
+    "With the server's metrics, over all accepted requests: the time to first token runs from the "
+    "arrival of the request to the first token sent.",
     "Client-side latency also includes the network and the gateway. Measure it where clients are: "
     "the command is in the runbook, under Watch and measure.",
 )
 _MISSED = (
-    "The alerts link into the runbook. The fast one is for now, at any hour; the slow one is for "
-    "the next working day.",
-    "While a budget is spent, only a release that fixes it is rolled out.",
+    "The alerts link to the runbook. Respond to the fast one immediately, at any hour; to the slow "
+    "one on the next working day.",
+    "While an error budget is used up, only roll out releases that fix the cause.",
 )

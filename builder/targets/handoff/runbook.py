@@ -1,4 +1,4 @@
-"""The runbook: what another team has to know and to type, in the order in which it needs it."""
+"""Writes the runbook: what an operating team must know and type, in that order."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from .document import (
     section,
 )
 
-# Where a deployment can run, in the order of its sections.
+# Places where a deployment can run, in the order of their sections.
 RUNS_ON = ("node", "slurm", "kubernetes", "compose")
 KINDS = {"agg": "Inference service", "prefill": "Prefill server", "decode": "Decode server"}
-SIDES = "Inference service of prefill and decode servers, behind a router"
+SIDES = "Inference service of prefill and decode servers behind a router"
 
 
 def runbook(context: RenderContext) -> Document:
@@ -81,7 +81,7 @@ def _subject(context: RenderContext) -> tuple[str, ...]:
 
 
 def _known(context: RenderContext) -> frozenset[str]:
-    """The words that procedures and commands may ask for."""
+    """The conditions that hold; procedures and commands in the data name them."""
     deployment = context.deployment
     words = {
         "node": bool(context.servers) and _runs_alone(context),
@@ -110,7 +110,7 @@ def _first(names: Iterable[str | None]) -> str | None:
 
 
 def _runs_alone(context: RenderContext) -> bool:
-    """Whether one node serves by itself: not a server of several, nor one side of a service."""
+    """Whether one node runs the whole service."""
     return context.nodes == 1 and context.deployment.role == "agg"
 
 
@@ -120,14 +120,14 @@ def _has_sides(context: RenderContext) -> bool:
 
 
 def _state_folder(context: RenderContext) -> str | None:
-    """Where services of a Slurm cluster keep their state, if the site's profile says it."""
+    """The folder for the state of services on a Slurm cluster, if the site profile names it."""
     slurm = context.deployment.targets.get(TARGET) or {}
     folder: str | None = (slurm.get("site") or {}).get("state_folder")
     return folder
 
 
 def _values(context: RenderContext) -> dict[str, object]:
-    """What the words of the data have blanks for."""
+    """The values of the placeholders in the data."""
     deployment, facts = context.deployment, context.plan.facts
     concurrency = deployment.workload.concurrency
     settings = [server.settings for server in context.servers.values()]
@@ -159,7 +159,7 @@ def _where(context: RenderContext) -> str:
         for server in context.servers.values()
     ]
     named = [f"{image.reference} for {title}" for title, image in images if image]
-    return " or ".join(named) or "no image of this release is known"
+    return " or ".join(named) or "no image is known for this release"
 
 
 def _overview(context: RenderContext, values: Mapping[str, object]) -> Section:
@@ -168,12 +168,12 @@ def _overview(context: RenderContext, values: Mapping[str, object]) -> Section:
     glance = (
         ("GPUs", cluster.gpus(context)),
         ("Weights", f"{values['weights_gb']} GB"),
-        (f"Requests at once{of_one}", f"{budget.max_concurrency:,}"),
+        (f"Concurrent requests{of_one}", f"{budget.max_concurrency:,}"),
         ("KV tokens per GPU", f"{budget.kv_tokens:,}"),
     )
     blocks: list[Block] = [facts(glance), facts(_identity(context))]
     if not _runs_alone(context) and not deployment.targets.keys() & {*RUNS_ON}:
-        words = "needs several nodes, or another side: render it with slurm or kubernetes as well"
+        words = "needs several nodes, or another side: also render slurm or kubernetes"
         blocks.append(note("No instructions to start it", f"It {words}."))
     accepted = deployment.accepted_warnings or []
     if deployment.notes or accepted:
@@ -194,13 +194,13 @@ def _identity(context: RenderContext) -> Iterator[tuple[str, str]]:
     yield "Engine", f"{context.engine_record.title} {context.release.name}"
     for server in context.servers.values():
         image = context.image(server.record.name)
-        named = _image(image) if image else "none of this release is known"
+        named = _image(image) if image else "none is known for this release"
         yield f"Image of {server.record.title}", named
     yield (
         "Planned for",
         (
-            f"{workload.concurrency:,} requests at a time, of {workload.isl:,} prompt and "
-            f"{workload.osl:,} answer tokens"
+            f"{workload.concurrency:,} concurrent requests of {workload.isl:,} prompt and "
+            f"{workload.osl:,} output tokens"
         ),
     )
     words = "`sha256sum manifest.json` in the bundle; `builder verify` prints it"
@@ -210,24 +210,24 @@ def _identity(context: RenderContext) -> Iterator[tuple[str, str]]:
 def _image(image: Image) -> Text:
     if image.digest:
         return code(image.reference)
-    words = "; without a digest, the tag may come to name another: pin one under `images`"
+    words = "; without a digest, the tag may later name another image: pin one under `images`"
     return code(image.reference) + fill(words, {})
 
 
 def _settings(context: RenderContext) -> tuple[str, ...]:
-    """The blocks that set a shell up, one for each server."""
+    """The blocks that set shell variables, one for each server."""
     return tuple(
         command(f"Settings for {server.record.title}", shell_settings.settings(context, server), "")
         for server in context.servers.values()
     )
 
 
-# Replaces the value of an alert, which is known only when it fires.
+# Stands for the value of an alert, which is known when it fires.
 VALUE = "shown in the alert"
 
 
 def alerts(context: RenderContext, before: Sequence[Section]) -> Section:
-    """A part for each alert, under the name that its rule links to."""
+    """A section for each alert, with the id that its rule links to."""
     parts: dict[str, Section] = {}
     for rules in _rules(context):
         parts |= {alert.anchor: _part(alert, rules) for alert in rules.alerts}
@@ -235,7 +235,7 @@ def alerts(context: RenderContext, before: Sequence[Section]) -> Section:
 
 
 def _rules(context: RenderContext) -> Iterator[Rules]:
-    """The alerts of the target `monitoring`, or the ones that it would have for any server."""
+    """The alerts of the target `monitoring`, or those it would have for each server."""
     given = context.deployment.targets.get(MONITORING)
     if given is not None:
         yield Rules(context, MonitoringOptions.of(given))

@@ -122,4 +122,6 @@ class TritonTranscript(Transcript):
 
 def _first(value: Any) -> Any:
     """The first element of an output that has one per choice."""
-    return (value[0] if value else None) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    return value[0] if value else None

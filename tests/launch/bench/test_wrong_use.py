@@ -192,6 +192,7 @@ def test_a_wrong_comparison_is_said(
         ((NOBODY, "--duration", "inf"), 2, "inf must be a number of seconds > 0"),
         ((NOBODY, "--temperature", "nan"), 2, "nan must be >= 0"),
         ((NOBODY, "--workload", "sharegpt"), 2, "--data: is needed for sharegpt"),
+        ((NOBODY, "--workload", "agent", "--duration", "3"), 2, "--duration: is not for agent"),
         ((NOBODY, "--data", "a.json"), 2, "--data: is not for fixed"),
         ((NOBODY, "--prefix", "8"), 2, "--prefix: is for shared-prefix only"),
         ((NOBODY, "--slo", "ttft=3"), 2, "unknown limit ttft; known: ttft_ms"),

@@ -170,13 +170,8 @@ def test_a_bundle_is_measured_by_an_array_of_jobs(slurm: Slurm, tmp_path: Path) 
     whole = render(tmp_path, "trtllm-serve", concurrency=2)
     bundle = with_service(whole, tmp_path / "quick", smoke=None)  # a suite takes half a minute
     results = tmp_path / "results"
-    words = (
-        "--engine",
-        "reference",
-        "--run-dir",
-        str(results),
-        *(f"--option={word}" for word in SMALL),
-    )
+    options = [f"--option={word}" for word in SMALL]
+    words = ("--engine", "reference", "--run-dir", str(results), *options)
     done = slurm("bench", bundle.folder, *words)
     assert done.stdout == f"{results}/report.html\n" and (results / "report.html").is_file()
     found = json.loads((results / "bench.json").read_text())
