@@ -97,7 +97,7 @@ def serve(tmp_path: Path) -> Serve:
             (tmp_path / name).write_text(f"#!/bin/sh\n{program}\n")
             (tmp_path / name).chmod(0o755)
         environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **variables}
-        command = ["bash", script]
+        command = ["bash", str(script)]
         return subprocess.run(
             command, env=environment, stdout=subprocess.PIPE, text=True, check=True
         ).stdout
