@@ -1,16 +1,16 @@
-"""How good the estimates are, on rows that they have not seen.
+"""Measures the error of estimates on rows that they have not seen.
 
     python -m benchmarks.estimates [--check] [--json] [--write]
 
-Every measured row is asked about once, with the rows of its fold left out: a tenth of all, and
-with them every other measurement of the same point of the same day. The question knows neither the
-day nor the image of the row, and not its release; whether it drafts (MTP) it knows where a source
-or other runs tell it, for a user knows that of his deployment; `mtp not said` is without. Factors
-and scales are fitted to the half of the runs that the row is not of, and how wide intervals are is
-told by the rows of the other folds. `own runs alone` are loads between a few of one curve that play
-the only measurements of a model, each asked about once for every pair of runs around it; factors
-have seen other runs of all these models. `--check` fails where a bound is missed, `--write`
-keeps the figures in `benchmarks/estimates.json` and the table in `docs/estimates.md`.
+Every row is asked about once, without the rows of its fold: a tenth of all, with all measurements
+of the same point on the same day. The question has neither the day, the image nor the release of
+the row. It has the drafting (MTP) if a source or other runs tell it, as users know that of their
+deployment; `mtp not said` is without it. Factors and scales are fitted to the half of the runs
+without the row, and the widths of intervals to the rows of the other folds. `own runs alone` are
+loads between a few runs of one curve that serve as the only measurements of a model, one question
+for every pair of runs around it; the factors have seen other runs of these models. `--check` fails
+if a bound is missed, `--write` stores the figures in `benchmarks/estimates.json` and the table in
+`docs/estimates.md`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LEAST_GROUP = 30  # answers; fewer say little of a share
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A row that was asked about: where it lies among the others, and what the answer was."""
+    """A row that was asked about, its place relative to the others, and the answer."""
 
     row: Row
     place: str
@@ -69,7 +69,7 @@ class Asked:
 
 
 def question_of(row: Row, with_drafting: bool = True) -> Question:
-    """What a user asks who has such a deployment."""
+    """The question of a user with such a deployment."""
     drafts = {"on": 3, "off": 0}.get(row.drafting) if with_drafting else None
     return Question(
         model=row.model,
@@ -101,14 +101,16 @@ def cross_validate(
         left_out = {row.id for row in held}
         kept = [row for row in rows if row.id not in left_out]
         places = _Places(kept)
-        # How wide intervals are is told by the rows that are left, as by those that ship.
+        # The widths of intervals come from the rows that are left, as from the shipped ones.
         ends = [Errors(kept, one).intervals() for one in fitted]
         estimators = [
             Estimator(kept, replace(one, intervals=own))
             for one, own in zip(fitted, ends, strict=True)
         ]
         for row in held:
-            for ask, answers in zip(asks, found, strict=True) if row.ttft_ms else ():
+            if not row.ttft_ms:
+                continue
+            for ask, answers in zip(asks, found, strict=True):
                 answer = estimators[halves.half(row)].estimate(ask(row))
                 outcome = answer if isinstance(answer, Estimate) else None
                 answers.append(Asked(row, places.of(row), outcome))
@@ -122,7 +124,7 @@ def _fold(row: Row) -> int:
 
 
 class _Places:
-    """Where a row lies among those that are left."""
+    """The place of a row relative to the rows that are left."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._loads: dict[tuple[object, ...], set[int]] = defaultdict(set)
@@ -148,7 +150,7 @@ def _curve(row: Row) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Absolute errors of what was answered, in percent, and how often the interval held it."""
+    """Absolute errors of answers in percent, and how often the interval contained the value."""
 
     asked: int
     answered_percent: float
@@ -175,7 +177,7 @@ def accuracy(asked: Sequence[Asked]) -> Accuracy | None:
 
 
 def _errors(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """The median and the 90th percentile of what is off, in percent."""
+    """The median and the 90th percentile of errors, in percent."""
     found = sorted(abs(estimate / truth - 1) * 100 for truth, estimate in pairs)
     return median(found), found[round(0.9 * (len(found) - 1))]
 
@@ -260,7 +262,7 @@ def report() -> dict[str, object]:
 
 
 def misses(document: Mapping[str, object]) -> Iterator[str]:
-    """Every bound that is missed, in words."""
+    """Every bound that is missed, as text."""
     found: Mapping[str, Mapping[str, float]] = document["accuracy"]  # type: ignore[assignment]
     for (group, measure), (low, high) in BOUNDS.items():
         if not low <= (value := found[group][measure]) <= high:

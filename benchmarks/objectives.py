@@ -1,20 +1,20 @@
-"""How good a choice for an objective is, on measured points that the estimates have not seen.
+"""Measures how good a choice for an objective is, on points that the estimates have not seen.
 
     python -m benchmarks.objectives [--check] [--json] [--write]
 
-Every model, GPU, engine and workload that was measured in at least two layouts makes three
-objectives: the time between tokens at the 25, 50 and 75 % quantile of what was measured, the time
-to the first token at its 80 % quantile. Candidates are the measured points whose requests the
-memory holds. Each is estimated with its whole curve left out, all loads of its layout at these
-lengths: the curve is neither among the rows nor among the errors that tell how wide intervals are.
-Factors and scales are fitted to the other half of the runs. Two lines are of limits (how wide an
-interval, how far above the value a promised end, from where on a likely one is measured first) that
-were picked on the runs of one half, those that choose most often and keep enough, and judged on the
-other. The chooser takes the candidate of the
-most tokens/s for each GPU among those whose promised ends keep the objective, unless one that only
-its values keep is worth 1.5 times as much, as `builder choose` does; the others show what that is
-worth. `--check` fails where a bound is missed, `--write` keeps the figures in
-`benchmarks/objectives.json` and the table in `docs/choosing.md`. Some minutes.
+Every model, GPU, engine and workload with measurements of at least two layouts makes three
+objectives: the time between tokens at the 25, 50 and 75 % quantile of the measurements, the time to
+the first token at its 80 % quantile. Candidates are the measured points whose requests fit into the
+memory. Each is estimated without its whole curve, all loads of its layout at these lengths: the
+curve is neither among the rows nor among the errors that give the widths of intervals. Factors and
+scales are fitted to the other half of the runs. Two lines use limits (width of an interval, margin
+of the conservative bound, gain from which a likely point is measured first) that were picked on the
+runs of one half, the ones that choose most often and keep enough objectives, and checked on the
+other. The chooser takes the candidate with the most tokens/s per GPU whose conservative bounds keep
+the objective, unless one whose values alone keep it is worth 1.5 times as much, like
+`builder choose`; the other lines show what that is worth. `--check` fails if a bound is missed,
+`--write` stores the figures in `benchmarks/objectives.json` and the table in `docs/choosing.md`.
+Takes some minutes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ THUMB_LOAD = 64  # streams of the rule of thumb: all GPUs, so many at a time
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A measured point, and what the rows without its curve say of it."""
+    """A measured point, and its answers from the rows without its curve."""
 
     row: Row
     found: Estimate | Refusal
@@ -64,13 +64,13 @@ class Point:
 
     @property
     def told_tok_s(self) -> float:
-        """Output tokens a second of each GPU, as promised."""
+        """Output tokens/s per GPU at the conservative bound."""
         assert isinstance(self.promised, Estimate)
         return self.promised.tok_s_per_gpu.value
 
     @property
     def tok_s_per_gpu(self) -> float:
-        """Output tokens a second of each GPU, as measured."""
+        """Measured output tokens/s per GPU."""
         row = self.row
         e2e_ms = self.ttft_ms + (row.osl - 1) * row.tpot_ms
         return row.concurrency * row.osl * 1000 / e2e_ms / row.num_gpus
@@ -95,7 +95,7 @@ class Objective:
 
     @property
     def best(self) -> float:
-        """The most tokens/s of each GPU of a point that kept it; 0 where none did."""
+        """The most tokens/s per GPU of a point that kept it; 0 if none did."""
         return max((p.tok_s_per_gpu for p in self.points if self.is_kept(p)), default=0.0)
 
 
@@ -134,7 +134,7 @@ def limited(point: Point, limits: Limits) -> Point:
 
 
 def by_promise(objective: Objective, worth: float = WORTH_MEASURING) -> Point | None:
-    """What `builder choose` does: nothing, where what is only likely is worth so much more."""
+    """The choice of `builder choose`: none if a likely point is worth so much more."""
     told = [
         (point, point.promised)
         for point in objective.points
@@ -215,16 +215,14 @@ def objectives(found: Iterable[Point]) -> list[Objective]:
     for point in found:
         row = point.row
         workloads[(row.model, row.gpu, row.engine, row.isl, row.osl)].append(point)
-    return [
-        Objective(
-            part,
-            quantile([point.row.tpot_ms for point in part], share),
-            quantile([point.ttft_ms for point in part], TTFT_QUANTILE),
-        )
-        for part in workloads.values()
-        if len({point.row.layout for point in part}) >= 2
-        for share in ITL_QUANTILES
-    ]
+    wanted: list[Objective] = []
+    for part in workloads.values():
+        if len({point.row.layout for point in part}) < 2:
+            continue
+        tpots_ms = [point.row.tpot_ms for point in part]
+        ttft_ms = quantile([point.ttft_ms for point in part], TTFT_QUANTILE)
+        wanted += [Objective(part, quantile(tpots_ms, share), ttft_ms) for share in ITL_QUANTILES]
+    return wanted
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -262,8 +260,8 @@ def outcome(asked: Sequence[Objective], choose: Chooser) -> dict[str, float]:
 
 
 def picked(found: Sequence[Point]) -> Limits:
-    """Of the limits that keep enough of the objectives among these points, those that choose most
-    often; of all, those that keep most."""
+    """The limits that choose most often and keep enough objectives among these points; if none do,
+    the limits that keep most."""
     outcomes = {limits: outcome_of(found, limits) for limits in TRIED}
 
     def worth(limits: Limits) -> tuple[bool, float]:
@@ -275,13 +273,13 @@ def picked(found: Sequence[Point]) -> Limits:
 
 
 def outcome_of(found: Sequence[Point], limits: Limits) -> dict[str, float]:
-    """That of the promised end with other limits."""
+    """The outcome of the conservative bound with other limits."""
     asked = objectives(limited(point, limits) for point in found)
     return outcome(asked, partial(by_promise, worth=limits.worth))
 
 
 def refusals(asked: Sequence[Objective]) -> dict[str, int]:
-    """Why nothing is chosen, each reason with its count."""
+    """The reasons for no choice, with their counts."""
     found: Counter[str] = Counter()
     for objective in asked:
         if by_promise(objective) is not None:
@@ -332,7 +330,7 @@ def report() -> dict[str, Any]:
 
 
 def misses(document: Mapping[str, Any]) -> Iterator[str]:
-    """Every bound that is missed, in words."""
+    """Every bound that is missed, as text."""
     own = document["choosers"][OWN]
     if own["kept_percent"] < LEAST_KEPT_PERCENT:
         yield f"{own['kept_percent']:.1f} % of the objectives were kept, not {LEAST_KEPT_PERCENT:g}"
