@@ -334,7 +334,11 @@ class _Reader:
         if isinstance(value, str | list | dict):
             if not self._has_length(bounds, value, path):
                 return
-            if bounds.pattern and isinstance(value, str) and not _matches(bounds.pattern, value):
+            if (
+                bounds.pattern
+                and isinstance(value, str)
+                and not re.fullmatch(bounds.pattern, value)
+            ):
                 what = f"{_shown(value, path)} is not allowed"
                 self._add(path, what, f"it must match {bounds.pattern}", VALUE_RANGE)
             return
@@ -573,16 +577,6 @@ def _shown(value: Any, path: str) -> str:
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     return "null" if value is None else credentials.shown(value, path)
-
-
-@cache
-def _pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
-
-
-def _matches(pattern: str, text: str) -> bool:
-    """Whether all of a text matches; `$` alone would accept a line break at the end."""
-    return _pattern(pattern).fullmatch(text) is not None
 
 
 def _below(path: str, key: object) -> str:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -81,7 +81,8 @@ def read(folder: Path) -> Listing:
 
 
 def _read(folder: Path) -> Listing:
-    summed = _summed(folder)
+    sums = folder / SUMS
+    summed = read_sums(sums.read_bytes()) if sums.is_file() else {}
     files, commits, diagnostics = [], set(), []
     for name, path in _paths(folder):
         commit, downloaded = _downloaded(folder, name, path)
@@ -101,12 +102,12 @@ def _paths(folder: Path) -> Iterator[tuple[str, Path]]:
     """Every file by its name in the folder, without hidden ones and the list itself."""
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.is_file() and name.as_posix() != SUMS and not _is_hidden(name):
+        if (
+            path.is_file()
+            and name.as_posix() != SUMS
+            and not any(part.startswith(".") for part in name.parts)
+        ):
             yield name.as_posix(), path
-
-
-def _is_hidden(name: Path) -> bool:
-    return any(part.startswith(".") for part in name.parts)
 
 
 def _file(name: str, path: Path, summed: str | None, downloaded: str | None) -> CheckpointFile:
@@ -119,11 +120,6 @@ def _file(name: str, path: Path, summed: str | None, downloaded: str | None) -> 
     if downloaded:
         return CheckpointFile(name, nbytes, downloaded, "Hugging Face download")
     return CheckpointFile(name, nbytes, None, None)
-
-
-def _summed(folder: Path) -> Mapping[str, str]:
-    path = folder / SUMS
-    return read_sums(path.read_bytes()) if path.is_file() else {}
 
 
 def _downloaded(folder: Path, name: str, path: Path) -> tuple[str | None, str | None]:

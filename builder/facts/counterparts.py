@@ -1,9 +1,9 @@
-"""What one engine calls what another one calls otherwise, from `formats/counterparts.yaml`."""
+"""Finds what an engine calls an option of another engine, from `formats/counterparts.yaml`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from typing import Any
 
 from ..documents import DATA
 from ..schema import Text
@@ -12,20 +12,11 @@ from . import data_file
 FORMAT = DATA / "formats" / "counterparts.yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The options of one decision by engine; `note` says what differs between them."""
-
-    names: dict[str, Text]
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Counterparts:
-    """What the file holds; `sources` are by engine."""
-
-    sources: dict[str, Text]
-    rows: tuple[Row, ...]
+# The options of one decision by engine; `note` says what differs between them.
+COUNTERPARTS: Any = {
+    "sources": {"*": Text},
+    "rows": [{"names": {"*": Text}, "note?": str}],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +29,6 @@ class Counterpart:
     note: str = ""
 
 
-@cache
-def table() -> Counterparts:
-    return data_file.load(FORMAT, Counterparts)
-
-
 def of(path: str, engine: str) -> tuple[Counterpart, ...]:
     """What `engine` calls an option that only other engines know by this path.
 
@@ -53,11 +39,11 @@ def of(path: str, engine: str) -> tuple[Counterpart, ...]:
     ['max_num_seqs']
     """
     rows = []
-    for row in table().rows:
-        own = row.names.get(engine)
-        for other, theirs in row.names.items():
+    for row in data_file.load(FORMAT, COUNTERPARTS)["rows"]:
+        own = row["names"].get(engine)
+        for other, theirs in row["names"].items():
             if own and other != engine and theirs != own:
-                rows.append(Counterpart(other, theirs, own, row.note))
+                rows.append(Counterpart(other, theirs, own, row.get("note", "")))
     exact = [row for row in rows if row.path == path]
     inside = [row for row in rows if row.path.startswith(f"{path}.")]
     return tuple([*exact, *inside] or [row for row in rows if row.path.endswith(f".{path}")])

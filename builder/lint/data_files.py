@@ -78,11 +78,11 @@ def schemas() -> Mapping[str, Any]:
 def _formats() -> Mapping[str, Any]:
     """The schemas of the file formats of others that are no tables of options."""
     from ..facts import plain_data
-    from ..facts.counterparts import Counterparts
+    from ..facts.counterparts import COUNTERPARTS
     from . import engine
 
     return {
-        "formats/counterparts.yaml": Counterparts,
+        "formats/counterparts.yaml": COUNTERPARTS,
         "formats/*_worker.yaml": engine.WorkerFlags,
         "formats/embedded.yaml": engine.EmbeddedFormats,
         "formats/former_options.yaml": plain_data.FORMER_OPTIONS,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil, prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..documents import Variable
 from ..facts.release import support
 from ..facts.release.support import Support
 from .context import RuleContext
-
-if TYPE_CHECKING:
-    from ..facts.release.weight_formats import Reading
 
 
 class Inputs(Protocol):
@@ -139,7 +136,7 @@ def _arithmetic(inputs: Inputs) -> str | None:
     return None if model is None else model.quantization.arithmetic
 
 
-def _weights(inputs: Inputs) -> Reading | None:
+def _weights(inputs: Inputs) -> Support | None:
     """Support of the format of the weights in this release, on the GPU if it is known."""
     context = inputs.context
     if context.checkpoint is None:

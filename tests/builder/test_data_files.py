@@ -10,7 +10,6 @@ import functools
 import json
 import random
 import re
-import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from builder.documents import DATA, load_yaml
 from builder.errors import BadFacts, ToolkitError
 from builder.facts import data_file
 from builder.lint import data_files
-from builder.schema import Plain
+from builder.schema import Plain, fields_of, shape
 from tests.conftest import Run
 
 ROWS = sorted((DATA / "measurements").glob("*.csv"))
@@ -165,23 +164,11 @@ def fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """The keys of a kind of mapping with their kinds, and whether they are required."""
     if isinstance(kind, dict):
         return {key.rstrip("?"): (inner, key[-1:] != "?") for key, inner in kind.items()}
-    origin = typing.get_origin(kind) or kind
+    origin, arguments = shape(kind)
     if origin in (dict, collections.abc.Mapping):
-        keys, value = typing.get_args(kind)
-        names = typing.get_args(keys) if typing.get_origin(keys) is Literal else ()
-        return dict.fromkeys(names, (value, origin is dict))
-    if not (typing.is_typeddict(origin) or dataclasses.is_dataclass(origin)):
-        return {}
-    module = vars(sys.modules[origin.__module__])
-    hints = typing.get_type_hints(origin, module, include_extras=True)
-    parameters = getattr(origin, "__parameters__", ())
-    given = dict(zip(parameters, typing.get_args(kind), strict=False))
-    required = set()
-    if dataclasses.is_dataclass(origin):
-        none = dataclasses.MISSING
-        rows = dataclasses.fields(origin)
-        required = {row.name for row in rows if row.default is row.default_factory is none}
-    return {name: (given.get(hint, hint), name in required) for name, hint in hints.items()}
+        names = typing.get_args(arguments[0]) if typing.get_origin(arguments[0]) is Literal else ()
+        return dict.fromkeys(names, (arguments[1], origin is dict))
+    return dict(fields_of(kind)) if dataclasses.is_dataclass(origin) else {}
 
 
 def mutations(kind: Any, data: Any, place: Place = ()) -> Iterator[Mutation]:

@@ -146,7 +146,7 @@ def _of_blocks(fields: Config) -> dict[str, int]:
     if any("block_type" in block for block in blocks):  # which has the sizes by their usual names
         most: dict[str, int] = {}
         for name, size in chain.from_iterable(block.items() for block in blocks):
-            if _is_size(size):
+            if isinstance(size, int) and not isinstance(size, bool):
                 most[name] = max(size, most.get(name, size))
         return most
     heads = (key_value_heads_of_block(fields, block.get("attention")) for block in blocks)
@@ -160,10 +160,6 @@ def described_layers(fields: Config, field: str = "block_configs") -> list[Mappi
     if not isinstance(listed, list):
         return []
     return [each for each in listed if isinstance(each, Mapping)]
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def key_value_heads_of_block(config: Config, attention: object) -> int:

@@ -195,11 +195,6 @@ _GLM4 = Decoder(
 )
 
 
-def _inside(decoder: Decoder, root: str, head: str = "lm_head") -> Decoder:
-    """The same decoder as the language model of a multimodal one."""
-    return replace(decoder, root=root, head=head)
-
-
 _LLAVA = ("language_model.model", "language_model.lm_head")
 _MULTIMODAL: tuple[tuple[str, Decoder, str, str, Attention], ...] = (
     ("Qwen2VLForConditionalGeneration", _QWEN2, "model", "lm_head", "gqa"),
@@ -252,7 +247,7 @@ ROWS = (
         Decoder(norm_bias=True, mlp="plain", mlp_names=("c_fc", "c_proj"), mlp_bias="use_bias"),
     ),
     *(
-        _row(name, _inside(decoder, root, head), attention, "text_config")
+        _row(name, replace(decoder, root=root, head=head), attention, "text_config")
         for name, decoder, root, head, attention in _MULTIMODAL
     ),
 )

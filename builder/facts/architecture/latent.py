@@ -135,8 +135,7 @@ _REQUIRED = (
 )
 
 
-def _kimi_k25(config: Config) -> list[Tensors]:
-    return _deepseek(config, "language_model.model", "language_model.lm_head")
+_LANGUAGE_MODEL = ("language_model.model", "language_model.lm_head")
 
 
 def _row(
@@ -164,7 +163,11 @@ _OWN_ROWS = (
     _row("DeepseekV2ForCausalLM"),
     _row("Glm4MoeLiteForCausalLM"),
     _row("KimiK2ForCausalLM"),
-    _row("KimiK25ForConditionalGeneration", _kimi_k25, text_config="text_config"),
+    _row(
+        "KimiK25ForConditionalGeneration",
+        lambda config: _deepseek(config, *_LANGUAGE_MODEL),
+        text_config="text_config",
+    ),
 )
 
 

@@ -26,10 +26,6 @@ from .tensors import (
 _GATED, _W = ("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")
 
 
-def _none(config: Config) -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class DenseLayers:
     """Tells the layers that have an MLP instead of experts, by whichever field a config has.
@@ -75,7 +71,7 @@ class Experts:
     score_rank: int = 1
     names: tuple[str, str, str] = _GATED
     shared: str = "shared_experts"
-    shared_width: Callable[[Config], int] = _none
+    shared_width: Callable[[Config], int] = lambda config: 0
     shared_gate: str | None = None
     is_dense: Callable[[Config, int], bool] = lambda config, layer: False
     dense_width: str = "intermediate_size"

@@ -364,11 +364,6 @@ def _recurrent(config: Config) -> Recurrent:
     return Recurrent(len(_mamba_layers(config)), inner * config["mamba_d_state"], window)
 
 
-def _is_dense(config: Config, layer: int) -> bool:
-    """A layer of a single expert is a plain MLP."""
-    return bool(config["num_experts"] == 1 or not _is_of(config, "expert", layer))
-
-
 _JAMBA_DECODER = Decoder(
     ends=("embed_tokens", "final_layernorm"),
     norms=("input_layernorm", "pre_ff_layernorm"),
@@ -378,7 +373,10 @@ _JAMBA_DECODER = Decoder(
         "intermediate_size",
         "feed_forward",
         "router",
-        is_dense=_is_dense,
+        # A layer of a single expert is a plain MLP.
+        is_dense=lambda config, layer: (
+            config["num_experts"] == 1 or not _is_of(config, "expert", layer)
+        ),
         dense_module="feed_forward",
     ),
 )

@@ -287,6 +287,8 @@ def between(name: str, older: Table, newer: Table) -> dict[str, Any]:
     """The table of a release called `name` between two others."""
     options = _Options(older, newer)
     root = options.record(older["root"], newer["root"])
+    others = newer["endpoints"]["server"]
+    endpoints = [pair for pair in older["endpoints"]["server"] if pair in others]
     return {
         **{key: value for key, value in older.items() if key not in ("nearest", *_NONE)},
         "release": name,
@@ -300,7 +302,7 @@ def between(name: str, older: Table, newer: Table) -> dict[str, Any]:
             for command, flags in older["subcommands"].items()
             if command in newer["subcommands"]
         },
-        "endpoints": _endpoints(older["endpoints"], newer["endpoints"]),
+        "endpoints": {**older["endpoints"], "server": endpoints},
         "moe": _moe(older["moe"], newer["moe"]),
         "containers": {server: [] for server in older["containers"]},
         "environment": _shared(older["environment"], newer["environment"]),
@@ -369,7 +371,9 @@ class _Options:
         if {one, two} == {"enum", "str"}:
             return {**(row if one == "enum" else other)}
         if {one, two} == {"record", "mapping"}:
-            return self._open(row if one == "record" else other, own=one == "record")
+            if one == "record":
+                return self._whole(row, self._older)
+            return self._whole(other, self._newer)
         if one == "record" and two == "union":
             return self._one_kind(row, self._newer["unions"][other["of"]])
         if one != two:
@@ -389,10 +393,6 @@ class _Options:
         """A group of options that has become one kind of several."""
         kind = union["types"].get(union.get("default"))
         return kind and {**row, "of": self.record(row["of"], kind)}
-
-    def _open(self, row: Row, own: bool) -> dict[str, Any]:
-        """A group of options where the other release takes any mapping."""
-        return self._whole(row, self._older if own else self._newer)
 
     def _whole(self, row: Row, side: Table) -> dict[str, Any]:
         """An option as one release has it, with all groups of options that it may hold."""
@@ -494,10 +494,6 @@ def _shared_flags(older: list[Row], newer: list[Row]) -> list[dict[str, Any]]:
             kept["values"] = [value for value in row["values"] if value in other["values"]]
         found.append(kept)
     return found
-
-
-def _endpoints(older: Row, newer: Row) -> dict[str, Any]:
-    return {**older, "server": [pair for pair in older["server"] if pair in newer["server"]]}
 
 
 def _moe(older: Row, newer: Row) -> dict[str, Any]:

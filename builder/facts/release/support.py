@@ -28,10 +28,11 @@ _SM_ONLY = re.compile(r"\bSM(\d+(?:/\d+)*)")
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """A state, and what is known about it in words."""
+    """A state, and what is known about it in words; `weights` names the weights concerned."""
 
     state: SupportState
     evidence: str
+    weights: str = ""
 
 
 def compute_capability(sm: int) -> str:

@@ -17,7 +17,7 @@ from ..hardware import ComputeCapability
 from ..quantization import Quantization
 from ..weight_layouts import FORMATS
 from . import Release, of_all_engines
-from .support import SupportState, compute_capability
+from .support import Support, SupportState, compute_capability
 from .version import order
 
 Layers = Literal["linear", "experts"]
@@ -62,15 +62,6 @@ class WeightFormats:
     rows: tuple[FormatRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What is known about the weights of a checkpoint that `weights` names."""
-
-    weights: str
-    state: SupportState
-    evidence: str
-
-
 def table(release: Release) -> WeightFormats:
     """What is known of the engine of a release."""
     path = DATA / release.engine.weight_formats
@@ -80,7 +71,7 @@ def table(release: Release) -> WeightFormats:
 
 def reading(
     release: Release, quantization: Quantization, has_experts: bool, sm: int | None
-) -> Reading | None:
+) -> Support | None:
     """What is known of the least known format of a checkpoint; `None` for one in BF16."""
     found = list(_readings(release, quantization, has_experts, sm))
     return min(found, key=lambda row: _WORST.index(row.state), default=None)
@@ -88,7 +79,7 @@ def reading(
 
 def _readings(
     release: Release, quantization: Quantization, has_experts: bool, sm: int | None
-) -> Iterator[Reading]:
+) -> Iterator[Support]:
     writer = quantization.writer
     for name in quantization.formats:
         weights = f"{name} ({writer})" if writer else name
@@ -97,9 +88,9 @@ def _readings(
             if row is None:
                 where = "" if sm is None else f" on compute capability {compute_capability(sm)}"
                 nobody = f"no source says whether it reads them{where}"
-                yield Reading(weights, "unknown", nobody)
+                yield Support("unknown", nobody, weights)
             else:
-                yield Reading(weights, row.state, row.source)
+                yield Support(row.state, row.source, weights)
 
 
 def _layers(quantization: Quantization, name: str, has_experts: bool) -> tuple[Layers, ...]:

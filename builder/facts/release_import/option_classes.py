@@ -29,7 +29,6 @@ _PLAIN: Mapping[str, str] = {
 _LISTS = ("list", "tuple", "set", "frozenset", "Sequence", "List", "Set", "Iterable", "Collection")
 _MAPPINGS = ("dict", "Mapping", "Dict", "MutableMapping", "Counter", "OrderedDict", "defaultdict")
 _WRAPPERS = ("Annotated", "Required", "NotRequired", "Final", "ReadOnly")
-_UNIONS = ("Union", "typing.Union")
 _ENUMS = ("Enum", "StrEnum", "IntEnum", "Flag", "enum.Enum", "enum.IntEnum", "enum.StrEnum")
 _BOUNDS = ("ge", "gt", "le", "lt", "min_length")
 _MAX_FACTORY = 60  # of the text of a default that is made when the engine starts

@@ -192,7 +192,7 @@ class _Engine:
             for flag, _ in self._statements(parser.node, self._server):
                 found.setdefault(flag["name"], flag)
         for name, row in self._frontend.items():
-            found.setdefault(name, _flag(name, [_spelling(name)], row))
+            found.setdefault(name, _flag(name, ["--" + name.replace("_", "-")], row))
         for flag, _ in self._engine_flags:
             name = flag["name"]
             if described := self._root.get(name):
@@ -370,10 +370,6 @@ def _with_default(row: Row, other: Row) -> Row:
     default = {key: value for key, value in other.items() if key.startswith("default")}
     nullable = {"nullable": True} if default.get("default", 0) is None else {}
     return {k: v for k, v in row.items() if not k.startswith("default")} | default | nullable
-
-
-def _spelling(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def _flag(name: str, spellings: list[str], row: Row) -> Row:
