@@ -26,15 +26,16 @@ def attach(bundle: Bundle, runs: Sequence[Path]) -> bool:
     Tells whether a signature had to go, which was of other files. Raises `BadInput` with every run
     that is not of this bundle or has no results.
     """
-    diagnostics = [diagnostic for run in runs for diagnostic in _diagnostics(bundle, run)]
+    diagnostics: list[Diagnostic] = []
+    for run in runs:
+        diagnostics += _diagnostics(bundle, run)
     if diagnostics:
         raise BadInput(diagnostics)
     named = dict(zip(_names(runs), runs, strict=True))
-    files = {
-        f"{name}/{file.name}": read_bytes(file, max_bytes=MAX_JSON_BYTES)
-        for name, run in named.items()
-        for file in _files(run)
-    }
+    files = {}
+    for name, run in named.items():
+        for file in _files(run):
+            files[f"{name}/{file.name}"] = read_bytes(file, max_bytes=MAX_JSON_BYTES)
     files[REPORT] = _page(bundle, named).encode()
     return bundles.attach(bundle, files)
 

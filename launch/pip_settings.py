@@ -29,7 +29,10 @@ def read(lines: Iterable[str]) -> dict[str, str]:
         scope, _, name = place.rpartition(".")
         if scope in found:
             found[scope][name] = str(ast.literal_eval(written))
-    return {name: value for scope in SCOPES for name, value in found[scope].items()}
+    merged: dict[str, str] = {}
+    for settings in found.values():
+        merged |= settings
+    return merged
 
 
 def arguments(settings: Mapping[str, str]) -> Iterator[str]:

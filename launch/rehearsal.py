@@ -157,11 +157,12 @@ def measure(served: SystemUnderTest, run: runs.Run) -> tuple[Mapping[str, Any] |
         found = _quick_bench(served, run.folder)
     except ToolkitError as error:
         return None, [str(error)]
-    return found, [
-        f"{point['label']}: {one['count']} requests failed, {kind}: {one['example']}"
-        for point in found["points"]
-        for kind, one in point["errors"].items()
-    ]
+    errors = []
+    for point in found["points"]:
+        for kind, one in point["errors"].items():
+            what = f"{one['count']} requests failed, {kind}: {one['example']}"
+            errors.append(f"{point['label']}: {what}")
+    return found, errors
 
 
 def _quick_bench(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:

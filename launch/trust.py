@@ -136,13 +136,15 @@ def read(folder: Path, requirements: tuple[Requirement, ...]) -> Bundle:
 
 def unpinned_images(bundle: Bundle) -> list[Diagnostic]:
     """Every image that may be started and has no digest, at the file that names it."""
-    return [
-        Diagnostic(f"{bundle.folder}/{path}", f"names the image {image} without a digest", _REMEDY)
-        for path, file in sorted(bundles.read_contents(bundle.folder).files.items())
-        if not path.startswith(_NOT_STARTED)
-        for image in dict.fromkeys(_named_images(_documents(path, file.data)))
-        if not _is_pinned(image)
-    ]
+    found = []
+    for path, file in sorted(bundles.read_contents(bundle.folder).files.items()):
+        if path.startswith(_NOT_STARTED):
+            continue
+        for image in dict.fromkeys(_named_images(_documents(path, file.data))):
+            if not _is_pinned(image):
+                what = f"names the image {image} without a digest"
+                found.append(Diagnostic(f"{bundle.folder}/{path}", what, _REMEDY))
+    return found
 
 
 def _is_pinned(image: str) -> bool:
@@ -157,8 +159,9 @@ def _documents(path: str, data: bytes) -> Iterable[Any]:
     if kind not in (".yaml", ".yml"):
         return ()
     documents = scan_yaml(data.decode(errors="surrogateescape"))
-    if wrong := [with_file(row, path) for document in documents for row in document.diagnostics]:
-        raise DamagedBundle(wrong)  # others may read images in it
+    for document in documents:
+        if document.diagnostics:  # others may read images in it
+            raise DamagedBundle([with_file(row, path) for row in document.diagnostics])
     return [document.data for document in documents]
 
 

@@ -44,9 +44,10 @@ def preflight_checks(spec: Spec, cluster: Cluster) -> Iterator[Check]:
         more = [f"and {len(errors) - MOST_SHOWN} more"] if len(errors) > MOST_SHOWN else []
         what = "; ".join([*errors[:MOST_SHOWN], *more]) or f"{folder} is complete"
         yield "checkpoint", not errors, what
-    for program in [] if wanted.get("images") else wanted.get("programs") or []:
-        found = shutil.which(program)
-        yield "program", found is not None, f"{program}: {found or 'not on the path'}"
+    if not wanted.get("images"):  # which have their own programs
+        for program in wanted.get("programs") or []:
+            found = shutil.which(program)
+            yield "program", found is not None, f"{program}: {found or 'not on the path'}"
     gpus = int(wanted.get("gpus") or 0)
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     yield "gpus", len(visible) >= gpus, f"{len(visible)} on {cluster.node}, {gpus} wanted"

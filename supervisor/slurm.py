@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import socket
@@ -61,7 +62,7 @@ class Cluster:
         self.job_ids = [os.environ[f"SLURM_JOB_ID{suffix}"] for suffix in suffixes]
         lists = [os.environ[f"SLURM_JOB_NODELIST{suffix}"] for suffix in suffixes]
         self.groups = [node_names(one) for one in lists]
-        self.nodes = [name for group in self.groups for name in group]
+        self.nodes = list(itertools.chain(*self.groups))
         self.before_command: Callable[[], None] = lambda: None  # each may take `timeout_s`
         self._addresses: dict[str, str] = {}
         array, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))

@@ -201,7 +201,9 @@ class Steps:
         numbers = {node: [s.ports[name] for s, name in rows] for node, rows in wanted.items()}
         named = {node: ports for node, ports in numbers.items() if ports}
         found = ports_of_nodes(self._cluster, auxiliary, named)
-        taken = [f"{node}:{port}" for node, row in found.items() for port in row["taken"]]
+        taken: list[str] = []
+        for node, row in found.items():
+            taken += [f"{node}:{port}" for port in row["taken"]]
         if taken:
             raise JobExit("ports_taken", f"already in use: {', '.join(taken)}")
         for node, row in found.items():
@@ -405,8 +407,11 @@ def task_failures(srun_output: str) -> list[TaskFailure]:
 
 def ranks_of(text: str) -> list[int]:
     """Those of `0,2-4`."""
-    spans = [part.partition("-") for part in text.split(",")]
-    return [rank for a, _, b in spans for rank in range(int(a), int(b or a) + 1)]
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        ranks += range(int(first), int(last or first) + 1)
+    return ranks
 
 
 def first_failed_rank(failures: Sequence[TaskFailure], per_node: int) -> int:

@@ -317,8 +317,12 @@ def _rehearse(options: argparse.Namespace) -> None:
 
 
 def _raise_worst(rows: Sequence[RehearsalResult]) -> None:
-    if not_ready := [row.not_ready for row in rows if row.not_ready]:
-        raise NotReady([one for error in not_ready for one in error.diagnostics])
+    not_ready: list[Diagnostic] = []
+    for row in rows:
+        if row.not_ready:
+            not_ready += row.not_ready.diagnostics
+    if not_ready:
+        raise NotReady(not_ready)
     if failed := [_failed_rehearsal(row) for row in rows if not row.passed]:
         raise ChecksFailed(failed)
 

@@ -109,7 +109,8 @@ def bench_table(document: Mapping[str, Any]) -> str:
     header = f"{'LOAD':<9}{'OK':>6}{'FAILED':>7}{'TOK/S':>10}{'/USER':>8}"
     header += f"{'TTFT p50':>10}{'p99':>8}{'TPOT':>7}{'E2E p50':>9} ms"
     lines = [header, *map(_point, document["points"])] if document["points"] else []
-    lines += [line for one in document["points"] for line in _failures(one)]
+    for one in document["points"]:
+        lines += _failures(one)
     if document["outcome"] == "interrupted":
         text = "interrupted: the last point here may have fewer requests, later ones are missing"
         lines.append(text if document["points"] else "interrupted before the first point")

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
-import pytest
 
 from launch import triton
 from tests.model_repository.conftest import MODEL_YAML, Serve, Served
@@ -59,19 +58,9 @@ def test_an_engine_that_does_not_start_ends_the_server_with_its_own_words(start:
     assert served.regions == []
 
 
-@pytest.mark.parametrize(
-    ("model_yaml", "message"),
-    [
-        ("model: [", "model.yaml: cannot be read: while parsing"),
-        ("model: x", "model.yaml: must be a mapping with a mapping triton_config in it"),
-        ("triton_config: {decoupled: true}", "model.yaml: triton_config lacks max_batch_size"),
-        ("triton_config: {decoupled: true, max_batch_size: 0}", "model.yaml: has no model"),
-    ],
-)
-def test_a_wrong_model_yaml_ends_the_server_with_what_is_wrong(
-    start: Serve, model_yaml: str, message: str
-) -> None:
-    assert message in start(model_yaml, dies=True).log
+def test_a_wrong_model_yaml_ends_the_server_with_what_is_wrong(start: Serve) -> None:
+    served = start("triton_config: {decoupled: true}", dies=True)
+    assert "model.yaml: triton_config lacks max_batch_size" in served.log
 
 
 def test_running_streams_end_before_the_server_does(start: Serve) -> None:

@@ -100,19 +100,3 @@ def test_a_cancelled_request_makes_room(limited: Served) -> None:
         for prompt in prompts:
             limited.wait_for("abort", prompt)
     assert limited.client.ask("tokens=1")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("max_request: 3", "triton_config.max_request: is unknown; the keys are max_batch_size"),
-        ("max_requests: 0", "triton_config.max_requests: is 0; it must be a whole number from 1"),
-        ("sender_threads: many", "triton_config.sender_threads: is 'many'; it must be from 1 to 8"),
-        ("drain_timeout_s: -1", "triton_config.drain_timeout_s: is -1; it must be a number above"),
-    ],
-)
-def test_a_wrong_setting_ends_the_server_with_what_is_wrong(
-    start: Serve, line: str, message: str
-) -> None:
-    model_yaml = LIMITED.replace("max_requests: 4", line)
-    assert message in start(model_yaml, dies=True).log

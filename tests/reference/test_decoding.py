@@ -74,21 +74,17 @@ def stopped(stops: list[str], parts: list[str], include: bool = False) -> tuple[
     return [*given, search.flush()], None
 
 
-def test_a_stop_string_is_found_across_tokens_and_no_part_of_it_is_given() -> None:
-    assert stopped(["END"], ["ab E", "N", "Dcd", "e"]) == (["ab ", "", ""], "END")
-
-
-def test_what_only_begins_like_a_stop_string_is_given_later() -> None:
-    assert stopped(["END"], ["ab E", "N", "x", "E"]) == (["ab ", "", "ENx", "", "E"], None)
-
-
-def test_a_stop_string_may_be_included() -> None:
-    assert stopped(["END"], ["a", "ENDx"], include=True) == (["a", "END"], "END")
-
-
-def test_the_first_of_several_stop_strings_counts() -> None:
-    assert stopped(["two", "one"], ["a one two"]) == (["a "], "one")
-
-
-def test_a_repeated_beginning_is_not_lost() -> None:
-    assert stopped(["aab"], ["a", "a", "a", "b", "c"]) == (["", "", "a", ""], "aab")
+@pytest.mark.parametrize(
+    ("stops", "parts", "include", "expected"),
+    [
+        (["END"], ["ab E", "N", "Dcd", "e"], False, (["ab ", "", ""], "END")),  # across tokens
+        (["END"], ["ab E", "N", "x", "E"], False, (["ab ", "", "ENx", "", "E"], None)),
+        (["END"], ["a", "ENDx"], True, (["a", "END"], "END")),
+        (["two", "one"], ["a one two"], False, (["a "], "one")),  # the first one in the text
+        (["aab"], ["a", "a", "a", "b", "c"], False, (["", "", "a", ""], "aab")),
+    ],
+)
+def test_text_ends_at_the_first_stop_string(
+    stops: list[str], parts: list[str], include: bool, expected: tuple[list[str], str | None]
+) -> None:
+    assert stopped(stops, parts, include) == expected

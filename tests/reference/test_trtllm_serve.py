@@ -86,15 +86,12 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def option_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("options") / "config.yaml"
-    path.write_text(OPTIONS)
-    return path
-
-
-@pytest.fixture(scope="module")
-def server(make_miniature: Callable[[str], Path], option_file: Path) -> Iterator[Running]:
-    running = Running(make_miniature(DEEPSEEK), option_file)
+def server(
+    make_miniature: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    options = tmp_path_factory.mktemp("options") / "config.yaml"
+    options.write_text(OPTIONS)
+    running = Running(make_miniature(DEEPSEEK), options)
     yield running
     assert running.stop() == 0
 
@@ -122,13 +119,16 @@ def test_health_version_and_model_name(server: Running) -> None:
     assert (model["id"], model["owned_by"]) == ("nvidia--DeepSeek-V3.2-NVFP4", "tensorrt_llm")
 
 
-def test_a_completion(server: Running, greedy_text: str) -> None:
-    answer = server.post("/v1/completions", **GREEDY, prompt=PROMPT, max_tokens=12).json()
-    (choice,) = answer["choices"]
-    assert (choice["text"], choice["finish_reason"]) == (greedy_text, "length")
-    assert answer["object"] == "text_completion"
-    assert answer["usage"]["completion_tokens"] == 12
-    assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + 12
+def test_a_completion_of_a_text_or_of_its_tokens(
+    server: Running, engine: EngineOf, greedy_text: str
+) -> None:
+    for prompt in (PROMPT, engine(DEEPSEEK).tokenizer.encode(PROMPT)):
+        answer = server.post("/v1/completions", **GREEDY, prompt=prompt, max_tokens=12).json()
+        (choice,) = answer["choices"]
+        assert (choice["text"], choice["finish_reason"]) == (greedy_text, "length")
+        assert answer["object"] == "text_completion"
+        assert answer["usage"]["completion_tokens"] == 12
+        assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + 12
 
 
 def test_a_streamed_completion_adds_up(server: Running, greedy_text: str) -> None:
@@ -153,15 +153,6 @@ def test_completions_of_several_prompts_have_their_own_index(server: Running) ->
         for choice in chunk["choices"]:
             parts[choice["index"]] += choice["text"]
     assert parts == whole
-
-
-def test_token_ids_are_a_prompt_too(server: Running, engine: EngineOf) -> None:
-    tokens = engine(DEEPSEEK).tokenizer.encode(PROMPT)
-    texts = [
-        server.post("/v1/completions", **GREEDY, prompt=prompt, max_tokens=5).json()
-        for prompt in (PROMPT, tokens)
-    ]
-    assert texts[0]["choices"][0]["text"] == texts[1]["choices"][0]["text"]
 
 
 def test_a_completion_can_echo_its_prompt(server: Running) -> None:
@@ -231,16 +222,12 @@ def test_several_choices_and_a_seed(server: Running) -> None:
 
 def test_a_stop_string_ends_the_answer(server: Running, greedy_text: str) -> None:
     stop = greedy_text.split()[3]
-    for events in (False, True):
-        body = {**GREEDY, "prompt": PROMPT, "max_tokens": 12, "stop": [stop]}
-        if events:
-            chunks = server.events("/v1/completions", **body)
-            text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
-            last = chunks[-1]["choices"][0]
-        else:
-            last = server.post("/v1/completions", **body).json()["choices"][0]
-            text = last["text"]
-        assert text == greedy_text[: greedy_text.index(stop)]
+    body = {**GREEDY, "prompt": PROMPT, "max_tokens": 12, "stop": [stop]}
+    chunks = server.events("/v1/completions", **body)
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    whole = server.post("/v1/completions", **body).json()["choices"][0]
+    assert text == whole["text"] == greedy_text[: greedy_text.index(stop)]
+    for last in (whole, chunks[-1]["choices"][0]):
         assert (last["finish_reason"], last["stop_reason"]) == ("stop", stop)
 
 
@@ -378,19 +365,17 @@ def test_metrics_of_iterations_requests_and_prometheus(server: Running) -> None:
     assert "request_queue_time_seconds_sum" in text
 
 
-def test_sigterm_lets_the_running_request_end(
-    make_miniature: Callable[[str], Path], option_file: Path
-) -> None:
-    running = Running(make_miniature(DEEPSEEK), option_file)
+def test_sigterm_lets_the_running_request_end(server: Running) -> None:
+    """The last test with this server."""
     body = {**GREEDY, "prompt": PROMPT, "max_tokens": 120, "stream": True}
-    with running.http.stream("POST", "/v1/completions", json=body) as response:
+    with server.http.stream("POST", "/v1/completions", json=body) as response:
         lines = response.iter_lines()
         first = next(lines)
-        running.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
         rest = [line for line in lines if line]
     assert first.startswith("data: {")
     assert rest[-1] == "data: [DONE]"
-    assert running.stop() == 0
+    assert server.process.wait(START_S) == 0
 
 
 def test_a_wrong_flag_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -202,11 +202,10 @@ class OpenAIResponse:
         self._closed: set[int] = set()
 
     def whole(self) -> dict[str, Any]:
-        choices = [
-            self._choice(number, request, output, streamed=False)
-            for number, request in enumerate(self._requests)
-            for output in request.outputs
-        ]
+        choices = []
+        for number, request in enumerate(self._requests):
+            for output in request.outputs:
+                choices.append(self._choice(number, request, output, streamed=False))
         kind = "chat.completion" if self._chat else "text_completion"
         whole = {**self._envelope(kind, choices), "usage": self._usage()}
         if self._body.is_prefill:
@@ -272,8 +271,10 @@ class OpenAIResponse:
         }
 
     def _usage(self) -> dict[str, Any]:
-        prompt = sum(len(request.prompt_token_ids) for request in self._requests)
-        completion = sum(output.length for r in self._requests for output in r.outputs)
+        prompt = completion = 0
+        for request in self._requests:
+            prompt += len(request.prompt_token_ids)
+            completion += sum(output.length for output in request.outputs)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,

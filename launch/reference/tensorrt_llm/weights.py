@@ -7,7 +7,7 @@ use here, because everything is computed in float32.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import ceil
 from pathlib import Path
 
@@ -204,17 +204,12 @@ def _plain(name: str, parts: Weights) -> torch.Tensor:
 
 
 def _read(folder: Path) -> Weights:
-    return {
-        name: tensor
-        for file in sorted(folder.glob("*.safetensors"))
-        for name, tensor in _file(file)
-    }
-
-
-def _file(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118 - the file is not a mapping
-            yield name, file.get_tensor(name)
+    tensors: Weights = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - the file is not a mapping
+                tensors[name] = file.get_tensor(name)
+    return tensors
 
 
 def _refuse_unexpected(folder: Path, stored: Weights) -> None:

@@ -74,7 +74,7 @@ def read(path: Path) -> Mapping[str, Any]:
     """The file, as the format of the release has it. Raises `BadInput` with all its faults."""
     documents = scan_yaml(read_text(path))
     content = option_file.read_options(documents, options.release())
-    faults = [row for document in documents for row in document.diagnostics]
+    faults = list(itertools.chain(*(document.diagnostics for document in documents)))
     if content is None or content.kind != option_file.DISAGGREGATED:
         problems = [Diagnostic(str(path), f.message, f.fix) for f in faults]
         raise BadInput(problems or Diagnostic(str(path), "names no context and generation servers"))

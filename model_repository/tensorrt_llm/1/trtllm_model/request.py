@@ -103,7 +103,7 @@ def parse(
 def _named(named: Collection[str], wanted: Collection[str]) -> tuple[str, ...]:
     """The outputs that a client names and that none of its inputs asks for."""
     more: list[str] = []
-    for name, outputs in OPTIONAL_OUTPUTS.items() if named else ():
+    for name, outputs in OPTIONAL_OUTPUTS.items():
         lacking = [output for output in outputs if output in named and output not in wanted]
         if lacking and name.startswith(PREFIX):
             raise RequestError(
