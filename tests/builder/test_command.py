@@ -11,12 +11,12 @@ import pytest
 from builder import command
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
+from tests import prefork
 from tests.conftest import ROOT
 
 
 def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", program, *words]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    return prefork.shared().run(words, ROOT, program).done
 
 
 @pytest.mark.parametrize("streams", ["1>&-", "2>&-", "0<&- 1>&- 2>&-"])

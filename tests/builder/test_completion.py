@@ -6,7 +6,6 @@ import os
 import pty
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from select import select
 
 import pytest
 
+from tests import prefork
 from tests.conftest import ROOT
 
 READ_TIMEOUT_S = 60.0
@@ -26,9 +26,8 @@ class Terminal:
     def __init__(self, shell: str, folder: Path) -> None:
         lines = ["PS1=", "PROMPT="]
         for program in ("builder", "launch"):
-            command = [sys.executable, "-m", program, "completion", shell]
-            script = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
-            (folder / f"{program}.complete").write_bytes(script)
+            script = prefork.shared().run(["completion", shell], ROOT, program).done.stdout
+            (folder / f"{program}.complete").write_text(script)
             lines += [f"source ./{program}.complete", f'trtllm-{program}() {{ echo "<$*>"; }}']
         (folder / "start").write_text(
             "\n".join([*lines, 'python() { echo "<$*>"; }', "echo re''ady"])

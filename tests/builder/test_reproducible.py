@@ -25,13 +25,11 @@ OPTIONS = (
 )
 
 # Another user on another machine, as far as a process can see them.
+USER = {"HOME": "/nonexistent", "USER": "nobody", "LOGNAME": "nobody"}
+PLACE = {"TZ": "Pacific/Kiritimati", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 MACHINES = {
-    "umask": ("umask 077", {}),
-    "locale": ("true", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
-    "hash seed": ("true", {"PYTHONHASHSEED": "4711"}),
-    "time": ("true", {"TZ": "Pacific/Kiritimati", "SOURCE_DATE_EPOCH": "1"}),
-    "user": ("true", {"HOME": "/nonexistent", "USER": "nobody", "LOGNAME": "nobody"}),
-    "optimised": ("true", {"PYTHONOPTIMIZE": "2"}),
+    "user, place and time": ("umask 077", {**USER, **PLACE, "SOURCE_DATE_EPOCH": "1"}),
+    "interpreter": ("true", {"PYTHONHASHSEED": "4711", "PYTHONOPTIMIZE": "2"}),
 }
 
 

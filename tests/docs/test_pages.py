@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from builder import deployment, pipeline
 from builder.cli import deployments
 from builder.facts import release
 from launch.cli import main as launch
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Run
 from tests.docs.pages import PAGES, Block, Machine, blocks, elsewhere, own_network
 
 WITH_SERVERS = [page for page in PAGES if blocks(page, "bash server")]
@@ -181,19 +180,17 @@ def test_the_site_profile_renders_jobs(page: str, machine: Machine) -> None:
     assert "#SBATCH --partition=batch" in script.read_text()
 
 
-def test_the_error_example_is_what_the_builder_prints(tmp_path: Path) -> None:
+def test_the_error_example_is_what_the_builder_prints(builder: Run, tmp_path: Path) -> None:
     data = yaml.safe_load((deployment.PRESETS / "deepseek-v3.2-nvfp4-gb200.yaml").read_text())
     data["hardware"]["gpu"], data["workload"]["isl"] = "gb2000", -800
     lines = [f"{key}: {value!r}" for key, value in data.items()]
     (tmp_path / "deployment.yaml").write_text("\n".join(lines))
-    command = [sys.executable, "-m", "builder", "plan", "deployment.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = builder("plan", "deployment.yaml")
     assert done.stderr and done.stderr in (ROOT / "docs/deployments.md").read_text()
 
 
-def test_the_limits_on_the_page_are_those_that_plan_prints() -> None:
-    command = [sys.executable, "-m", "builder", "plan", "deepseek-v3.2-nvfp4-gb200"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def test_the_limits_on_the_page_are_those_that_plan_prints(builder: Run) -> None:
+    done = builder("plan", "deepseek-v3.2-nvfp4-gb200")
     (limits,) = (part for part in done.stdout.split("\n\n") if part.startswith("LIMIT"))
     assert limits in (ROOT / "docs/deployments.md").read_text()
 

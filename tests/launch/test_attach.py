@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from builder import pipeline, verification
 from builder.bundle import EVIDENCE, SUMS
 from builder.errors import BadInput
 from launch.attach import attach as attach_runs
-from tests.conftest import ROOT
+from tests import prefork
 
 Attach = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -37,14 +35,8 @@ def attach(tmp_path: Path) -> Attach:
     """`python -m launch attach ARGUMENTS`."""
 
     def run(*arguments: Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "launch", "attach", *map(str, arguments)],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = ["attach", *map(str, arguments)]
+        return prefork.shared().run(words, tmp_path, "launch").done
 
     return run
 

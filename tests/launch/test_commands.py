@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from builder.bundle import Bundle
+from tests import prefork
+from tests.conftest import ROOT
 
 
-def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launch", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def run(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return prefork.shared().run([*map(str, arguments)], cwd, "launch").done
 
 
 @pytest.mark.parametrize("verb", ["up", "smoke", "rehearse"])

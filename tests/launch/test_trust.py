@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from builder.bundle import SIGNATURE, SUMS, Bundle
 from builder.errors import BadInput, DamagedBundle
 from launch import trust
 from launch.trust import Signers
+from tests import prefork
 
 NAME = "releases@example.com"
 
@@ -307,18 +307,18 @@ def test_images_are_found_wherever_a_file_names_them(
 
 @pytest.mark.parametrize("verb", [["up"], ["rehearse"], ["smoke"], ["bench"], ["slurm", "submit"]])
 def test_no_verb_starts_or_asks_a_server_of_a_bundle_that_the_policy_refuses(
-    bundle: Bundle, signers: Signers, tmp_path: Path, verb: list[str]
+    bundle: Bundle,
+    signers: Signers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: list[str],
 ) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"signatures: {{signers: {signers.file}}}")
+    monkeypatch.setenv(trust.POLICY, str(policy))
     target = [] if verb[0] in ("rehearse", "slurm") else ["--target=triton"]
-    done = subprocess.run(
-        [sys.executable, "-m", "launch", *verb, bundle.folder, *target],
-        env={**os.environ, trust.POLICY: str(policy)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [*verb, str(bundle.folder), *target]
+    done = prefork.shared().run(words, tmp_path, "launch").done
     expected = (2, "has no target slurm") if verb[0] == "slurm" else (4, "not signed")
     assert (done.returncode, expected[1] in done.stderr) == (expected[0], True), done.stderr
 
@@ -327,8 +327,7 @@ def test_no_verb_starts_or_asks_a_server_of_a_bundle_that_the_policy_refuses(
 def test_a_signer_is_wanted_by_an_option(
     bundle: Bundle, signers: Signers, verb: list[str], tmp_path: Path
 ) -> None:
-    options: list[str | Path] = [*verb, bundle.folder, "--signers", signers.file]
-    command = [sys.executable, "-m", "launch", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=None)
+    words = [*verb, str(bundle.folder), "--signers", str(signers.file)]
+    done = prefork.shared().run(words, tmp_path, "launch").done
     assert done.returncode == 4 and "not signed" in done.stderr
     assert not (tmp_path / "runs").exists()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ from typing import Any
 import pytest
 
 from builder.facts import advisories
-from tests.conftest import ROOT, Run
+from tests import prefork
+from tests.conftest import Run
 
 Csaf = dict[str, Any]
 TRITON, ENGINE = "Triton Inference Server", "TensorRT-LLM"
@@ -79,18 +78,10 @@ FIXED_LATER = csaf("5883", "2026-11-20", ("CVE-2026-65119", ENGINE, "0.0 to 1.3.
 @pytest.fixture
 def script(tmp_path: Path) -> Run:
     """The maintainer's script, run in the test's folder."""
-    command = [sys.executable, "-m", "maintenance.update_advisories"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *map(str, arguments)],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = [*map(str, arguments)]
+        return prefork.shared().run(words, tmp_path, "maintenance.update_advisories").done
 
     return run
 
