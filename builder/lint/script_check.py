@@ -273,7 +273,7 @@ def _urls(
 def _urls_on_disk(
     rows: Sequence[tuple[str, Content]], commands: Sequence[ParsedCommand], path: Path
 ) -> Iterator[Diagnostic]:
-    """Does the same check for a file that already exists next to the script."""
+    """Checks the same addresses in a file that already exists next to the script."""
     written_here = {Path(name).name for name, _ in rows}
     for command in commands:
         given = next((row for row in command.given if row.flag.name == "config_file"), None)

@@ -44,7 +44,7 @@ def by_others(
     """Softens findings of an assumed release, and returns which other releases have no errors.
 
     A finding becomes a warning if another release accepts or accepted the value, or if a release
-    without a table may accept it. On lines for a fork, which `stated` knows, every finding from a
+    without a table may accept it. On lines that `stated` assigns to a fork, every finding from a
     table becomes a warning.
     """
     if stated:
