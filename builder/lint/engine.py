@@ -1,4 +1,4 @@
-"""Reads how to recognize engines: the records of `builder/data/formats`."""
+"""Reads the records of `builder/data/formats`, which describe how to recognize engines."""
 
 from __future__ import annotations
 
