@@ -19,10 +19,8 @@ from ..facts import data_file
 
 @cache
 def schemas() -> Mapping[str, Any]:
-    """Returns the schemas by path pattern; the first matching pattern is used.
-
-    Few runs check a data file, so the modules with the schemas are imported here.
-    """
+    """Returns the schemas by path pattern; the first matching pattern is used. Few runs check a
+    data file, so the modules with the schemas are imported here."""
     from ..credentials.shapes import SCHEMA as CREDENTIALS_FILE
     from ..estimates.fits import SCHEMAS as measurement_schemas
     from ..facts import plain_data
@@ -95,9 +93,7 @@ def _formats() -> Mapping[str, Any]:
 
 def schema_of(path: Path) -> Any:
     """Returns the schema of a data file in this installation or in a copy of its data folder.
-
-    `None` for any other file and for presets.
-    """
+    `None` for any other file and for presets."""
     path = path.absolute()
     folder = next((above for above in path.parents if above == DATA or _is_copy(above)), None)
     if folder is None:

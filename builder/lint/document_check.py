@@ -279,10 +279,8 @@ def _written(path: str, above: Mapping[str, str]) -> str:
 
 
 def _count(data: Any) -> int:
-    """Returns the number of variants in a zip override.
-
-    The lists are zipped; a list of one value applies to all variants.
-    """
+    """Returns the number of variants in a zip override. The lists are zipped; a list of one value
+    applies to all variants."""
     if isinstance(data, Mapping):
         return max((1, *map(_count, data.values())))
     return max(1, len(data)) if isinstance(data, list) else 1

@@ -70,10 +70,8 @@ class CheckOptions:
 
 
 def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Report:
-    """Checks files, folders and bundles.
-
-    Raises `BadInput` for an unknown release or GPU, `BadFacts` for a model without facts.
-    """
+    """Checks files, folders and bundles. Raises `BadInput` for an unknown release or GPU,
+    `BadFacts` for a model without facts."""
     own, others = split(request.releases, request.assume_release)
     request = replace(request, releases=own, other_releases=others)
     if request.gpu:

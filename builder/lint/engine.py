@@ -94,11 +94,8 @@ WORKERS = {
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedFormats:
-    """Names by which files of other formats are recognized.
-
-    `holders` are keys that hold options, `signature` are options that only this engine has, and
-    `others` are options of other engines.
-    """
+    """Names by which files of other formats are recognized. `holders` are keys that hold options,
+    `signature` are options that only this engine has, and `others` are options of other engines."""
 
     source: Text
     holders: tuple[Text, ...]

@@ -32,10 +32,8 @@ def check_file(
     versions: Policy = _WARNING,
     for_mentioned_gpu: bool = True,
 ) -> Verdict:
-    """Checks a file against one release and for vulnerable `versions`.
-
-    An error that only occurs on the GPU that the file mentions becomes a warning.
-    """
+    """Checks a file against one release and for vulnerable `versions`. An error that only occurs on
+    the GPU that the file mentions becomes a warning."""
     asked = for_mentioned_gpu and not rule_context.gpu
     said = of_text(source.text) if asked else None
     if said is None:

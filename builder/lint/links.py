@@ -33,11 +33,8 @@ def may_name_a_file(text: str) -> bool:
 
 
 def option_files(worker: Server, folder: Path) -> Iterator[Path]:
-    """Yields the paths that the option file of a command may have.
-
-    The first is the path in the command. If that exists only in a container, the file may be in
-    `folder` itself.
-    """
+    """Yields the paths that the option file of a command may have. The first is the path in the
+    command. If that exists only in a container, the file may be in `folder` itself."""
     if worker.file and not is_open(worker.file_path):
         yield Path(os.path.normpath(folder / worker.file_path))
     if worker.file and not is_open(worker.file):
@@ -51,10 +48,8 @@ def on_disk(servers: Iterable[Server], folder: Path) -> dict[str, Mapping[str, A
 
 
 def by_file(sections: Iterable[Section]) -> dict[str, Mapping[str, Any]]:
-    """Returns the options blocks by file name.
-
-    If several config maps have files of the same name, the key is `map/name`.
-    """
+    """Returns the options blocks by file name. If several config maps have files of the same name,
+    the key is `map/name`."""
     rows = [(section, file_name(section)) for section in sections]
     names = Counter(name for _, name in rows)
     return {
@@ -92,10 +87,8 @@ def by_path(servers: Iterable[Server]) -> dict[str, list[Server]]:
 
 
 def other_starters(paths: Collection[Path], isolated: Isolated) -> Mapping[Path, OtherStarter]:
-    """Maps option files to the commands of other engines in `paths` that read them.
-
-    A file is left out if its commands differ in engine, model or release.
-    """
+    """Maps option files to the commands of other engines in `paths` that read them. A file is left
+    out if its commands differ in engine, model or release."""
     found: dict[Path, list[OtherStarter]] = {}
     for path in paths:
         commands: list[tuple[str, OtherStarter]] = []
@@ -152,10 +145,8 @@ Isolated = Callable[[str], AbstractContextManager[None]]
 
 
 def starters(paths: Collection[Path], isolated: Isolated) -> Mapping[Path, Starter]:
-    """Maps option files to the server commands in `paths` that read them.
-
-    The first of several commands is used; a file is left out if they differ in model or release.
-    """
+    """Maps option files to the server commands in `paths` that read them. The first of several
+    commands is used; a file is left out if they differ in model or release."""
     folders = {path.parent for path in paths}
     found: dict[Path, list[Starter]] = {}
     for path in paths:

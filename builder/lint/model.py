@@ -66,10 +66,8 @@ def role_of(name: str) -> ServerRole | None:
 
 
 def side_of(name: str) -> ServerRole | None:
-    """Returns the side of disaggregated serving that a file name contains as a word.
-
-    A name with both sides has no side, and neither do counts such as `ctx4_gen1`.
-    """
+    """Returns the side of disaggregated serving that a file name contains as a word. A name with
+    both sides has no side, and neither do counts such as `ctx4_gen1`."""
     rest = _BOTH.sub("", name.lower())
     sides: set[ServerRole] = {
         "prefill" if found["prefill"] else "decode" for found in SIDE.finditer(rest)
@@ -212,11 +210,8 @@ ROLES: Mapping[str, ServerRole] = {"prefill": "prefill", "decode": "decode"}
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """A GPU count and its location.
-
-    `on_all_nodes` means that it counts the GPUs of several nodes. `each` is the count of one node,
-    if the location is that of the node count.
-    """
+    """A GPU count and its location. `on_all_nodes` means that it counts the GPUs of several nodes.
+    `each` is the count of one node, if the location is that of the node count."""
 
     count: int
     location: Location
@@ -330,10 +325,8 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a command without its quotes; `certain` if the shell does not expand it.
-
-    `optional` means that the word is conditional.
-    """
+    """A word of a command without its quotes; `certain` if the shell does not expand it. `optional`
+    means that the word is conditional."""
 
     text: str
     location: Location
@@ -363,11 +356,8 @@ class HereDocument:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A simple command and the operator after it; parentheses count as operators.
-
-    `elements` are the elements of the array that its last word sets; they are also the next
-    statements.
-    """
+    """A simple command and the operator after it; parentheses count as operators. `elements` are
+    the elements of the array that its last word sets; they are also the next statements."""
 
     words: tuple[Word, ...]
     end: str

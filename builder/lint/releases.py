@@ -150,10 +150,8 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PinnedTables:
-    """The tables that lines are checked against.
-
-    Their errors become warnings for a fork, and for a release that is `too_old` for all tables.
-    """
+    """The tables that lines are checked against. Their errors become warnings for a fork, and for a
+    release that is `too_old` for all tables."""
 
     releases: tuple[Release, ...]
     judges: tuple[Release, ...]
@@ -365,10 +363,8 @@ def _mappings(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 @cache
 def _tables(statements: tuple[Pin, ...], engine: Engine) -> PinnedTables | None:
-    """Returns the tables of the releases that the pins name; `None` if they name none.
-
-    A release older than all tables uses the oldest table.
-    """
+    """Returns the tables of the releases that the pins name; `None` if they name none. A release
+    older than all tables uses the oldest table."""
     names = dict.fromkeys(name for row in statements for name in row.releases)
     found, too_old = [], False
     for name in names:
@@ -400,11 +396,8 @@ def naming() -> Naming:
 
 
 def _of_images(line: str) -> Iterator[Carried]:
-    """Yields the images in a line that contain the engine.
-
-    A tag such as `nightly` names no release. An image of another publisher is a fork; its tag may
-    name a release.
-    """
+    """Yields the images in a line that contain the engine. A tag such as `nightly` names no
+    release. An image of another publisher is a fork; its tag may name a release."""
     from ..facts import images
 
     carried = list(images.carried_releases(line, engines.load(VLLM)))
@@ -446,10 +439,8 @@ def _of_minimum(line: str) -> Iterator[Carried]:
 
 
 def stating(text: str) -> str:
-    """Returns the part of a file that can pin a release.
-
-    The guide of a recipe is left out: it mentions other releases and other hardware too.
-    """
+    """Returns the part of a file that can pin a release. The guide of a recipe is left out: it
+    mentions other releases and other hardware too."""
     if not _minimum().search(text):
         return text
     return re.sub(r"(?ms)^guide:.*?(?=^\w|\Z)", lambda found: "\n" * found[0].count("\n"), text)

@@ -257,10 +257,8 @@ def _by_name(
 def _urls(
     rows: Sequence[tuple[str, Content]], commands: Sequence[ParsedCommand], path: Path
 ) -> Iterator[Diagnostic]:
-    """Yields addresses in files of a script where none of its servers listens.
-
-    Only local addresses are checked, or all of them if there are as many as servers.
-    """
+    """Yields addresses in files of a script where none of its servers listens. Only local addresses
+    are checked, or all of them if there are as many as servers."""
     for _, content in rows:
         data = content.document.data if content.kind == DISAGGREGATED else None
         for where, port, ports in _unreached(data, commands):

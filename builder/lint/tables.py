@@ -123,10 +123,8 @@ def _is_of(row: Diagnostic, said: Collection[tuple[str, str]]) -> bool:
 
 
 def by_statement(stated: Pins, assumed: Release, judge: Judge, is_former: IsFormer) -> Verdict:
-    """Checks each line of a file against the release that applies to it.
-
-    If the nearest pin does not name a release, the assumed release is used.
-    """
+    """Checks each line of a file against the release that applies to it. If the nearest pin does
+    not name a release, the assumed release is used."""
     plain = _plain(dict.fromkeys(table for each in stated.named for table in each.judges))
     used = dict.fromkeys(plain[table] for each in stated.named for table in each.judges)
     unknown = any(not row.releases for row in stated.statements)
@@ -157,10 +155,8 @@ def by_statement(stated: Pins, assumed: Release, judge: Judge, is_former: IsForm
 
 
 def _plain(tables: Collection[Release]) -> Mapping[Release, Release]:
-    """Maps each table to the table used for the check.
-
-    If there are more than `MOST_TABLES`, releases that share a table are checked once.
-    """
+    """Maps each table to the table used for the check. If there are more than `MOST_TABLES`,
+    releases that share a table are checked once."""
     if len(tables) <= MOST_TABLES:
         return {table: table for table in tables}
     by_name = {table.name: replace(table, stands_for="") for table in tables}

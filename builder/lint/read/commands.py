@@ -364,10 +364,8 @@ def in_program(text: str) -> Iterator[CommandLine]:
 
 
 def in_dockerfile(text: str) -> list[CommandLine]:
-    """Returns the server commands of a Dockerfile in shell form.
-
-    If the base image starts the server, the command consists of flags only.
-    """
+    """Returns the server commands of a Dockerfile in shell form. If the base image starts the
+    server, the command consists of flags only."""
     found = vllm_in_text(text)
     based = _BASE.search(text)
     image = image_pattern().search(based["image"]) if based else None
@@ -380,10 +378,8 @@ def in_dockerfile(text: str) -> list[CommandLine]:
 def in_block(
     text: str, path: str, document: Yaml, whole: str, start: Location = START
 ) -> Iterator[CommandLine]:
-    """Yields the commands of a text inside a document, with locations in the document.
-
-    The text begins at `start` of the `whole` text at the path.
-    """
+    """Yields the commands of a text inside a document, with locations in the document. The text
+    begins at `start` of the `whole` text at the path."""
     for command in vllm_in_text(text, start):
         words = tuple(
             replace(word, location=inside(document, path, whole, word.location))

@@ -88,9 +88,7 @@ class Object(NamedTuple):
 
 class _Read(NamedTuple):
     """The objects of a document, the first object at each path, and the vLLM commands in them.
-
-    `data` is the content of the document at the time; the cache is valid only for this content.
-    """
+    `data` is the content of the document at the time; the cache is valid only for this content."""
 
     data: Any
     objects: Sequence[Object]
@@ -302,10 +300,8 @@ def beside(pod: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mapping[
 
 
 def may_open(pod: Mapping[str, Any], data: Mapping[str, Any], port: str) -> bool:
-    """Returns whether another container of the pod may listen on a port, given by number or name.
-
-    A container that declares no ports may listen on any port.
-    """
+    """Returns whether another container of the pod may listen on a port, given by number or name. A
+    container that declares no ports may listen on any port."""
     for row in beside(pod, data):
         ports = listed(row.get("ports"))
         if not ports or port in _ends(ports):
@@ -382,10 +378,8 @@ class ContainerCommand:
     def move(
         self, diagnostic: Diagnostic, told: Collection[tuple[Location, str]] = ()
     ) -> Diagnostic:
-        """Moves an error of the script to its location in the manifest.
-
-        Errors listed in `told` already have that location.
-        """
+        """Moves an error of the script to its location in the manifest. Errors listed in `told`
+        already have that location."""
         place = diagnostic.location
         if (place, diagnostic.path) in told:
             return diagnostic
@@ -419,10 +413,8 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
 
 
 def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yields the variables of a container, each with its value and path.
-
-    The program reads lists of Kubernetes, and lists and mappings of Compose.
-    """
+    """Yields the variables of a container, each with its value and path. The program reads lists of
+    Kubernetes, and lists and mappings of Compose."""
     for key in ("env", "environment"):
         given = container.get(key)
         if isinstance(given, Mapping):
@@ -464,10 +456,8 @@ def words_of(
     key: str,
     mentions: Callable[[str], bool] = mentions_server,
 ) -> Iterator[tuple[str, Word]]:
-    """Yields the command words at a key, a list or a line, each with its path.
-
-    A text of several commands stays one word if it `mentions` a server. `$(NAME)` is not expanded.
-    """
+    """Yields the command words at a key, a list or a line, each with its path. A text of several
+    commands stays one word if it `mentions` a server. `$(NAME)` is not expanded."""
     values = container.get(key)
     if isinstance(values, str):
         where, values = below(path, key), template_as_shell(values)

@@ -14,10 +14,8 @@ _LIST_FOLLOWS = re.compile(r"\n[ \t]*CMD[ \t]*\[", re.IGNORECASE)
 
 
 def dockerfile_as_shell(text: str) -> str:
-    """Replaces instruction names and list brackets by spaces.
-
-    If a `CMD` list follows an `ENTRYPOINT` list, the two become one command.
-    """
+    """Replaces instruction names and list brackets by spaces. If a `CMD` list follows an
+    `ENTRYPOINT` list, the two become one command."""
     return _RUNS.sub(_command, text)
 
 

@@ -27,10 +27,8 @@ MAX_CHARACTERS = 300_000
 
 @dataclass(frozen=True)
 class Text:
-    """The text of a file, with its YAML documents if it may contain some.
-
-    `unread` names the parts of a template that are not YAML before the template is filled in.
-    """
+    """The text of a file, with its YAML documents if it may contain some. `unread` names the parts
+    of a template that are not YAML before the template is filled in."""
 
     path: Path
     text: str

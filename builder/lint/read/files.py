@@ -33,9 +33,7 @@ _BUNDLE_DEPTH = 6
 @dataclass(frozen=True)
 class BundleContext:
     """What a bundle defines for its files. `folder` is the folder of the bundle.
-
-    `accepted_warnings` are paths in the deployment, each with a rule or "".
-    """
+    `accepted_warnings` are paths in the deployment, each with a rule or ""."""
 
     folder: Path
     engine: str
@@ -56,10 +54,8 @@ class BundleContext:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file to check.
-
-    `given` means that the user named the file. `diagnostic` is set if the file cannot be listed.
-    """
+    """A file to check. `given` means that the user named the file. `diagnostic` is set if the file
+    cannot be listed."""
 
     path: Path
     given: bool = False
@@ -68,10 +64,8 @@ class SourceFile:
 
 
 def expand(paths: Sequence[Path], unread: Counter[str]) -> Iterator[SourceFile]:
-    """Yields each file of the paths once; files of a folder are sorted by name.
-
-    `unread` counts the files of folders that check does not support, by suffix.
-    """
+    """Yields each file of the paths once; files of a folder are sorted by name. `unread` counts the
+    files of folders that check does not support, by suffix."""
     seen: set[tuple[int, int]] = set()
     for path in dict.fromkeys(paths):
         if is_folder(path):
@@ -138,10 +132,8 @@ def _no_file(path: Path, is_link: bool) -> Iterator[SourceFile]:
 
 
 def _may_be_judged(path: Path) -> bool:
-    """Returns whether check reads a file that it found in a folder.
-
-    A Python program must use the engine, start it or write options for it.
-    """
+    """Returns whether check reads a file that it found in a folder. A Python program must use the
+    engine, start it or write options for it."""
     if path.suffix != ".py":
         return path.suffix in SUFFIXES or is_dockerfile(path.name) or is_recipe(path.name)
     try:

@@ -23,10 +23,8 @@ _DENIES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The only GPU type that a text names.
-
-    `line` is where it first appears. `count` is set if all numbers in front of it agree.
-    """
+    """The only GPU type that a text names. `line` is where it first appears. `count` is set if all
+    numbers in front of it agree."""
 
     kind: str
     line: int
@@ -34,10 +32,8 @@ class Mention:
 
 
 def of_label(key: str, label: str) -> str | None:
-    """Returns the GPU type that a node label or a machine type names.
-
-    The result is `None` for several types and for boards without facts.
-    """
+    """Returns the GPU type that a node label or a machine type names. The result is `None` for
+    several types and for boards without facts."""
     table = surroundings()["node_labels"]
     if key.rpartition("/")[2] not in table["keys"]:
         return None
@@ -66,10 +62,8 @@ def _is_of_size(kind: str, label: str, must_tell: bool) -> bool:
 
 @lru_cache(maxsize=64)
 def of_text(text: str) -> Mention | None:
-    """Returns the GPU type that a comment or a partition name mentions, if it mentions only one.
-
-    A type that the text only excludes or compares with does not count.
-    """
+    """Returns the GPU type that a comment or a partition name mentions, if it mentions only one. A
+    type that the text only excludes or compares with does not count."""
     lowered = text.lower()
     if not any(name in lowered for name in _names()):  # quick exit: most texts name none
         return None
@@ -104,10 +98,8 @@ def _names() -> tuple[str, ...]:
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """Returns a pattern for GPU types, with an optional count as in `8x H100`.
-
-    `H100 NVL` and PCIe boards have other memory sizes; the group `board` marks them.
-    """
+    """Returns a pattern for GPU types, with an optional count as in `8x H100`. `H100 NVL` and PCIe
+    boards have other memory sizes; the group `board` marks them."""
     names = "|".join(_names())
     return re.compile(
         rf"(?:(?<![\w.])(?P<count>[1-9]\d?)[ ]?[x*][ ]?(?:NVIDIA[ -])?|(?<![A-Za-z0-9.]))"

@@ -21,10 +21,8 @@ def is_mapping(data: Mapping[str, Any], path: str) -> bool:
 
 
 def _launcher(name: str, options: str, isl: str, osl: str, inside: str = "") -> Kind:
-    """Returns the record of a launcher file that holds options by role at `options`.
-
-    If `inside` is set, the options of a role are below that key, next to keys of the launcher.
-    """
+    """Returns the record of a launcher file that holds options by role at `options`. If `inside` is
+    set, the options of a role are below that key, next to keys of the launcher."""
 
     def parse(document: Yaml) -> Content:
         data = document.data
@@ -82,10 +80,8 @@ def _recipe() -> Kind:
 
 
 def recipe_roles(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the roles of a schema 2 recipe, each with the name of its engine.
-
-    The engine is set for the role or once for the whole recipe.
-    """
+    """Yields the roles of a schema 2 recipe, each with the name of its engine. The engine is set
+    for the role or once for the whole recipe."""
     roles = data.get("roles")
     for role, row in roles.items() if isinstance(roles, Mapping) else ():
         own = row.get("engine") if isinstance(row, Mapping) else None

@@ -89,10 +89,8 @@ def _is_deployment(data: Mapping[str, Any], release: Release | None = None) -> b
 
 
 def is_engine(data: Mapping[str, Any], release: Release) -> bool:
-    """Returns whether at least a third of the keys are engine options of any release.
-
-    Keys without an underscore do not count as evidence: every program has such keys.
-    """
+    """Returns whether at least a third of the keys are engine options of any release. Keys without
+    an underscore do not count as evidence: every program has such keys."""
     keys = [str(key) for key in data]
     if _is_of_another_program(keys, release):
         return False
@@ -108,10 +106,8 @@ def is_engine(data: Mapping[str, Any], release: Release) -> bool:
 
 
 def _is_of_another_program(keys: Sequence[str], release: Release) -> bool:
-    """Returns whether keys are command-line flags or belong to Triton's model configuration.
-
-    JSON files may contain either of them.
-    """
+    """Returns whether keys are command-line flags or belong to Triton's model configuration. JSON
+    files may contain either of them."""
     own = sum(key in release.top_level for key in keys)
     if not _TRITONS.isdisjoint(keys):
         from ..rules import triton  # not needed for most files
@@ -397,10 +393,8 @@ _KINDS: tuple[Kind, ...] = (
 
 
 def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
-    """Returns the options of a file that a script uses, or nothing if they cannot be read.
-
-    The path may exist only in a container. The file is then looked up next to the script.
-    """
+    """Returns the options of a file that a script uses, or nothing if they cannot be read. The path
+    may exist only in a container. The file is then looked up next to the script."""
     beside = re.sub(r"^(\$\{?\w+\}?|\$\(.*\))/", "", name)
     if not beside or "$" in beside:
         return {}

@@ -28,11 +28,8 @@ MOST_VALUES = 10_000  # limit per program: nested lists of one name double at ev
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The Python API of an engine.
-
-    `engines` are the classes of `package` that take engine options. `others` are modules of the
-    package with classes of the same names that take other options.
-    """
+    """The Python API of an engine. `engines` are the classes of `package` that take engine options.
+    `others` are modules of the package with classes of the same names that take other options."""
 
     package: str
     engines: tuple[str, ...]
@@ -57,9 +54,7 @@ def sections(
     text: str, release: Release, start: Location = START, api: Api = TENSORRT_LLM
 ) -> list[Section] | None:
     """Returns the options of each engine object, or `None` if the text is not valid Python.
-
-    Locations count from `start`, where the program begins.
-    """
+    Locations count from `start`, where the program begins."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # about escapes in the program's strings

@@ -255,10 +255,8 @@ def _starting() -> re.Pattern[str]:
 
 
 def command_lines(text: str) -> Iterator[list[Word]]:
-    """Yields lists of words and shell command lines that a program runs or stores.
-
-    Lines that it prints or raises are messages and are skipped.
-    """
+    """Yields lists of words and shell command lines that a program runs or stores. Lines that it
+    prints or raises are messages and are skipped."""
     tree, shift = _parsed(text)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.List | ast.Tuple):
@@ -360,10 +358,8 @@ class _Keys(dict[Any, "ast.expr | _Keys"]):
 
 
 def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) -> ast.expr:
-    """Returns the latest value of an argument's name, with the keys that were set in it since.
-
-    If no value precedes the call, a later one is used: code below a function may set its names.
-    """
+    """Returns the latest value of an argument's name, with the keys that were set in it since. If
+    no value precedes the call, a later one is used: code below a function may set its names."""
     rows = names.get(node.id, []) if isinstance(node, ast.Name) else []
     before = bisect_right(rows, (call.lineno, call.col_offset), key=lambda row: row.end)
     for end in (before, len(rows)):

@@ -127,11 +127,8 @@ def read_script(text: str, start: Location = START) -> Script:
 
 
 def _unescaped(documents: Sequence[HereDocument], text: str) -> Sequence[HereDocument]:
-    """Returns the here documents of a script.
-
-    A here document inside double quotes, as in `bash -c "..."`, is unescaped first, as the shell
-    does.
-    """
+    """Returns the here documents of a script. A here document inside double quotes, as in `bash -c
+    "..."`, is unescaped first, as the shell does."""
     if not any("\\" in document.text for document in documents):
         return documents
     rest = _without(documents, text)
@@ -317,9 +314,7 @@ def _commands(
     text: str, start: Location, around: tuple[Statement, ...] = ()
 ) -> Iterator[tuple[Location, list[Word], tuple[Statement, ...]]]:
     """Yields each server command: its location, the words after it, and the statements it is in.
-
-    The outermost statement comes first; `around` are the statements outside this text.
-    """
+    The outermost statement comes first; `around` are the statements outside this text."""
     for row in starting(list(_statements(text, start))):
         words, rows = row.words, (*around, row)
         for index, word in enumerate(words):

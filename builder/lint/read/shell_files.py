@@ -124,10 +124,8 @@ def written_files(
     text: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> list[WrittenFile]:
-    """Returns the files that a script writes, in order of their first write.
-
-    Without the `text` of the script, the locations are off by one quote.
-    """
+    """Returns the files that a script writes, in order of their first write. Without the `text` of
+    the script, the locations are off by one quote."""
     values = Values(rows, environment)
     fragments = [row for each in here for row in _of_here_document(each, text)]
     fragments += _of_statements(rows, text.splitlines())
@@ -395,10 +393,8 @@ def _of_output(
 
 
 def _printed(words: Sequence[Word], first: Location) -> Iterator[tuple[str, Location]]:
-    """Yields the lines that printf writes, each located at its first value.
-
-    printf repeats its format until all values are used.
-    """
+    """Yields the lines that printf writes, each located at its first value. printf repeats its
+    format until all values are used."""
     form, values = words[0].text, list(words[1:])
     pieces = re.split(r"%(?:[-+ 0#]*\d*(?:\.\d+)?)[a-zA-Z]", form.replace("%%", "\0"))
     parts: list[tuple[str, Location]] = []

@@ -90,9 +90,7 @@ class Values:
 
     def alternatives(self, text: str) -> list[tuple[str, Location]]:
         """Returns the values that branches assign to the variable in a text, with their locations.
-
-        The result is empty if there is only one value or if a value is unknown.
-        """
+        The result is empty if there is only one value or if a value is unknown."""
         found = _PLAIN_USE.match(text)
         name = (found[1] or found[2]) if found else ""
         rows = self._settings.get(name, [])

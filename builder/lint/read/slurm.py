@@ -32,10 +32,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option by its long name, or as written if Slurm has no such option.
-
-    `letter` means that it was written as a single letter.
-    """
+    """An option by its long name, or as written if Slurm has no such option. `letter` means that it
+    was written as a single letter."""
 
     name: str
     value: str | None
@@ -94,9 +92,7 @@ class Step:
 @dataclass(frozen=True)
 class Job:
     """A job script: the sbatch options of each component, options that come too late, and commands.
-
-    `stray` are words of its directives that are not options.
-    """
+    `stray` are words of its directives that are not options."""
 
     text: str
     parts: Sequence[Sequence[Option]]

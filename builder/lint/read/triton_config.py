@@ -23,11 +23,8 @@ _CLOSING = {"{": "}", "<": ">", "[": "]"}
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value as written, without its quotes.
-
-    `kind` is string, number or name. The parser also uses "mark" and "end", which never occur as
-    values of a message.
-    """
+    """A value as written, without its quotes. `kind` is string, number or name. The parser also
+    uses "mark" and "end", which never occur as values of a message."""
 
     kind: str
     text: str

@@ -31,10 +31,8 @@ def places(text: str, start: Location = START) -> Callable[[int], Location]:
 
 
 def inside(document: Yaml, path: str, text: str, place: Location) -> Location:
-    """Converts a location in the text at a path to a location in the document.
-
-    A quoted or folded text differs from its source, so its words are searched there in order.
-    """
+    """Converts a location in the text at a path to a location in the document. A quoted or folded
+    text differs from its source, so its words are searched there in order."""
     if place == NOWHERE:
         return document.locate(path)
     if block := document.blocks.get(path):
