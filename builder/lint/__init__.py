@@ -1,4 +1,4 @@
-"""Checks files of any origin against exact engine releases: `check` is the way in."""
+"""Checks files of any origin against exact engine releases. `check` is the entry point."""
 
 from .driver import CheckOptions, Planner, check
 from .report import Checked, Report

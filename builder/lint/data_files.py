@@ -1,6 +1,6 @@
-"""The schema of every file of `builder/data`, by its path there.
+"""Maps every file of `builder/data` to its schema.
 
-Presets are deployments, and have the deployment's own model.
+Presets are deployments and use the deployment's schema.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from ..facts import data_file
 
 @cache
 def schemas() -> Mapping[str, Any]:
-    """The schemas by the pattern of their files' paths, the first of them that fits counting.
-
-    Few runs meet a data file: what the schemas are made of is imported by those alone.
-    """
+    """Returns the schemas by path pattern; the first matching pattern is used. Few runs check a
+    data file, so the modules with the schemas are imported here."""
     from ..credentials.shapes import SCHEMA as CREDENTIALS_FILE
     from ..estimates.fits import SCHEMAS as measurement_schemas
     from ..facts import plain_data
@@ -76,7 +74,7 @@ def schemas() -> Mapping[str, Any]:
 
 
 def _formats() -> Mapping[str, Any]:
-    """The schemas of the file formats of others that are no tables of options."""
+    """Returns the schemas of the files in `formats` that are not option tables."""
     from ..facts import plain_data
     from ..facts.counterparts import COUNTERPARTS
     from . import engine
@@ -94,10 +92,8 @@ def _formats() -> Mapping[str, Any]:
 
 
 def schema_of(path: Path) -> Any:
-    """The schema of a data file of this installation or of a copy of its data folder.
-
-    `None` for any other file, and for presets.
-    """
+    """Returns the schema of a data file in this installation or in a copy of its data folder.
+    `None` for any other file and for presets."""
     path = path.absolute()
     folder = next((above for above in path.parents if above == DATA or _is_copy(above)), None)
     if folder is None:
@@ -107,13 +103,13 @@ def schema_of(path: Path) -> Any:
 
 
 def _is_copy(folder: Path) -> bool:
-    """Whether a folder looks like `builder/data`."""
+    """Returns whether a folder looks like `builder/data`."""
     kinds = ("engines", "hardware", "servers")
     return folder.name == "data" and all((folder / kind).is_dir() for kind in kinds)
 
 
 def data_file_faults(path: Path) -> list[Diagnostic]:
-    """Every error of a data file, each with file, line, key and remedy."""
+    """Returns every error of a data file, each with file, line, key and fix."""
     if path.suffix == ".csv":
         return _row_faults(path)
     found = data_file.validate(path, schema_of(path))
@@ -125,7 +121,7 @@ def data_file_faults(path: Path) -> list[Diagnostic]:
 
 
 def _row_faults(path: Path) -> list[Diagnostic]:
-    """Every error of a file of measurements."""
+    """Returns every error of a file of measurements."""
     from ..estimates import measurements
 
     of_pools = schema_of(path) is measurements.DisaggregatedRow

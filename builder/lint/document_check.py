@@ -44,7 +44,7 @@ from .script_check import check_script, content_diagnostics, variables, written_
 def check_yaml(
     source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
 ) -> Verdict:
-    """A YAML file by one release; each variant of a recipe is checked as a recipe."""
+    """Checks a YAML file against one release; each variant of a recipe is checked as a recipe."""
     if not has_variants(source.documents, rule_context.release):
         return check_documents(source, rule_context, named, diagnostics)
 
@@ -108,9 +108,9 @@ def check_documents(
 
 
 def _with_embedded(source: Text, content: Content | None, release: Release) -> Content | None:
-    """A file with the options that stand in it beside those of its own format."""
+    """Adds the options embedded in a file to the options in the file format itself."""
     if not any(isinstance(document.data, dict) for document in source.documents):
-        return content  # a list of its own is a data set and starts nothing
+        return content  # a top-level list is a data set and starts nothing
     inside = read_embedded(source.documents, release)
     if content is None:
         starts = (COMMAND, MODULE, WORKER, *TOOLS)
@@ -126,7 +126,7 @@ def _with_embedded(source: Text, content: Content | None, release: Release) -> C
 def _around(
     source: Text, content: Content | None, servers: Sequence[Server], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
-    """What is wrong around the engine options of a YAML file: names, models and numbers of GPUs."""
+    """Checks what surrounds the engine options of a YAML file: names, models and GPU counts."""
     first = source.documents[0] if source.documents else Yaml()
     content = content or Content("", document=first)
     if content.kind == DEPLOYMENT:
@@ -164,7 +164,8 @@ def _around(
 
 
 def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
-    """GPUs that a chart's values or the like ask for, against the ranks of the options there."""
+    """Checks the GPUs that chart values and similar files request against the ranks of the
+    options."""
     for section in content.sections if content.kind in KINDS else ():
         here = object_at(section.document, section.path)
         around = here.around if here else None
@@ -174,12 +175,12 @@ def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
         gpus = gpus or gpus_beside(section.document, section.path)
         if world and gpus and not section.within:
             found = gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
-            if found:  # they may be those of one node of several
+            if found:  # the request may be for one of several nodes
                 yield replace(found, severity="warning")
 
 
 def _uses_images(source: Text) -> bool:
-    """Whether the images that a file names are those that it starts, as far as its form tells."""
+    """Returns whether a file of this form starts the images that it names."""
     rows = source.documents
     return has_base(source.text) or any(isinstance(x.data, dict | list) for x in rows)
 
@@ -191,7 +192,7 @@ def _run(
     rule_context: RuleContext,
     servers: Sequence[Server],
 ) -> Verdict:
-    """The errors of what a container runs, beside the files that config maps give it."""
+    """Checks the commands of a container together with the files that its config maps provide."""
     mounted = {name for server in servers for name in server.config_maps.values()}
     given = {
         file_name(section): Content(ENGINE, [section])
@@ -208,14 +209,14 @@ _MAX_VARIANTS = 50
 
 
 def has_variants(documents: Sequence[Yaml], release: Release) -> bool:
-    """Whether a file is a recipe with variants."""
+    """Returns whether a file is a recipe with variants."""
     data = documents[0].data if len(documents) == 1 else None
     base = data.get(_base(data)) if isinstance(data, Mapping) else None
     return isinstance(base, Mapping) and any(fits(base, release) for _, fits, _ in LAUNCHERS)
 
 
 def check_variants(document: Yaml, judge: Callable[[Yaml], Verdict]) -> Verdict:
-    """What is wrong with each variant, said once, and with the names of the variants."""
+    """Checks each variant of a recipe; a shared error is reported once, at its path in the file."""
     misspelt = list(_misspelt(document))
     found = [*document.diagnostics, *misspelt]
     kind, judged = None, Judged()
@@ -235,7 +236,7 @@ def check_variants(document: Yaml, judge: Callable[[Yaml], Verdict]) -> Verdict:
 
 
 def _base(data: Mapping[str, Any]) -> str:
-    """The key of the base, which may be misspelt where there are overrides."""
+    """Returns the key of the base, which may be misspelled if the file has overrides."""
     if _BASE in data:
         return _BASE
     named = any(str(key).startswith((_OVERRIDE, _ZIPPED)) for key in data)
@@ -243,7 +244,7 @@ def _base(data: Mapping[str, Any]) -> str:
 
 
 def _variants(document: Yaml, without: Collection[str]) -> Iterator[tuple[Yaml, Mapping[str, str]]]:
-    """Each variant as a document, with the key above each of its paths."""
+    """Yields each variant as a document, with the top-level key of each of its paths."""
     name = _base(document.data)
     base = document.data[name]
     places, above = _inner(document, name)
@@ -261,7 +262,7 @@ def _variants(document: Yaml, without: Collection[str]) -> Iterator[tuple[Yaml, 
 
 
 def _inner(document: Yaml, key: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The places of what stands below a key, by the paths from there on, and the key above each."""
+    """Returns the locations below a key by path relative to it, and the key for each path."""
     places = {"": document.locate(key)}
     for path, place in document.places.items():
         if path.startswith(f"{key}."):
@@ -270,7 +271,7 @@ def _inner(document: Yaml, key: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _written(path: str, above: Mapping[str, str]) -> str:
-    """A path as it stands in the file."""
+    """Converts a path in a variant to the path in the file."""
     inner = path
     while inner and inner not in above:
         inner = inner.rpartition(".")[0]
@@ -278,8 +279,8 @@ def _written(path: str, above: Mapping[str, str]) -> str:
 
 
 def _count(data: Any) -> int:
-    """How many variants the lists have values for: they stand beside each other, and a list of one
-    value stands for all."""
+    """Returns the number of variants in a zip override. The lists are zipped; a list of one value
+    applies to all variants."""
     if isinstance(data, Mapping):
         return max((1, *map(_count, data.values())))
     return max(1, len(data)) if isinstance(data, list) else 1
@@ -294,7 +295,8 @@ def _of_one(data: Any, index: int) -> Any:
 
 
 def _misspelt(document: Yaml) -> Iterator[Diagnostic]:
-    """Names of variants, and of what stands in them, that are misspelt: they are not read."""
+    """Reports misspelled names of variants and of their sections; such names are ignored at run
+    time."""
     name = _base(document.data)
     layout = names.layout(replace(document, data=document.data[name]))
     for key, given in document.data.items():
@@ -310,7 +312,7 @@ def _misspelt(document: Yaml) -> Iterator[Diagnostic]:
 
 
 def _near(key: str, base: str) -> str:
-    """The name that a key is misspelt of, the part behind its mark as it is."""
+    """Returns the correct name for a misspelled key; the part after the prefix does not change."""
     if key == base:
         return _BASE
     words = key.split("_")

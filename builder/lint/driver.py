@@ -47,14 +47,18 @@ if TYPE_CHECKING:
     from ..facts.checkpoint import Checkpoint
 
 Planner = Callable[[Path, Sequence[str]], Iterable[Diagnostic]]
-"""Diagnostics of a deployment file with overrides, each with the `path` of the value to blame."""
+"""Plans a deployment file with overrides and yields diagnostics, each with the `path` of a
+value."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """What to check against, as far as the files do not say it themselves; `other_releases` are
-    those of other engines than the usual one, by engine. With `assume_release`, one may be unknown;
-    images that are too vulnerable to deploy are warned of unless `refuse_vulnerable`."""
+    """What to check against, for files that do not define it themselves.
+
+    `other_releases` are releases of engines other than the default one, by engine. `assume_release`
+    allows an unknown release. Images that are too vulnerable to deploy cause a warning, or an error
+    with `refuse_vulnerable`.
+    """
 
     releases: tuple[str, ...] = ()
     role: ServerRole | None = None
@@ -66,10 +70,8 @@ class CheckOptions:
 
 
 def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Report:
-    """Check files, folders and bundles.
-
-    Raises `BadInput` for an unknown release or GPU, `BadFacts` for a model without facts.
-    """
+    """Checks files, folders and bundles. Raises `BadInput` for an unknown release or GPU,
+    `BadFacts` for a model without facts."""
     own, others = split(request.releases, request.assume_release)
     request = replace(request, releases=own, other_releases=others)
     if request.gpu:
@@ -99,7 +101,7 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     report.say_assumed_releases()
     if not report.checked and not report.findings:
         report.notes.append("no supported files found")
-    report.findings = list(dict.fromkeys(report.findings))  # of two engines in one file
+    report.findings = list(dict.fromkeys(report.findings))  # found by two engines
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
     report.say_images_once()
     return report
@@ -151,7 +153,7 @@ def _judge(
     planner: Planner,
     report: Report,
 ) -> None:
-    """One file by the releases that are `known` for it, beside what other engines say of it."""
+    """Checks a file against its `known` releases and adds the verdicts of other engines."""
     name, (releases, stated, starter) = str(target.path), known
     accepted = target.context.accepted if target.context else ()
     versions = Policy(accepted, request.refuse_vulnerable)
@@ -193,7 +195,7 @@ def _judge(
         report.say_once(of_old(each) for each in named)
     if not judged:
         of_nothing(target, f"{kind}: holds no engine options and no server command", report)
-    if assumed and kind != DEPLOYMENT:  # planning was for the one it names
+    if assumed and kind != DEPLOYMENT:  # a deployment is planned for the release it names
         newest, plainly = releases[0], partial(judge, for_mentioned_gpu=False)
         found = by_release[newest]
         by_release[newest], note = by_others(newest, found, plainly, _is_former, stated)
@@ -207,7 +209,7 @@ def _is_former(row: Diagnostic) -> bool:
 
 
 def _say_unknown_models(report: Report) -> None:
-    """A model that is unknown is said once, unless its name is one that was misspelt."""
+    """Reports each unknown model once, in a note; misspelled models stay findings."""
     kept: list[Diagnostic] = []
     unknown: list[Diagnostic] = []
     for row in report.findings:
@@ -219,7 +221,8 @@ def _say_unknown_models(report: Report) -> None:
 
 
 def _is_bundles_own(target: SourceFile) -> bool:
-    """Whether a file is one of those that a bundle keeps for the toolkit, held by its manifest."""
+    """Returns whether a file is a JSON file that a bundle keeps for the toolkit; its manifest
+    covers it."""
     if target.context is None or target.path.suffix != ".json":
         return False
     folder = target.context.folder.absolute()
@@ -229,8 +232,8 @@ def _is_bundles_own(target: SourceFile) -> bool:
 def _releases(
     request: CheckOptions, context: BundleContext | None, source: Text, starter: Starter | None
 ) -> tuple[list[Release], Pins | None]:
-    """The releases to check by; where it is a guess, with what the file itself says of it."""
-    if source.form == MODEL_CONFIG:  # Triton reads it, whatever the engine's release
+    """Returns the releases to check against; if they are a guess, also the pins of the file."""
+    if source.form == MODEL_CONFIG:  # Triton reads it; the engine release does not matter
         return [release.load(release.newest_stable())], None
     newest = release.load(release.newest_stable())
     if holds_deployment(source.documents):
@@ -238,7 +241,7 @@ def _releases(
     if request.releases:
         return [release.load(name) for name in request.releases], None
     if context and context.engine != newest.engine.name:
-        return [newest], None  # what is no engine's is judged the same by any release
+        return [newest], None  # such a file is checked the same way for any release
     if context:
         return [release.load(context.release, context.folder)], None
     stated = Pins(source.text, source.documents)
@@ -250,7 +253,8 @@ def _releases(
 def _of_request(
     request: CheckOptions, context: BundleContext | None, source: Text
 ) -> list[Release]:
-    """The releases of a deployment file: those asked for of its engine, its bundle's, its own."""
+    """Returns the releases of a deployment file: requested ones, else the bundle's, else its
+    own."""
     engine = stated_engine(source.documents)
     newest = release.load(release.newest_stable(engine), engine=engine)
     asked = request.releases if engine.default else request.other_releases.get(engine.name, ())
@@ -261,7 +265,7 @@ def _of_request(
     try:
         return [release.load(name, folder, engine) if name else newest for name in names]
     except BadInput:
-        return [newest]  # planning will say so
+        return [newest]  # planning reports the error
 
 
 def _rule_context(
@@ -270,7 +274,7 @@ def _rule_context(
     context: BundleContext | None,
     starter: Starter | None = None,
 ) -> RuleContext:
-    """Where the options of a file are to be used, as far as that is known."""
+    """Returns the rule context of a file: model, GPU, role and workload if they are known."""
     rule_context = model.context(RuleContext(known), starter.worker if starter else None)
     if request.model:
         rule_context = RuleContext.of(known, _model(request.model))
@@ -288,7 +292,7 @@ def _rule_context(
 
 @cache
 def _model(name: str) -> Checkpoint:
-    from ..facts import checkpoint  # most files are checked without
+    from ..facts import checkpoint  # not needed for most files
 
     return checkpoint.gather(name)
 
@@ -308,7 +312,7 @@ def _of_deployment(
 def _planned(
     document: Yaml, request: CheckOptions, known: Release, target: SourceFile, planner: Planner
 ) -> Iterator[Diagnostic]:
-    """Whether a deployment file can be planned, by another release than its own if asked."""
+    """Plans a deployment file, for the requested release if there is one."""
     asked = request.releases or request.other_releases
     overrides = [f"engine.release={known.name}"] if asked else []
     for diagnostic in planner(target.path, overrides):
@@ -316,8 +320,8 @@ def _planned(
 
 
 def _rendered(document: Yaml, release_name: str) -> Iterator[Diagnostic]:
-    """The deployment file of a bundle has been planned; its versions may have become vulnerable."""
-    from ..deployment import Deployment  # other files are checked without
+    """Checks a bundle's deployment file for new vulnerabilities; it was planned before."""
+    from ..deployment import Deployment  # not needed for other files
     from ..rules import vulnerability_policy
 
     request, found = Deployment.read(document.data)
@@ -328,7 +332,7 @@ def _rendered(document: Yaml, release_name: str) -> Iterator[Diagnostic]:
 
 
 def _located(diagnostic: Diagnostic, document: Yaml) -> Diagnostic:
-    """An error with the path of a value of the document, at its place there."""
+    """Adds the location of its value in the document to an error."""
     place, rule = document.locate(diagnostic.path), diagnostic.rule or general_rules.DEPLOYMENT
     return located(
         place, diagnostic.path, diagnostic.message, diagnostic.fix, rule, diagnostic.severity
@@ -341,7 +345,7 @@ def _sides(
     started: Mapping[Path, Starter],
     report: Report,
 ) -> list[Side]:
-    """The option files of each side of disaggregated serving, with their rule contexts."""
+    """Returns the option files of each side of disaggregated serving, with their rule contexts."""
     found: list[Side] = []
     for target in targets:
         if not may_be_side(target):
@@ -368,7 +372,7 @@ def _side(target: SourceFile, request: CheckOptions, starter: Starter | None) ->
 def of_no_kind(
     source: Text, target: SourceFile, by_release: FindingsByRelease, report: Report
 ) -> None:
-    """A file of a kind that check does not know: passed over, or named as such."""
+    """Skips a file of an unknown kind; reports it if the user named it or if it is malformed."""
     first, found = next(iter(by_release.items()))
     broken = _is_malformed(source) and not _is_template(source)
     is_yaml = source.path.suffix in (YAML_SUFFIXES if target.given else (".yaml", ".yml"))
@@ -382,14 +386,14 @@ def of_no_kind(
 
 
 def of_unreadable(error: BadInput, name: str, report: Report) -> None:
-    """A file that cannot be read."""
+    """Reports a file that cannot be read."""
     report.findings += (_unreadable(row, name) for row in error.diagnostics)
     report.files.append(Checked(name, "unreadable", (), judged=NOTHING))
     report.skipped.append(Skipped(name, "cannot be read"))
 
 
 def of_nothing(target: SourceFile, reason: str, report: Report) -> None:
-    """A file of a known kind that has nothing to check, which is said of one that was named."""
+    """Skips a file of a known kind with nothing to check, and warns if the user named it."""
     report.skipped.append(Skipped(str(target.path), reason))
     if target.given:
         remedy = "check the file that holds the options"
@@ -398,7 +402,7 @@ def of_nothing(target: SourceFile, reason: str, report: Report) -> None:
 
 
 def _is_template(source: Text) -> bool:
-    """Whether a file is YAML only when its template is filled in, by its text or its folder."""
+    """Returns whether a file is a template, by its text or its folder."""
     return "{{" in source.text or "{%" in source.text or "templates" in source.path.parts[:-1]
 
 
@@ -412,7 +416,7 @@ def _unreadable(diagnostic: Diagnostic, name: str) -> Diagnostic:
 
 
 def _unknown(source: Text) -> Diagnostic:
-    """A file that was named, and of which nothing can be said."""
+    """Describes why a file that the user named cannot be checked."""
     data = source.documents[0].data if source.documents else source.text
     remedy = "give an option file, model.yaml, config.pbtxt, deployment or server script"
     is_read = isinstance(data, dict | list) and not source.unread

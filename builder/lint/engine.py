@@ -1,4 +1,4 @@
-"""How engines are recognised: the records of `builder/data/formats`."""
+"""Reads the records of `builder/data/formats`, which describe how to recognize engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINE_FILE = "model.json"  # of Triton's backend
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The words of the file; its comments say what each list is."""
+    """The word lists in `vllm.yaml`; the comments in that file explain each list."""
 
     source: Text
     program: Text
@@ -72,7 +72,7 @@ def formats() -> Formats:
 
 @cache
 def image_pattern() -> re.Pattern[str]:
-    """An image of the server; `extended` where it is one that is built on it."""
+    """Returns a pattern for images of the server; `extended` matches images that build on them."""
     own, extended = (
         "|".join(map(re.escape, sorted(rows, key=len, reverse=True)))
         for rows in (formats().images, formats().extended_images)
@@ -94,8 +94,8 @@ WORKERS = {
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedFormats:
-    """Names by which other formats are recognised: keys that are `holders` of options, `signature`
-    options that no other engine has, and those of `others`."""
+    """Names by which files of other formats are recognized. `holders` are keys that hold options,
+    `signature` are options that only this engine has, and `others` are options of other engines."""
 
     source: Text
     holders: tuple[Text, ...]
@@ -105,10 +105,13 @@ class EmbeddedFormats:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFlags:
-    """The flags of a program with the engine in it: the `options` that they set, the `switches`
-    among them, those that take `json`, the `prefix` of those that name an option by its path, the
-    `modes` or tasks that it has, and `others`. Where it `holds` some modes, those of the rest have
-    flags of their own."""
+    """The flags of a program that embeds the engine.
+
+    `options` are the flags that set engine options. `switches` take no value and `json` flags take
+    JSON. Flags with `prefix` name an option by its path. `modes` are the modes or tasks of the
+    program, and `others` are its remaining flags. If `holds` is set, only these modes use the
+    engine; the other modes have different flags.
+    """
 
     source: Text
     options: Mapping[Text, Text]
@@ -139,14 +142,14 @@ def worker_flags(program: str) -> WorkerFlags:
 
 @cache
 def surroundings() -> Mapping[str, Any]:
-    """What stands around engine options in files of others."""
+    """Returns the names that surround engine options in files of other programs."""
     found: Mapping[str, Any] = data_file.load(SURROUNDINGS, plain_data.SURROUNDINGS_FILE)
     return found
 
 
 @cache
 def format_table(name: str) -> Release:
-    """The keys of a file format, in the words of a release table."""
+    """Returns the keys of a file format in the form of a release table."""
     path = DATA / "formats" / f"{name}.yaml"
     return Release(data_file.load(path, FORMAT_TABLE), path)
 
@@ -159,13 +162,13 @@ def fields_of(table: Release, name: str) -> Mapping[str, Any]:
 TENSORRT_LLM = "tensorrt_llm"
 WORKER = "dynamo.trtllm"
 LAUNCHER = "trtllm-llmapi-launch"
-TOOLS = ("trtllm-bench", "trtllm-eval")  # which hold the engine themselves
-SPAWNERS = ("mpirun", "srun", LAUNCHER)  # they start a server on other nodes as well
+TOOLS = ("trtllm-bench", "trtllm-eval")  # these embed the engine
+SPAWNERS = ("mpirun", "srun", LAUNCHER)  # these start a server on other nodes too
 MODE_FLAG = "--disaggregation-mode"
 MODEL_FLAGS = ("--model-path", "--model")
 FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
-SERVER_LISTS = ("-c", "--config_file")  # of a server in front of others
-# Those of the server that have no model behind them.
+SERVER_LISTS = ("-c", "--config_file")  # of a server that routes to others
+# Subcommands of the server that take no model.
 DISAGGREGATED_COMMANDS = ("disaggregated", "disaggregated_mpi_worker")
 SUBCOMMANDS = (*DISAGGREGATED_COMMANDS, "mm_embedding_serve")
 SIZE_FLAGS = {
@@ -176,7 +179,7 @@ SIZE_FLAGS = {
 
 
 def holder(word: str) -> str:
-    """The program with the engine in it that a word names: Dynamo's worker, or a tool."""
+    """Returns the program in a word that embeds the engine: Dynamo's worker or a tool."""
     if word.endswith(WORKER):
         return WORKER
     name = word.rpartition("/")[2]
@@ -184,15 +187,15 @@ def holder(word: str) -> str:
 
 
 COMMAND = "trtllm-serve"
-MODULE = "tensorrt_llm.commands.serve"  # the same, as `python -m` starts it
+MODULE = "tensorrt_llm.commands.serve"  # the module for `python -m`
 PROGRAMS = (COMMAND, LAUNCHER, "trtllm-bench", "trtllm-build", "trtllm-eval", "trtllm-prune")
 
 
 def is_server(word: str) -> bool:
-    """Whether a word is the name of the server's program."""
+    """Returns whether a word is the name of the server's program."""
     return word.rpartition("/")[2] in (COMMAND, MODULE)
 
 
 def mentions_server(word: str) -> bool:
-    """Whether a word is a command line of its own, with a server in it."""
+    """Returns whether a word is itself a command line that starts a server."""
     return (COMMAND in word or MODULE in word) and re.search(r"\s", word) is not None

@@ -22,7 +22,7 @@ from .rules.model import model_diagnostics
 from .rules.options import MAX_DIAGNOSTICS, of_empty_documents, section_diagnostics
 
 _WARNING = Policy()
-# Environment variables and programs: such a file is more than options.
+# Environment variables and programs: such a file holds more than options.
 _MORE = re.compile(r"[A-Z]{2,}_[A-Z]|\b(?:trtllm-|vllm|dynamo|python)")
 
 
@@ -32,8 +32,8 @@ def check_file(
     versions: Policy = _WARNING,
     for_mentioned_gpu: bool = True,
 ) -> Verdict:
-    """One file by one release, and by what is said of vulnerable `versions`. What is wrong only on
-    the GPU that the file mentions is warned of."""
+    """Checks a file against one release and for vulnerable `versions`. An error that only occurs on
+    the GPU that the file mentions becomes a warning."""
     asked = for_mentioned_gpu and not rule_context.gpu
     said = of_text(source.text) if asked else None
     if said is None:
@@ -42,7 +42,7 @@ def check_file(
     told = _of_file(source, gpu, versions)
     has_options = told.judged.sections or told.judged.commands
     if has_options and not told.diagnostics:
-        return told  # as most files: nothing to say whether it is wrong for that GPU only
+        return told  # usual case: no need to check without that GPU
     found = _of_file(source, rule_context, versions)
     if not has_options:
         return found
@@ -56,7 +56,7 @@ def _fault(diagnostic: Diagnostic) -> tuple[Location, str, str]:
 
 
 def _doubtful(diagnostic: Diagnostic, said: Mention) -> Diagnostic:
-    """What is wrong only if a file is for the GPU that a remark or a name in it speaks of."""
+    """Turns an error into a warning if it depends on a GPU that a comment or a name mentions."""
     what = f"{diagnostic.message} (line {said.line} names {said.kind})"
     return replace(diagnostic, message=what, severity="warning")
 
@@ -86,7 +86,7 @@ def _of_file(source: Text, rule_context: RuleContext, versions: Policy) -> Verdi
 
 
 def _is_plain(source: Text, release: Release) -> bool:
-    """Whether a file holds engine options and nothing else: no command, variable or launcher."""
+    """Returns whether a file holds only engine options: no command, variable or launcher."""
     if len(source.documents) != 1 or source.is_template or _MORE.search(source.text):
         return False
     data = source.documents[0].data
@@ -102,7 +102,7 @@ def _is_plain(source: Text, release: Release) -> bool:
 def _of_options(
     source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
 ) -> Verdict:
-    """A file of engine options by one release."""
+    """Checks a file of engine options against one release."""
     document = source.documents[0]
     section = Section(document.data, document)
     if rule_context.role == "agg":

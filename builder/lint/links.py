@@ -1,7 +1,7 @@
 """Links option files to the commands that read them.
 
-An option file alone names neither a release nor a model; the script, the job or the manifest
-next to it that starts a server with it does.
+An option file alone has neither a release nor a model. They come from the script, the job or the
+manifest next to it that starts a server with the file.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .releases import PinnedTables, Pins
 
 
 def may_name_a_file(text: str) -> bool:
-    """Whether a text can hold a server's command with an option file."""
+    """Returns whether a text can contain a server command with an option file."""
     starts = any(name in text for name in (COMMAND, WORKER, *TOOLS))
     return starts and any(flag in text for flag in FILE_FLAGS)
 
 
 def option_files(worker: Server, folder: Path) -> Iterator[Path]:
-    """Where the option file of a command may lie that stands in a folder: where it says, or, as it
-    may be mounted elsewhere, in the folder itself."""
+    """Yields the paths that the option file of a command may have. The first is the path in the
+    command. If that exists only in a container, the file may be in `folder` itself."""
     if worker.file and not is_open(worker.file_path):
         yield Path(os.path.normpath(folder / worker.file_path))
     if worker.file and not is_open(worker.file):
@@ -42,14 +42,14 @@ def option_files(worker: Server, folder: Path) -> Iterator[Path]:
 
 
 def on_disk(servers: Iterable[Server], folder: Path) -> dict[str, Mapping[str, Any]]:
-    """The options of each file in or below a folder that servers read, by its name."""
+    """Returns the options of each file on disk that the servers read, by file name."""
     read_files = {row.file: read_option_file(row.file_path, folder) for row in servers if row.file}
     return {name: options for name, options in read_files.items() if options}
 
 
 def by_file(sections: Iterable[Section]) -> dict[str, Mapping[str, Any]]:
-    """The options of sections by the name of the file that each is in; of files of one name in
-    several config maps by `map/name`."""
+    """Returns the options blocks by file name. If several config maps have files of the same name,
+    the key is `map/name`."""
     rows = [(section, file_name(section)) for section in sections]
     names = Counter(name for _, name in rows)
     return {
@@ -59,17 +59,17 @@ def by_file(sections: Iterable[Section]) -> dict[str, Mapping[str, Any]]:
 
 
 def file_name(section: Section) -> str:
-    """The name of the file that a section is in, inside of another one."""
+    """Returns the name of the embedded file that contains an options block."""
     return section.file.rpartition("/")[2] or file_in(section.within)
 
 
 def file_in(within: str) -> str:
-    """The name of a file inside another one: of a config map, or one that a script writes."""
+    """Returns the name of an embedded file: in a config map, or written by a script."""
     return within.partition("data.")[2] or within.rpartition("/")[2]
 
 
 def of_file(workers: Sequence[Server], section: Section) -> Server | None:
-    """The server that reads an option file, if all that read it serve one model."""
+    """Returns a server that reads an option file, if all its readers serve the same model."""
     name = file_name(section).rpartition("/")[2]
     users = [row for row in workers if row.file and row.file == name]
     if section.config_map:
@@ -79,7 +79,7 @@ def of_file(workers: Sequence[Server], section: Section) -> Server | None:
 
 
 def by_path(servers: Iterable[Server]) -> dict[str, list[Server]]:
-    """The servers at each path of one document."""
+    """Returns the servers of a document by path."""
     found: dict[str, list[Server]] = {}
     for row in servers:
         found.setdefault(row.path, []).append(row)
@@ -87,8 +87,8 @@ def by_path(servers: Iterable[Server]) -> dict[str, list[Server]]:
 
 
 def other_starters(paths: Collection[Path], isolated: Isolated) -> Mapping[Path, OtherStarter]:
-    """The command that reads each option file, for those that others of `paths` start and that all
-    of these read by one release and for one model."""
+    """Maps option files to the commands of other engines in `paths` that read them. A file is left
+    out if its commands differ in engine, model or release."""
     found: dict[Path, list[OtherStarter]] = {}
     for path in paths:
         commands: list[tuple[str, OtherStarter]] = []
@@ -103,7 +103,7 @@ def other_starters(paths: Collection[Path], isolated: Isolated) -> Mapping[Path,
 
 @cache
 def _flags() -> tuple[str, ...]:
-    """The flags of these engines that name option files."""
+    """Returns the flags of these engines that name option files."""
     rows = map(engines.load, engines.names())
     return tuple(f"--{row.option_file_flag}" for row in rows if not row.default)
 
@@ -112,7 +112,7 @@ def _other_in_file(path: Path) -> Iterator[tuple[str, OtherStarter]]:
     try:
         text = read_text(path)
         if not any(flag in text for flag in _flags()):
-            return  # before it is parsed, which takes most of the time
+            return  # parsing would take most of the time
         source = read_file(path)
     except BadInput:
         return  # reported with the file itself
@@ -133,7 +133,7 @@ def _others_agree(rows: list[OtherStarter]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """A server's command, the release that counts for it in its file, and which words name it."""
+    """A server command with the tables of its pinned release and the words that pin it."""
 
     worker: Server
     named: PinnedTables | None
@@ -141,14 +141,12 @@ class Starter:
 
 
 Isolated = Callable[[str], AbstractContextManager[None]]
-"""Reports a fault of ours for a file, by its name, and lets the others be checked."""
+"""Reports a bug of the toolkit for a file name and lets the check of other files continue."""
 
 
 def starters(paths: Collection[Path], isolated: Isolated) -> Mapping[Path, Starter]:
-    """The one server that reads each option file, for those that others of `paths` start.
-
-    Of several commands with one file the first counts, unless they differ in model or release.
-    """
+    """Maps option files to the server commands in `paths` that read them. The first of several
+    commands is used; a file is left out if they differ in model or release."""
     folders = {path.parent for path in paths}
     found: dict[Path, list[Starter]] = {}
     for path in paths:
@@ -166,7 +164,7 @@ def starters(paths: Collection[Path], isolated: Isolated) -> Mapping[Path, Start
 def _in_file(path: Path) -> Iterator[Starter]:
     try:
         if not may_name_a_file(read_text(path)):
-            return  # before it is parsed, which takes most of the time
+            return  # parsing would take most of the time
         source = read_file(path)
     except BadInput:
         return  # reported with the file itself
@@ -180,7 +178,7 @@ def _in_file(path: Path) -> Iterator[Starter]:
 
 
 def _workers(source: Text) -> Sequence[Server]:
-    from .read import commands, containers  # option files alone need neither
+    from .read import commands, containers  # not needed for option files
 
     if source.documents:
         return containers.in_documents(source.documents)

@@ -1,4 +1,4 @@
-"""Records of what a file holds: servers, GPUs, options blocks, models, and how much was checked."""
+"""Records of what a file holds: servers, GPUs, options blocks, models, and what was checked."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ _BOTH = re.compile(  # as in ctx4_gen1
 
 @dataclass
 class Content:
-    """What a file was taken for, and what in it is to be checked.
+    """The detected kind of a file and its content to check.
 
-    `diagnostics` are those of the file's own format, which `is_read` even if it has no options.
-    `document` is the one whose paths they name, `unread` what has more options elsewhere.
+    `diagnostics` concern the file's own format. `is_read` means that the format was checked even if
+    the file has no options. `document` is the document that paths refer to. `unread` names parts
+    with more options elsewhere.
     """
 
     kind: str
@@ -56,7 +57,7 @@ class Content:
     unread: list[str] = field(default_factory=list)
 
 
-# A kind by name: whether a mapping is of it, and how to read it.
+# A kind of file: its name, a test whether a mapping is of this kind, and its parser.
 Kind = tuple[str, Callable[[Mapping[str, Any], Release], bool], Callable[[Yaml], Content]]
 
 
@@ -65,8 +66,8 @@ def role_of(name: str) -> ServerRole | None:
 
 
 def side_of(name: str) -> ServerRole | None:
-    """The side of disaggregated serving that the name of a file tells in a word of its own, the
-    only one; counts of both sides tell none."""
+    """Returns the side of disaggregated serving that a file name contains as a word. A name with
+    both sides has no side, and neither do counts such as `ctx4_gen1`."""
     rest = _BOTH.sub("", name.lower())
     sides: set[ServerRole] = {
         "prefill" if found["prefill"] else "decode" for found in SIDE.finditer(rest)
@@ -75,7 +76,7 @@ def side_of(name: str) -> ServerRole | None:
 
 
 def of_named_side(section: Section, name: str) -> Section:
-    """A worker's options with the side that the name of its file tells."""
+    """Sets the side of a worker's options from the name of its file."""
     if section.role or "cache_transceiver_config" not in section.options:
         return section
     return replace(section, role=side_of(name.rpartition("/")[2]))
@@ -84,14 +85,14 @@ def of_named_side(section: Section, name: str) -> Section:
 def split(
     data: Mapping[str, Any], own: Mapping[str, Any] | Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys of the format itself, and the others."""
+    """Splits a mapping into keys of the format itself and other keys."""
     inside = {key: value for key, value in data.items() if key in own}
     return inside, {key: value for key, value in data.items() if key not in own}
 
 
 @dataclass(frozen=True, slots=True)
 class StatedWorkload:
-    """The workload that a file names beside its options; lengths in tokens."""
+    """The workload that a file defines next to its options; lengths are in tokens."""
 
     isl: int | None = None
     osl: int | None = None
@@ -101,13 +102,13 @@ class StatedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Engine options and where they stand.
+    """An options block and its location.
 
-    `path` is their place in `document`, `within` names the document in its file if it is embedded
-    there, as in a `config_map`, and `file` the file that it is for a server, where that is said
-    elsewhere. Keys in `inherited` stand at `inherited_at` instead. `beside` are the names
-    of the surrounding format, of which a misspelt key may be one. `is_open` if something else may
-    add options: what these are with others is not judged then.
+    `path` is its path in `document`. `within` is the path of an embedded file, as in a
+    `config_map`, and `file` is the path at which a server finds that file. Keys in `inherited` are
+    located at `inherited_at` instead. `beside` are names of the surrounding format, for spelling
+    hints. `is_open` means that options may be added elsewhere, so the program does not check how
+    the options combine.
     """
 
     options: Mapping[str, Any]
@@ -124,7 +125,7 @@ class Section:
     is_open: bool = False
 
     def locate(self, diagnostic: Diagnostic) -> Diagnostic:
-        """An error of the options at its place in the file."""
+        """Adds the location in the file to an error of the options."""
         key = diagnostic.where.partition(".")[0]
         path = below(self.inherited_at if key in self.inherited else self.path, diagnostic.where)
         said = (diagnostic.message, diagnostic.fix, diagnostic.rule, diagnostic.severity)
@@ -136,19 +137,19 @@ def below(path: str, key: str) -> str:
 
 
 def int_at(data: Any, path: str) -> int | None:
-    """The whole number at a dotted path, or `None`."""
+    """Returns the integer at a dotted path, or `None`."""
     value = value_at(data, path)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was judged: sections of engine options, server commands, container images, and whether
-    the file's own format was.
+    """What was checked: counts of options blocks, server commands and images, and the format
+    itself.
 
-    `variables` are the paths of options whose value is not in the file: a shell or a template puts
-    it in. Their names are judged, their values are not. `unread` says what writes options or flags
-    in a way that is not read, or has them in another file.
+    `variables` are the paths of options whose values come from a shell or a template. Their names
+    are checked, their values are not. `unread` lists what sets options or flags in a way that
+    cannot be followed, or in another file.
     """
 
     sections: int = 0
@@ -178,8 +179,8 @@ ITSELF = Judged(itself=True)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One file by one release: its kind, `None` if check knows none, what is wrong with it, and
-    what was judged of it."""
+    """The result for one file and one release: its kind (`None` if unknown), its diagnostics, and
+    what was checked."""
 
     kind: str | None
     diagnostics: list[Diagnostic]
@@ -191,7 +192,7 @@ _VARIABLE = re.compile(r"[$<>{}`]")
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name that stands in a file: at `location`, at the dotted `path` of its document."""
+    """A name in a file, at `location` and at the dotted `path` of its document."""
 
     name: str
     location: Location
@@ -199,7 +200,7 @@ class Named:
 
 
 def is_open(name: str) -> bool:
-    """Whether something is put into a name later: a variable, or whatever a placeholder is for."""
+    """Returns whether a name contains a variable or a placeholder."""
     return _VARIABLE.search(name) is not None
 
 
@@ -209,8 +210,8 @@ ROLES: Mapping[str, ServerRole] = {"prefill": "prefill", "decode": "decode"}
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """A number of GPUs, and where it stands; `on_all_nodes` if they are those of several nodes.
-    Where the number of nodes stands there, `each` are those of one of them."""
+    """A GPU count and its location. `on_all_nodes` means that it counts the GPUs of several nodes.
+    `each` is the count of one node, if the location is that of the node count."""
 
     count: int
     location: Location
@@ -221,9 +222,11 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One server: its words with their places, its GPUs in all, their kind, its side, and where it
-    finds files of config maps: the maps by the folder that each is mounted at. `named` is its
-    model, where the words of its `engine` name it otherwise than by a flag."""
+    """A server: the words of its command with locations, its GPUs, GPU type and role.
+
+    `config_maps` maps mount folders to config maps. `named` is the model if the `engine` does not
+    take it as a flag.
+    """
 
     words: Sequence[tuple[str, Location]]
     gpus: Gpus | None = None
@@ -236,12 +239,13 @@ class Server:
 
     @property
     def program(self) -> str:
-        """The program whose flags set options of the engine in words of its own, if it is one."""
+        """The program that embeds the engine and has other flags for its options; empty for a
+        server."""
         return next((name for word, _ in self.words if (name := holder(word))), "")
 
     @property
     def tasks(self) -> Iterator[tuple[str, Location]]:
-        """The words of a tool that are neither flags nor their values: the first is its task."""
+        """The words of a tool that are neither flags nor values; the first one is its task."""
         table, rest = worker_flags(self.program), list(self.words[1:])
         while rest:
             word, place = rest.pop(0)
@@ -251,11 +255,11 @@ class Server:
                 rest = rest[1:]
 
     def flag(self, names: Iterable[str]) -> tuple[str, Location] | None:
-        """The value of the first of these flags that is given."""
+        """Returns the value of the first of these flags in the command, with its location."""
         for index, (word, place) in enumerate(self.words):
             if not word.startswith("-"):
                 continue
-            # Two words in one item are refused; what they mean is known all the same.
+            # The server refuses two words in one list item; their meaning is still clear.
             name, *value = _NAME_ENDS.split(word, maxsplit=1)
             if name in names:
                 return (value[0], place) if value else next(iter(self.words[index + 1 :]), None)
@@ -279,39 +283,39 @@ class Server:
 
     @property
     def file_flag(self) -> tuple[str, Location] | None:
-        """Its option file with its place."""
+        """The option file and its location."""
         return self.flag((*FILE_FLAGS, *SERVER_LISTS) if self.is_disaggregated else FILE_FLAGS)
 
     @property
     def file_path(self) -> str:
-        """Its option file as the command names it."""
+        """The option file as written in the command."""
         found = self.file_flag
         return found[0].strip("\"'") if found else ""
 
     @property
     def file(self) -> str:
-        """The last part of the name of its option file."""
+        """The base name of the option file."""
         return self.file_path.rpartition("/")[2]
 
     @property
     def config_map(self) -> str:
-        """The config map that its option file is of; empty if that is not known."""
+        """The config map that contains the option file; empty if it is unknown."""
         folder = self.file_path.rpartition("/")[0]
         return self.config_maps.get(folder, "") if folder else ""
 
     def given(self, files: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
-        """The options of its file among those that are given, as `by_file` has them."""
+        """Returns the options of its file from `files`, which has the keys that `by_file` makes."""
         return files.get(f"{self.config_map}/{self.file}", files.get(self.file))
 
     @property
     def sizes(self) -> dict[str, str]:
-        """The parallel sizes that its command gives."""
+        """The parallel sizes that the command sets."""
         found = {name: self.flag(flags) for name, flags in SIZE_FLAGS.items()}
         return {name: row[0] for name, row in found.items() if row}
 
     @property
     def is_disaggregated(self) -> bool:
-        """Whether its file says where it listens, and not its command."""
+        """Whether the file sets the listen address instead of the command."""
         return any(word in DISAGGREGATED_COMMANDS for word, _ in self.words)
 
     @property
@@ -321,10 +325,8 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a command, without its quotes; `certain` if the shell puts nothing else in.
-
-    `optional` if only some runs of the script give it.
-    """
+    """A word of a command without its quotes; `certain` if the shell does not expand it. `optional`
+    means that the word is conditional."""
 
     text: str
     location: Location
@@ -335,9 +337,11 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class HereDocument:
-    """A text in a script that goes to the file `name`, or without one to a command. The shell puts
-    values in unless it is `quoted`. `end` is the line that a reader takes for its end, which is
-    the `delimiter` if it is one."""
+    """A here document, written to the file `name` or else read by a command.
+
+    The shell expands it unless it is `quoted`. `end` is the line that ends it for the reader; a
+    correct end is equal to `delimiter`.
+    """
 
     name: str
     text: str
@@ -352,10 +356,8 @@ class HereDocument:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A simple command, and the operator behind it; a bracket counts as one.
-
-    `elements` are those of the list that its last word sets; they are the next statements as well.
-    """
+    """A simple command and the operator after it; parentheses count as operators. `elements` are
+    the elements of the array that its last word sets; they are also the next statements."""
 
     words: tuple[Word, ...]
     end: str
@@ -365,10 +367,10 @@ class Statement:
 
 @dataclass(frozen=True)
 class Script:
-    """The words after each server command, the here documents, and the commands around them.
+    """The words after each server command, the here documents, and all statements of a script.
 
-    `environment` are variables that the script is given. Of each server command, `starts` has the
-    place and `runs` the statement that it stands in, behind those that start its shell.
+    `environment` are the variables that the script starts with. For each server command, `starts`
+    has its location and `runs` its statement, after the statements that start its shell.
     """
 
     commands: Sequence[Sequence[Word]] = ()

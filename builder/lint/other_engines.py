@@ -1,9 +1,9 @@
-"""Files of engines beside the one that is served where nothing else is named.
+"""Checks files of engines other than the default engine.
 
-An engine that has files of its own has a package of its name here with `may_hold`, which tells
-quickly what may be one. Its module `reader` offers `is_options` and `is_alone`, which tell its
-files, `naming` of its releases in what is `stating` them, `validate` by one of them, and
-`told_lines` of what only tells readers of it.
+Each such engine has a package here, named after the engine. Its `may_hold` quickly tests whether a
+file may belong to the engine. Its module `reader` offers `is_options` and `is_alone` to recognize
+files, `naming` and `stating` to find releases, `validate` to check against one release, and
+`told_lines` for lines that only document the engine.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ from .tables import by_neighbours, by_others, by_statement, findings_by_release,
 
 @dataclass(frozen=True, slots=True)
 class EngineVerdict:
-    """What one of these engines has against a file: its kind, the releases that judged it, the
-    words that name them, and the findings. What stands in `told_lines` is warned of only. A file
-    that `is_alone` holds nothing of others."""
+    """The result of one of these engines for a file.
+
+    It has the kind of the file, the releases it was checked against, the words that pin them, and
+    the findings. Findings on `told_lines` are only warnings. `is_alone` means that the file holds
+    nothing for other engines.
+    """
 
     kind: str
     releases: tuple[Release, ...]
@@ -51,8 +54,7 @@ class EngineVerdict:
 
 @dataclass(frozen=True, slots=True)
 class OtherStarter:
-    """The command of an engine that reads an option file: the release that counts for it in its own
-    file, the words that name that, and its model."""
+    """The command that reads an option file, with the tables and words of its pinned release."""
 
     engine: str
     named: PinnedTables | None
@@ -62,14 +64,14 @@ class OtherStarter:
 
 @cache
 def _others() -> tuple[tuple[Engine, ModuleType], ...]:
-    """The engines that have files of their own, each with its package here."""
+    """Returns the engines that have a package here, each with its package."""
     rows = (engines.load(name) for name in engines.names())
     found = [row for row in rows if not row.default and find_spec(f"{__package__}.{row.name}")]
     return tuple((row, import_module(f"{__package__}.{row.name}")) for row in found)
 
 
 def readers(source: Text, told: Collection[str]) -> Iterator[tuple[Engine, ModuleType]]:
-    """The engines of which a file may hold something, each with the module that reads it."""
+    """Yields the engines that a file may contain something for, each with its reader module."""
     data = source.documents[0].data if source.documents else None
     for engine, package in _others():
         if source.form != PROSE and (
@@ -81,11 +83,10 @@ def readers(source: Text, told: Collection[str]) -> Iterator[tuple[Engine, Modul
 def split(
     names: Sequence[str], assume: bool = False
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Releases that were asked for, by engine: those of the usual one, and those that only another
-    engine has.
+    """Splits requested releases into those of the default engine and those of other engines.
 
-    Raises `BadInput` for a release that no engine has, or that none is known to have unless
-    `assume`.
+    Raises `BadInput` for a release that no engine has. Without `assume`, it also raises for a
+    release that is not known to exist.
     """
     own: list[str] = []
     others: dict[str, list[str]] = {}
@@ -101,7 +102,7 @@ def split(
 
 
 def _engine_of(name: str) -> Engine | None:
-    """The first engine that is known to have a release, else the first that may have it."""
+    """Returns the first engine that is known to have a release, else the first that may have it."""
     records = sorted(map(engines.load, engines.names()), key=lambda row: not row.default)
     able = [engine for engine in records if _has(name, engine)]
     sure = [engine for engine in able if not published.unknown(name, engine)]
@@ -117,7 +118,7 @@ def _has(name: str, engine: Engine) -> bool:
 
 
 Surroundings = Callable[[Release], RuleContext]
-"""Where the options of a file are to be used, by a release."""
+"""Returns the rule context of a file for a release."""
 
 
 def verdicts(
@@ -129,9 +130,12 @@ def verdicts(
     surroundings: Surroundings,
     starter: OtherStarter | None,
 ) -> Iterator[EngineVerdict]:
-    """What each engine that has something in a file says of it. `asked` are releases by engine,
-    `default` is the one that the file would be judged by; files of options are of an engine that
-    is `told`, or that a `starter` is of, as far as they can be."""
+    """Yields the result of each engine that a file contains something for.
+
+    `asked` are releases by engine. `default` is the release that the file would otherwise be
+    checked against. Option files are checked for an engine in `told` or for the engine of
+    `starter`.
+    """
     told = (*told, starter.engine) if starter else told
     for engine, reader in readers(source, told):
         names, is_told = asked.get(engine.name, ()), engine.name in told
@@ -206,7 +210,7 @@ def _verdict(
 
 
 def _weighed(found: Iterable[Diagnostic], told_lines: Collection[int]) -> Iterator[Diagnostic]:
-    """Findings, of which those in texts for readers are warnings."""
+    """Yields findings; those on lines of documentation become warnings."""
     for row in found:
         told = row.location.line in told_lines
         yield replace(row, severity="warning") if told else row
@@ -215,7 +219,7 @@ def _weighed(found: Iterable[Diagnostic], told_lines: Collection[int]) -> Iterat
 def report_alone(
     name: str, others: Sequence[EngineVerdict], beside: Verdict | None, report: Report
 ) -> None:
-    """A file of these engines, with what was found `beside` their options and commands."""
+    """Reports a file of these engines, with findings about what surrounds their options."""
     kind = beside.kind if beside and beside.kind and beside.judged.itself else others[0].kind
     own = beside.judged if beside else NOTHING
     assumed = any(row.is_assumed for row in others)
@@ -227,7 +231,7 @@ def report_alone(
 
 
 def report_beside(others: Sequence[EngineVerdict], report: Report) -> None:
-    """What these engines say of the file that was reported last."""
+    """Adds the findings of these engines to the file that was reported last."""
     if not others:
         return
     for each in others:

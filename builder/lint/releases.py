@@ -1,7 +1,7 @@
 """Finds the engine release that each line of a file pins.
 
-An image, a required package or a field of a recipe pins it. Of several the nearest counts: a
-container's own image for its own options. A comment counts only where nothing else pins one.
+An image, a required package or a field of a recipe pins a release. The nearest pin is used: for the
+options of a container, its own image. A comment is used only if nothing else pins a release.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _OfLine = Callable[[str], Iterable["Carried"]]
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How files name the releases of an engine: the `name`, a pattern, that stands in fields,
-    variables and requirements, the images that carry it in a line, and words of its own in one.
+    """How files name the releases of an engine.
 
-    Lines without `likely` name none.
+    `name` is a pattern for the engine in fields, variables and requirements. `images` finds images
+    in a line and `own` other phrases. A line that does not match `likely` has no pin.
     """
 
     engine: Engine
@@ -50,26 +50,28 @@ class Naming:
 
 @cache
 def _default() -> Naming:
-    """How the engine is named that is served where a file names none."""
+    """Returns how files name the default engine."""
     name = r"(?:tensorrt[-_]?llm|trt[-_]?llm)"
     likely = re.compile(r"llm|tritonserver|_version", re.IGNORECASE)
     return Naming(engines.default(), name, likely, _engine_releases, _remark)
 
 
 def _engine_releases(line: str) -> Iterator[Carried]:
-    from ..facts import images  # most files name none
+    from ..facts import images  # not needed for most files
 
     return images.engine_releases(line)
 
 
-# A remark that tells what a file is for, and no more of the release, such as since when all is so.
+# A comment that names the release that a file is for. Comments that tell more about the release,
+# such as when an option was added, do not match.
 _REMARK = re.compile(
     rf"^\s*(?:#|//|REM\b)[#\s]*(?P<before>(?:[\w/,.:+-]+\s+){{0,8}}?)"
     rf"(?P<words>(?:tensorrt|trt)[-_ ]?llm(?:\s+(?:release|version))?[ \t:,]+{_VERSION})"
     r"(?=$|[\s,;:.)])(?P<rest>.*)",
     re.IGNORECASE,
 )
-# The words of such a remark beside models and numbers of GPUs: with any other it may compare.
+# Words that such a comment may contain, with models and GPU counts; with other words it may be a
+# comparison.
 _OF_THIS_FILE = re.compile(
     r"a|against|api|args|built|command|config|configs|configuration|container|context|decode"
     r"|deployment|disaggregated|engine|extra|file|for|framework|generated|generation|gpu|gpus"
@@ -102,7 +104,7 @@ def _is_of_this_file(text: str) -> bool:
 
 
 def _ends_so(rest: str) -> bool:
-    """Whether what stands behind a release names more of what a file is for, or nothing."""
+    """Returns whether the text after a release only describes the file further, or is empty."""
     is_apart = rest.lstrip()[:1] in ",;:.()"
     return (is_apart or _is_of_this_file(rest)) and not _OF_ANOTHER.search(rest)
 
@@ -132,9 +134,11 @@ _Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A release that a line names in its own words; `releases` is empty where the words do not tell
-    which one it is. `place` is where in the file it stands, outermost part first. What `is_fork`
-    may have other options than that release."""
+    """A line that pins a release.
+
+    `releases` is empty if the words do not show which one. `place` is the part of the file that
+    contains the line, outermost part first. A fork may have other options than the release.
+    """
 
     line: int
     words: str
@@ -146,8 +150,8 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PinnedTables:
-    """The tables by which lines are judged. What they refuse is a warning for a release that is
-    `too_old` for all tables, or for a fork."""
+    """The tables that lines are checked against. Their errors become warnings for a fork, and for a
+    release that is `too_old` for all tables."""
 
     releases: tuple[Release, ...]
     judges: tuple[Release, ...]
@@ -155,7 +159,7 @@ class PinnedTables:
 
 
 class Pins:
-    """The releases that a file names, by the lines for which each counts."""
+    """The releases that a file pins, by the lines that each pin applies to."""
 
     def __init__(self, text: str, documents: Sequence[Yaml], naming: Naming | None = None) -> None:
         self._text = text
@@ -167,28 +171,29 @@ class Pins:
         self._tables: dict[_Path, PinnedTables | None] = {}
 
     def governing(self, line: int) -> tuple[Pin, ...]:
-        """The statements that count for a line, 0 for the file as a whole: the nearest ones."""
+        """Returns the pins that apply to a line, or to the whole file for line 0: the nearest
+        ones."""
         return tuple(self._within[self._nearest(line)])
 
     def tables(self, line: int) -> PinnedTables | None:
-        """The tables by which a line is judged; `None` if what counts for it names no release."""
+        """Returns the tables that a line is checked against; `None` if its pins name no release."""
         part = self._nearest(line)
-        if part not in self._tables:  # a file may have thousands of lines and of statements
+        if part not in self._tables:  # a file may have thousands of lines and pins
             self._tables[part] = _tables(tuple(self._within[part]), self._naming.engine)
         return self._tables[part]
 
     def is_fork(self, line: int) -> bool:
-        """Whether what counts for a line is a fork of the engine."""
+        """Returns whether the pins of a line name a fork of the engine."""
         return any(row.is_fork for row in self._within[self._nearest(line)])
 
     def _nearest(self, line: int) -> _Path:
-        """The smallest part of the file around a line in which there is a statement."""
+        """Returns the smallest part of the file around a line that has a pin."""
         here = self._place(line) if line else ()
         return next((part for part in _parts(here) if part in self._within), ())
 
     @cached_property
     def _within(self) -> dict[_Path, list[Pin]]:
-        """The statements in each part of the file that has any, and in the whole."""
+        """The pins in each part of the file that has any, and in the whole file."""
         found: dict[_Path, list[Pin]] = {(): []}
         for row in self.statements:
             for part in _parts(row.place):
@@ -197,27 +202,27 @@ class Pins:
 
     @cached_property
     def named(self) -> tuple[PinnedTables, ...]:
-        """The tables of all releases that the file names."""
+        """The tables of all releases that the file pins."""
         engine = self._naming.engine
         return tuple(found for row in self.statements if (found := _tables((row,), engine)))
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that name releases, each with its line."""
+        """The words that pin releases, each with its line."""
         told = dict.fromkeys(row.words for row in self.statements if row.releases)
         lines = {row.words: row.line for row in reversed(self.statements)}
         return tuple(f"line {lines[words]}: {words}" for words in told)
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """The words, of an image say, that do not tell which release it holds."""
+        """The words that should pin a release but do not show which one, such as an image."""
         return tuple(dict.fromkeys(row.words for row in self.statements if not row.releases))
 
     def _read(self) -> Iterator[Pin]:
         naming = self._naming
         names = rf"{naming.name}|tritonserver|(?:tensorrt|trt) llm"
         if not re.search(names, self._text, re.IGNORECASE):
-            return  # at once, for files that name none
+            return  # quick exit for most files
         for number, line in enumerate(self._text.splitlines(), 1):
             if not naming.likely.search(line):
                 continue
@@ -226,7 +231,7 @@ class Pins:
                 yield self._statement(found, number, found.words, remark)
 
     def _split_images(self) -> Iterator[Pin]:
-        """Images whose repository and tag are two values of one mapping."""
+        """Yields images whose repository and tag are two values of one mapping."""
         for document in self._documents:
             for path, data in _mappings(document.data, ""):
                 name, tag = _text_of(data, _REPOSITORY_KEYS), _text_of(data, _TAG_KEYS)
@@ -243,7 +248,7 @@ class Pins:
         return Pin(line, words, found.releases, self._place(line), comment, is_fork)
 
     def _place(self, line: int) -> _Path:
-        """Where a line stands: its document and the keys above it, or the stage of a Dockerfile."""
+        """Returns the part of a line: its document and keys, or the stage of a Dockerfile."""
         if not self._documents:
             return (str(bisect_right(self._stages, line)),) if self._stages else ()
         at = bisect_right(self._lines, line) - 1
@@ -272,13 +277,13 @@ class Pins:
 
 
 def _parts(place: _Path) -> Iterator[_Path]:
-    """A place and all that it stands in, up to the whole file."""
+    """Yields a part of a file and all parts around it, up to the whole file."""
     return (place[:depth] for depth in range(len(place), -1, -1))
 
 
 @lru_cache(maxsize=2_000)
 def _of_line(line: str, naming: Naming) -> tuple[Carried, ...]:
-    """Where a line names releases, in which words, and which ones."""
+    """Returns the pins in a line, with their columns and words."""
     return tuple(_read_line(line, naming))
 
 
@@ -294,13 +299,13 @@ def _read_line(line: str, naming: Naming) -> Iterator[Carried]:
 
 
 def _carried(start: int, words: str, releases: tuple[str, ...]) -> Carried:
-    from ..facts.images import Carried  # most files name none
+    from ..facts.images import Carried  # not needed for most files
 
     return Carried(start, words, releases)
 
 
 def _satisfying(bounds: str, engine: Engine) -> tuple[str, ...]:
-    """The release that a requirement names, or the oldest and newest known ones that it takes."""
+    """Returns the release of an exact requirement, else its oldest and newest known releases."""
     rows = [
         (row["sign"], row["version"].rstrip("."), row["any"]) for row in _BOUND.finditer(bounds)
     ]
@@ -308,14 +313,14 @@ def _satisfying(bounds: str, engine: Engine) -> tuple[str, ...]:
     if exact:
         return (exact[0],)
     lowest = [version for sign, version, _ in rows if sign in (">=", "~=")]
-    names = [*lowest, *release.known(engine)]  # of equal ones the known one stays
+    names = [*lowest, *release.known(engine)]  # of equal versions the known one is kept
     ordered = sorted({at: name for name in names if (at := order(name))}.items())
     taken = [name for _, name in ordered if all(_takes(name, *row) for row in rows)]
     return tuple(dict.fromkeys((taken[0], taken[-1]))) if taken else ()
 
 
 def _takes(name: str, sign: str, version: str, any_: str) -> bool:
-    """Whether a version satisfies one bound of a requirement."""
+    """Returns whether a version satisfies one bound of a requirement."""
     here, limit = order(name), order(version)
     if any_ or sign == "~=":
         prefix = version.rstrip(".").split(".")
@@ -335,7 +340,7 @@ def _takes(name: str, sign: str, version: str, any_: str) -> bool:
     return holds.get(sign, True)
 
 
-# How charts and lists of images write a name and its tag apart.
+# Keys with which charts and image lists write a name and its tag separately.
 _REPOSITORY_KEYS = ("repository", "name", "image", "newName")
 _TAG_KEYS = ("tag", "newTag", "version")
 
@@ -358,10 +363,8 @@ def _mappings(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 @cache
 def _tables(statements: tuple[Pin, ...], engine: Engine) -> PinnedTables | None:
-    """The tables of the releases that statements name; `None` where these tell none.
-
-    What is older than all tables is judged by the oldest one.
-    """
+    """Returns the tables of the releases that the pins name; `None` if they name none. A release
+    older than all tables uses the oldest table."""
     names = dict.fromkeys(name for row in statements for name in row.releases)
     found, too_old = [], False
     for name in names:
@@ -378,7 +381,7 @@ def _tables(statements: tuple[Pin, ...], engine: Engine) -> PinnedTables | None:
 
 @cache
 def _in_place_of(name: str, oldest: Release) -> Release:
-    """The oldest table, which judges a release that is older."""
+    """Returns the oldest table as the table of an older release."""
     return replace(oldest, stands_for=name)
 
 
@@ -393,8 +396,8 @@ def naming() -> Naming:
 
 
 def _of_images(line: str) -> Iterator[Carried]:
-    """The images of the server in a line, and those of others that carry the engine; a tag such as
-    `nightly` tells no release. One of another publisher is a fork, whose tag may tell one."""
+    """Yields the images in a line that contain the engine. A tag such as `nightly` names no
+    release. An image of another publisher is a fork; its tag may name a release."""
     from ..facts import images
 
     carried = list(images.carried_releases(line, engines.load(VLLM)))
@@ -405,14 +408,14 @@ def _of_images(line: str) -> Iterator[Carried]:
             continue
         is_own, version = _is_own(found), found.version(_IMAGE)
         if is_own and not found.tag:
-            continue  # of the newest release
+            continue  # the newest release
         told = () if found.name in formats().extended_images or not version else (version,)
         is_fork = not is_own or found.is_development
         yield images.Carried(found.start, found.text, told, is_fork)
 
 
 def _is_own(image: Reference) -> bool:
-    """Whether an image is its publisher's, or a mirror of it."""
+    """Returns whether an image comes from the engine's publisher or a mirror."""
     known = formats()
     if image.name in known.extended_images:
         return False
@@ -423,7 +426,7 @@ def _is_own(image: Reference) -> bool:
 
 
 def _of_minimum(line: str) -> Iterator[Carried]:
-    """The least release that a recipe is for: it and every newer one that is known."""
+    """Yields the minimum release of a recipe with all newer known releases."""
     for found in _minimum().finditer(line):
         here = order(found["version"])
         engine = engines.load(VLLM)
@@ -436,8 +439,8 @@ def _of_minimum(line: str) -> Iterator[Carried]:
 
 
 def stating(text: str) -> str:
-    """What of a file names its release: of a recipe all but the texts for its readers, which tell
-    of other releases and of other hardware too."""
+    """Returns the part of a file that can pin a release. The guide of a recipe is left out: it
+    mentions other releases and other hardware too."""
     if not _minimum().search(text):
         return text
     return re.sub(r"(?ms)^guide:.*?(?=^\w|\Z)", lambda found: "\n" * found[0].count("\n"), text)

@@ -1,4 +1,4 @@
-"""The report of a check: what was found, as text, JSON, SARIF 2.1.0 and GitLab's code quality."""
+"""Holds the report of a check and prints it as text, JSON, SARIF 2.1.0 and GitLab code quality."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .rules import INTERNAL_ERROR
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A file, what it was taken for, the releases that it was checked by, and how much of it.
+    """A checked file, its kind, the releases it was checked against, and what was checked.
 
-    `named_by` are the words of the file that name these releases, `untold` those that should and do
-    not tell one.
+    `named_by` are the words that pin these releases, `untold` the words that should pin one and do
+    not.
     """
 
     file: str
@@ -40,7 +40,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file of which nothing was judged, and why."""
+    """A file that was not checked, with the reason."""
 
     file: str
     reason: str
@@ -48,10 +48,10 @@ class Skipped:
 
 @dataclass
 class Report:
-    """What was checked and found, and what was not. `notes` are for the reader, not about errors.
+    """What was checked, what was found, and what was skipped. `notes` are not about errors.
 
-    `unread` counts the files of folders by suffix that are of no kind that check reads, `bugs` are
-    faults of the toolkit by the file that it could not check.
+    `unread` counts unsupported files of folders by suffix. `bugs` are bugs of the toolkit, by the
+    file whose check failed.
     """
 
     files: list[Checked] = field(default_factory=list)
@@ -67,17 +67,17 @@ class Report:
 
     @property
     def checked(self) -> int:
-        """The number of files of which something was judged."""
+        """The number of files in which something was checked."""
         return sum(bool(row.judged) for row in self.files)
 
     @property
     def judged(self) -> Judged:
-        """All that was judged in all files."""
+        """The sum of what was checked in all files."""
         return sum((row.judged for row in self.files), NOTHING)
 
     @contextmanager
     def isolated(self, file: str) -> Iterator[None]:
-        """Report a fault of ours for one file, so that it does not hide the findings of others."""
+        """Reports a bug of the toolkit for one file, so that other files are still checked."""
         try:
             yield
         except (ToolkitError, OSError, MemoryError):
@@ -95,11 +95,11 @@ class Report:
             self.skipped.append(Skipped(file, "a bug in the toolkit"))
 
     def say_once(self, notes: Iterable[str]) -> None:
-        """Notes that several files may call for."""
+        """Adds notes that several files may cause; each is added once."""
         self.notes += [note for note in dict.fromkeys(notes) if note and note not in self.notes]
 
     def say_images_once(self) -> None:
-        """A warning of an image's version stands where the image is named first."""
+        """Reports a warning about an image version once, where the image first appears."""
         rules = (VULNERABLE_VERSION, UNKNOWN_VERSION)
         places = Counter(
             row.message for row in self.findings if row.rule in rules and _is_image(row)
@@ -118,7 +118,7 @@ class Report:
         self.findings = kept
 
     def say_assumed_releases(self) -> None:
-        """The releases that were taken for files which name none, before all other notes."""
+        """Adds notes, before all others, on the releases assumed for files without a pin."""
         guessed: dict[tuple[str, str], list[str]] = {}
         for row in self.files:
             for name in row.releases if row.assumed else ():
@@ -126,7 +126,7 @@ class Report:
         self.notes[:0] = [_assumed(*key, files) for key, files in guessed.items()]
 
     def document(self) -> dict[str, Any]:
-        """The report as `--json` prints it."""
+        """Returns the report as `--json` prints it."""
         judged = self.judged
         return {
             "checked": self.checked,
@@ -171,13 +171,13 @@ def _assumed(name: str, untold: str, files: Sequence[str]) -> str:
 
 
 def subject(row: Diagnostic) -> str:
-    """The path that a finding is about, and the file inside the file that it is one of."""
+    """Returns the path of a finding and the embedded file that contains it."""
     within = f"in {row.within}" if row.within else ""
     return " ".join(filter(None, (row.path, within)))
 
 
 def as_line(row: Diagnostic) -> str:
-    """A finding as it is printed."""
+    """Returns a finding as a line of text."""
     line, column = row.location
     place = f"{row.where}:{line}:{column}" if line else row.where
     about = f" {subject(row)}:" if subject(row) else ""
@@ -187,7 +187,8 @@ def as_line(row: Diagnostic) -> str:
 
 
 def as_document(row: Diagnostic) -> dict[str, Any]:
-    """A finding as `--json` prints it. Line and column count from 1; 0 is the whole file."""
+    """Returns a finding as `--json` prints it. Line and column count from 1; 0 is the whole
+    file."""
     line, column = row.location
     optional = {"release": row.release, "within": row.within}
     return {
@@ -207,16 +208,16 @@ SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
 TOOL = "trtllm-deployment-toolkit"
-# Findings keep their identity when lines above them come and go.
+# A finding keeps its fingerprint when lines above it are added or removed.
 FINGERPRINT = "finding/v1"
-# The words of GitLab for ours.
+# GitLab's severities.
 _SEVERITIES = {"error": "major", "warning": "minor"}
 
 
 def sarif(report: Report, root: Path) -> dict[str, Any]:
-    """The findings as one run, with a notification for each file of which nothing was judged;
-    files below `root` are named from there."""
-    from .rules.table import every  # for SARIF alone
+    """Returns the findings as one SARIF run, with a notification for each file that was not
+    checked. Files below `root` have relative paths."""
+    from .rules.table import every  # only for SARIF
 
     findings = report.findings
     ids = sorted({row.rule for row in findings})
@@ -242,7 +243,7 @@ def _notification(row: Skipped, root: Path) -> dict[str, Any]:
 
 
 def code_quality(report: Report, root: Path) -> list[dict[str, Any]]:
-    """The findings as GitLab shows them in a merge request."""
+    """Returns the findings in the format that GitLab shows in a merge request."""
     findings = report.findings
     return [
         {
@@ -260,7 +261,7 @@ def code_quality(report: Report, root: Path) -> list[dict[str, Any]]:
 
 
 def write(path: Path, document: object) -> None:
-    """A report, replaced as a whole."""
+    """Writes a report and replaces the old file atomically."""
     try:
         with whole_file(path) as new:
             new.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -306,17 +307,18 @@ def _message(row: Diagnostic) -> str:
 
 
 def _uri(file: str, root: Path) -> str:
-    """A file as a relative address, or as an absolute one if it lies elsewhere."""
+    """Returns a file as a relative URI, or an absolute one if it is outside `root`."""
     path = Path(root, file).absolute()
     if not path.is_relative_to(root):
         return path.as_uri()
-    from urllib.parse import quote  # for SARIF alone
+    from urllib.parse import quote  # only for SARIF
 
     return quote(os.fsencode(path.relative_to(root)))
 
 
 def _fingerprints(findings: Iterable[Diagnostic], root: Path) -> list[str]:
-    """One for each finding, of what it says and not of its line; equal ones are numbered."""
+    """Returns a fingerprint per finding, from its content but not its line; equal ones are
+    numbered."""
     seen: Counter[str] = Counter()
     prints = []
     for row in findings:

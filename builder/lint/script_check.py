@@ -84,7 +84,7 @@ def check_script_file(
 def _around_script(
     source: Text, servers: Sequence[Server], found: Script, rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
-    """What is wrong around the commands of a script: names, models and numbers of GPUs."""
+    """Checks what surrounds the commands of a script: names, models and GPU counts."""
     yield from variable_diagnostics(source.text)
     if not rule_context.checkpoint:
         yield from unknown_models(servers)
@@ -93,11 +93,11 @@ def _around_script(
     yield from server_diagnostics(servers, options, rule_context, in_job, handed)
 
 
-MOST_COMMANDS = 500  # of one script: each is held against every rule
+MOST_COMMANDS = 500  # limit per script: each command is checked with every rule
 
 
 def written_options(found: Script, rule_context: RuleContext) -> dict[str, Mapping[str, Any]]:
-    """The options of each file that a script writes, by the last part of its name."""
+    """Returns the options of each file that a script writes, by base name."""
     options: dict[str, Mapping[str, Any]] = {}
     for file in written_files(found.here, found.statements, environment=found.environment):
         sections = _written(file, rule_context).sections
@@ -110,7 +110,7 @@ def written_options(found: Script, rule_context: RuleContext) -> dict[str, Mappi
 def content_diagnostics(
     content: Content, rule_context: RuleContext, servers: Sequence[Server] = ()
 ) -> Iterator[Diagnostic]:
-    """The errors of a file's options, beside the servers that read them."""
+    """Yields the errors of a file's options, in the context of the servers that read them."""
     yield from content.diagnostics
     for section in content.sections:
         server = of_file(servers, section)
@@ -121,8 +121,8 @@ def content_diagnostics(
 
 
 def check_program(text: str, rule_context: RuleContext) -> Verdict:
-    """What is wrong with the options that a program of the LLM API gives."""
-    from .read import python_api  # most files are no programs
+    """Checks the options that a program passes to the LLM API."""
+    from .read import python_api  # not needed for most files
 
     sections = python_api.sections(text, rule_context.release)
     if not sections:
@@ -141,7 +141,7 @@ def check_program(text: str, rule_context: RuleContext) -> Verdict:
 
 
 def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
-    """What is wrong with the options that a program writes, and with the servers that it starts."""
+    """Checks the options that a program writes and the servers that it starts."""
     from .read import python_files
 
     if not python_files.may_write(text):
@@ -172,7 +172,7 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
 
 
 def _holds_options(document: Yaml, rule_context: RuleContext) -> bool:
-    """Whether a text that goes to nobody knows which file is one of options."""
+    """Returns whether a text without a known target file looks like options of the release."""
     keys = document.data if isinstance(document.data, Mapping) else ()
     return sum(key in rule_context.release.top_level for key in keys) > 1
 
@@ -185,8 +185,7 @@ def check_script(
     rule_context: RuleContext,
     servers: Sequence[Server],
 ) -> Verdict:
-    """What is wrong with the server commands of a script, and with the files that it writes, beside
-    those that it is given."""
+    """Checks the server commands of a script, the files that it writes and the `given` files."""
     beyond = len(found.commands) - MOST_COMMANDS
     found = replace(found, commands=found.commands[:MOST_COMMANDS])
     values = Values(found.statements, found.environment)
@@ -235,7 +234,7 @@ def check_script(
 
 
 def _known(rows: Sequence[tuple[str, Content]]) -> dict[str, Content]:
-    """Files by their names: of one that is written in several ways, none is known to be the one."""
+    """Returns files by name; a file that is written several times is left out."""
     times = Counter(name for name, _ in rows)
     return {name: content for name, content in rows if times[name] == 1}
 
@@ -243,8 +242,8 @@ def _known(rows: Sequence[tuple[str, Content]]) -> dict[str, Content]:
 def _by_name(
     rows: Sequence[tuple[str, Content]], given: Mapping[str, Content]
 ) -> dict[str, dict[str, Any]]:
-    """The options of each file that a script is given, and all that it writes into each, by the
-    last part of its name."""
+    """Returns the options of each `given` file and of each file that a script writes, by base
+    name."""
     found = {name: dict(row.sections[0].options) for name, row in given.items() if row.sections}
     for name, _ in rows:
         found[Path(name).name] = {}
@@ -258,8 +257,8 @@ def _by_name(
 def _urls(
     rows: Sequence[tuple[str, Content]], commands: Sequence[ParsedCommand], path: Path
 ) -> Iterator[Diagnostic]:
-    """Addresses at which none of the servers that a script starts listens: those on this machine,
-    or all where there are as many as servers."""
+    """Yields addresses in files of a script where none of its servers listens. Only local addresses
+    are checked, or all of them if there are as many as servers."""
     for _, content in rows:
         data = content.document.data if content.kind == DISAGGREGATED else None
         for where, port, ports in _unreached(data, commands):
@@ -272,7 +271,7 @@ def _urls(
 def _urls_on_disk(
     rows: Sequence[tuple[str, Content]], commands: Sequence[ParsedCommand], path: Path
 ) -> Iterator[Diagnostic]:
-    """The same of a file that lies beside the script."""
+    """Checks the same addresses in a file that already exists next to the script."""
     written_here = {Path(name).name for name, _ in rows}
     for command in commands:
         given = next((row for row in command.given if row.flag.name == "config_file"), None)
@@ -288,7 +287,7 @@ def _urls_on_disk(
 def _unreached(
     data: Any, commands: Sequence[ParsedCommand]
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """The addresses of a disaggregated server's file: path, port and the ports that there are."""
+    """Yields unreachable addresses of a disaggregated server's file: path, port and known ports."""
     ports = [row.value("port") for row in commands if row.subcommand == "serve"]
     if not ports or not all(port.isdigit() for port in ports):
         return
@@ -307,7 +306,7 @@ def _unreached(
 
 
 def _likely_options(data: Any, release: Release) -> Any:
-    """What of some data are options of a release, or such with slips of the fingers."""
+    """Returns the keys of a mapping that are options of a release, possibly misspelled."""
     if not isinstance(data, Mapping):
         return data
     known = by_name(release.top_level)
@@ -319,7 +318,7 @@ def _likely_options(data: Any, release: Release) -> Any:
 
 
 def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
-    """What files for the two sides of one service disagree about, where a script writes both."""
+    """Compares the files for the two sides of a service, if a script writes both."""
     sections = [
         replace(content.sections[0], role=role_of(name.rpartition("/")[2]))
         for name, content in files.items()
@@ -330,7 +329,7 @@ def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterato
 
 
 def _settle_backend(content: Content, commands: Sequence[ParsedCommand]) -> None:
-    """Whether options of one backend only go to that backend, where the commands say it."""
+    """Settles from the commands whether options of one backend go to that backend."""
     rest = [row for row in content.diagnostics if row.rule != AUTODEPLOY_RULE]
     hints = [row for row in content.diagnostics if row.rule == AUTODEPLOY_RULE]
     if commands and all(row.value("backend") == AUTODEPLOY_NAME for row in commands):
@@ -341,14 +340,17 @@ def _settle_backend(content: Content, commands: Sequence[ParsedCommand]) -> None
 
 
 def _names(command: ParsedCommand, name: str) -> bool:
-    """Whether a command reads its options from the file of this name."""
+    """Returns whether a command reads its options from the file of this name."""
     word = command.option_file
     return bool(word and name and Path(name).name == Path(word.text).name)
 
 
 def _written(file: WrittenFile, rule_context: RuleContext, is_given: bool = False) -> Content:
-    """A file that a script writes; one that `is_given` to a server has its options, whatever they
-    are called. What is put into one that may be another's is judged by what it has in common."""
+    """Reads a file that a script writes.
+
+    If a server reads the file (`is_given`), it holds options regardless of its keys. Otherwise, of
+    an edit to an existing file, only the keys that look like options are checked.
+    """
     if file.is_edit and not is_given:
         for document in file.documents:
             document.data = _likely_options(document.data, rule_context.release)
@@ -376,21 +378,20 @@ def _written(file: WrittenFile, rule_context: RuleContext, is_given: bool = Fals
 
 
 def variables(sections: Iterable[Section]) -> Iterator[str]:
-    """The paths of options whose values are put in later."""
+    """Yields the paths of options whose values are filled in later."""
     for section in sections:
         yield from (below(section.path, path) for path in variable_paths(section.options))
 
 
 def _beside(commands: Sequence[ParsedCommand], path: Path) -> dict[str, dict[str, Any]]:
-    """The options of each file beside a script that its servers read, by the last part of its
-    name."""
+    """Returns the options of each file on disk that the servers of a script read, by base name."""
     files = {Path(row.option_file.text).name: row for row in commands if row.option_file}
     found = {name: dict(_on_disk(command, path)) for name, command in files.items()}
     return {name: options for name, options in found.items() if options}
 
 
 def _section(command: ParsedCommand, files: Mapping[str, Content]) -> Section | None:
-    """The options that a command reads from a file that the script writes or is given."""
+    """Returns the options block that a command reads from a written or a given file."""
     for name, content in files.items():
         if _names(command, name) and content.sections:
             return content.sections[0]

@@ -1,4 +1,4 @@
-"""Merges what several option tables find in one file."""
+"""Merges the results of several release tables for one file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .model import Verdict
 from .releases import PinnedTables, Pins
 from .rules import DRIFT, FLAG_VALUE, UNKNOWN_FLAG
 
-MOST_TABLES = 8  # of one file: the whole of it is checked by each
+MOST_TABLES = 8  # limit per file: each table checks the whole file
 Judge = Callable[[Release], Verdict]
-"""What one table has against the file."""
+"""Checks the file against one table."""
 IsFormer = Callable[[Diagnostic], bool]
-"""Whether what is wrong is an option that releases before the first table had."""
+"""Returns whether a finding is about an option that releases before the first table had."""
 
 
 def by_neighbours(table: Release, judge: Judge) -> Verdict:
-    """A file by one release, or by those beside it."""
+    """Checks a file against one release, or against the neighboring tables if it has no table."""
     verdicts = {each.name: judge(each) for each in table.judges}
     found = agreed({name: verdict.diagnostics for name, verdict in verdicts.items()})
     *_, newest = verdicts.values()
@@ -41,13 +41,15 @@ def by_others(
     is_former: IsFormer,
     stated: Pins | None = None,
 ) -> tuple[list[Diagnostic], str]:
-    """What was found by a release that a file does not name, and which others have nothing against
-    the file: what any of them takes or took is warned of, as is what a release without a table may
-    take. In lines for a fork, which `stated` knows, that is all that a table can have against it.
+    """Softens findings of an assumed release, and returns which other releases have no errors.
+
+    A finding becomes a warning if another release accepts or accepted the value, or if a release
+    without a table may accept it. On lines that `stated` assigns to a fork, every finding from a
+    table becomes a warning.
     """
     if stated:
         found = [_of_fork(row, stated, assumed.engine) for row in found]
-    found = [row for row in found if row.rule != "model-needs-release"]  # nobody named this one
+    found = [row for row in found if row.rule != "model-needs-release"]  # release is assumed
     if not any(row.severity == "error" for row in found):
         return found, ""
     tables = [row for row in of_engine(assumed.engine) if row.name != assumed.name]
@@ -64,7 +66,7 @@ def by_others(
             return True
         if row.severity != "error" or row.rule not in _table_rules(assumed.engine):
             return False
-        if row.rule in (VALUE_RANGE, FLAG_VALUE):  # bounds that an older table does not know
+        if row.rule in (VALUE_RANGE, FLAG_VALUE):  # older tables may lack these bounds
             return is_former(row)
         return is_former(row) or any(each.takes(row) for each in refusals)
 
@@ -84,8 +86,11 @@ def by_others(
 
 
 def _may_be_meant(assumed: Release, tables: Sequence[Release]) -> Iterator[Release]:
-    """Those of the tables that tell what a release may take which a file does not name: later
-    ones, and the one before where it is far off, as nobody knows when since then an option went."""
+    """Yields the tables of other releases that the file may be for.
+
+    These are all later releases, and the previous one if it is more than one minor version older:
+    an option may have been removed anywhere in between.
+    """
     here = order(assumed.position) or NO_VERSION
     before: list[tuple[Order, Release]] = []
     for table in tables:
@@ -101,26 +106,25 @@ def _may_be_meant(assumed: Release, tables: Sequence[Release]) -> Iterator[Relea
             yield table
 
 
-# What a release's table has against a name.
+# Rules by which a release table refuses a name.
 _OF_TABLES = (UNKNOWN_KEY, UNKNOWN_VALUE, UNKNOWN_FLAG, MISSING_KEY)
 
 
 def _may_be_new(row: Diagnostic) -> bool:
-    """Whether a key that no table knows may be one of a release to come, as it resembles none."""
+    """Returns whether an unknown key may belong to a future release: it resembles no known
+    option."""
     return row.rule == UNKNOWN_KEY and "did you mean" not in row.fix
 
 
 def _is_of(row: Diagnostic, said: Collection[tuple[str, str]]) -> bool:
-    """Whether a warning is one that only the release has which was assumed: none of the others has
-    the rule against the path."""
+    """Returns whether only the assumed release has this warning; no other release reports the rule
+    for the path."""
     return row.severity == "warning" and (row.rule, row.path) not in said
 
 
 def by_statement(stated: Pins, assumed: Release, judge: Judge, is_former: IsFormer) -> Verdict:
-    """A file of which each line is judged by the release that counts for it.
-
-    Where the nearest words do not tell a release, that is the one that is assumed.
-    """
+    """Checks each line of a file against the release that applies to it. If the nearest pin does
+    not name a release, the assumed release is used."""
     plain = _plain(dict.fromkeys(table for each in stated.named for table in each.judges))
     used = dict.fromkeys(plain[table] for each in stated.named for table in each.judges)
     unknown = any(not row.releases for row in stated.statements)
@@ -151,8 +155,8 @@ def by_statement(stated: Pins, assumed: Release, judge: Judge, is_former: IsForm
 
 
 def _plain(tables: Collection[Release]) -> Mapping[Release, Release]:
-    """The table that a file is checked by for each of those that it names: of very many releases,
-    those that one table stands for are one."""
+    """Maps each table to the table used for the check. If there are more than `MOST_TABLES`,
+    releases that share a table are checked once."""
     if len(tables) <= MOST_TABLES:
         return {table: table for table in tables}
     by_name = {table.name: replace(table, stands_for="") for table in tables}
@@ -160,12 +164,12 @@ def _plain(tables: Collection[Release]) -> Mapping[Release, Release]:
 
 
 def _doubted(row: Diagnostic) -> Diagnostic:
-    """What the table of another release has against a file; what images hold is known."""
+    """Turns a finding of another release's table into a warning, except for vulnerable images."""
     return row if row.rule == VULNERABLE_VERSION else replace(row, severity="warning")
 
 
 def _of_fork(row: Diagnostic, stated: Pins, engine: Engine) -> Diagnostic:
-    """What is wrong in a line, which is a warning where only a table says so of a fork."""
+    """Turns an error from a table into a warning if the line is for a fork."""
     if row.severity != "error" or not stated.is_fork(row.location.line):
         return row
     return replace(row, severity="warning") if row.rule in _table_rules(engine) else row
@@ -173,13 +177,13 @@ def _of_fork(row: Diagnostic, stated: Pins, engine: Engine) -> Diagnostic:
 
 @cache
 def _table_rules(engine: Engine) -> frozenset[str]:
-    """The rules by which a release's table, or what is known of its options, refuses something."""
+    """Returns the rules that depend on a release table or on facts about its options."""
     own = (row.id for row in constraints.load(engine).every)
     return frozenset((*_OF_TABLES, *WRONG_VALUES, FLAG_VALUE, *own))
 
 
 def of_old(named: PinnedTables) -> str:
-    """That a file names a release of which nothing is known; empty for any other."""
+    """Returns a note if the release is older than all tables, else an empty string."""
     if not named.too_old:
         return ""
     return (
@@ -189,11 +193,12 @@ def of_old(named: PinnedTables) -> str:
 
 
 FindingsByRelease = Mapping[Release, Sequence[Diagnostic]]
-"""What each release has against one file."""
+"""The findings for one file by release."""
 
 
 def drift(by_release: FindingsByRelease) -> Iterator[Diagnostic]:
-    """One error per path that the releases find differently, the first of them for comparison."""
+    """Yields one finding per path where releases differ; each is compared with the first
+    release."""
     first, *others = by_release
     for other in others:
         yield from _new(by_release, first, other)
@@ -203,7 +208,7 @@ def drift(by_release: FindingsByRelease) -> Iterator[Diagnostic]:
 def _new(
     by_release: FindingsByRelease, accepting: Release, refusing: Release
 ) -> Iterator[Diagnostic]:
-    """What only the second release has something against."""
+    """Yields what only the second release reports."""
     seen = {(row.within, row.path) for row in by_release[accepting]}
     for diagnostic in by_release[refusing]:
         where = diagnostic.within, diagnostic.path
@@ -215,7 +220,7 @@ def _new(
 
 
 def _new_name(path: str, accepting: Release, refusing: Release) -> str:
-    """The name by which the second release knows a choice of the first."""
+    """Returns a hint with the second release's name for a value of the first release."""
     here: Mapping[str, str] = refusing.aliases
     for word, name in accepting.aliases.items():
         if (path == name or path.endswith(f".{name}")) and here.get(word, name) != name:
@@ -224,9 +229,7 @@ def _new_name(path: str, accepting: Release, refusing: Release) -> str:
 
 
 def findings_by_release(by_release: FindingsByRelease, name: str) -> Iterator[Diagnostic]:
-    """Errors of one file; those that not all of several releases have are named
-    with their release, and explained.
-    """
+    """Yields the findings of one file; a finding that not all releases report names its release."""
     holders: dict[Diagnostic, list[str]] = {}
     for each, found in by_release.items():
         for diagnostic in dict.fromkeys(found):

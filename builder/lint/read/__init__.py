@@ -1,1 +1,1 @@
-"""Readers: the text of a file becomes records. No release is known here."""
+"""Readers turn the text of a file into records. They do not depend on an engine release."""

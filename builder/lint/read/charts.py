@@ -1,4 +1,4 @@
-"""Reads engine options inside files of other formats: charts, Compose files and the like."""
+"""Reads engine options inside files of other formats, such as charts and Compose files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = (EMBEDDED, COMPOSE)
 
 
 def read_embedded(documents: Sequence[Yaml], release: Release) -> Content | None:
-    """The options in documents of a format that is not the engine's; `None` if there are none."""
+    """Returns the engine options in documents of another format, or `None` without any."""
     content = Content(_kind(documents), document=documents[0])
     for document in documents:
         _walk(document.data, "", document, content, release)
@@ -35,7 +35,7 @@ def read_embedded(documents: Sequence[Yaml], release: Release) -> Content | None
 
 
 def _targets(document: Yaml) -> dict[str, str]:
-    """Where the services of a Compose file find the files that stand in it, by their path there."""
+    """Maps inline configs of a Compose file to the paths at which its services mount them."""
     targets = {}
     for service in document.data["services"].values():
         rows = service.get("configs") if isinstance(service, Mapping) else None
@@ -46,7 +46,7 @@ def _targets(document: Yaml) -> dict[str, str]:
 
 
 def empty(documents: Sequence[Yaml]) -> Content:
-    """A file that may start servers, without options of its own."""
+    """Returns the content of a file that may start servers but has no engine options."""
     return Content(_kind(documents), document=documents[0])
 
 
@@ -79,7 +79,7 @@ def _walk(data: Any, path: str, document: Yaml, content: Content, release: Relea
 
 
 def _misspelt_holder(path: str, document: Yaml) -> Iterator[Diagnostic]:
-    """The key above options, if it is one that holds them for a launcher, with one slip."""
+    """Warns about a key above an options block that misspells a name which launchers use there."""
     key = path.rpartition(".")[2]
     style = [name for name in sorted(names("holders")) if ("_" in name) == ("_" in key)]
     near = [name for name in style if is_misspelling(key, name) and abs(len(name) - len(key)) <= 1]
@@ -89,8 +89,11 @@ def _misspelt_holder(path: str, document: Yaml) -> Iterator[Diagnostic]:
 
 
 def _is_options(data: Mapping[str, Any], holder: bool, release: Release) -> bool:
-    """Whether a mapping holds options of this engine; names that other engines share do not say
-    it, unless the key above is one that holds options and nothing of theirs is among them."""
+    """Returns whether a mapping holds options of this engine.
+
+    Names that other engines share do not count, unless the key above is one that usually holds
+    options and none of the keys is specific to another engine.
+    """
     keys = [str(key) for key in data]
     signed = sum(key in names("signature") for key in keys)
     if not (signed or holder) or not is_engine(data, release):
@@ -109,7 +112,7 @@ def _mentions(text: str, release: Release) -> bool:
 def _beside(
     data: Mapping[str, Any], path: str, inner: str, content: Content, release: Release
 ) -> None:
-    """Flags of the server that a launcher has beside its options, such as `tp_size`."""
+    """Adds server flags that a launcher sets next to the options block, such as `tp_size`."""
     at = next((n for n, row in enumerate(content.sections) if row.path == inner), None)
     if at is None:
         return

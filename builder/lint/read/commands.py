@@ -28,7 +28,8 @@ _GRES = re.compile(r"gpu:(?:([a-z]\w*):)?([0-9]+)")
 
 
 def in_script(text: str) -> list[Server]:
-    """The servers that a script starts, with the variables put in whose values it sets."""
+    """Returns the servers that a script starts, with the variables expanded that the script
+    sets."""
     gpus, gpu = _visible(text), None
     is_job = forms.is_job(text)
     if is_job:
@@ -44,14 +45,15 @@ def in_script(text: str) -> list[Server]:
 def started(
     text: str, start: Location, environment: Mapping[str, str]
 ) -> Iterator[list[tuple[str, Location]]]:
-    """The words of each server in a script that begins at `start`, from its program on."""
+    """Yields the words of each server command, from the program on; the script begins at
+    `start`."""
     yield from (words for words, _ in _started(text, start, environment))
 
 
 def _started(
     text: str, start: Location, environment: Mapping[str, str], depth: int = 0
 ) -> Iterator[tuple[Words, Words]]:
-    """The words of each server of a script, and those that stand before it."""
+    """Yields the words of each server command in a script and the words before it."""
     read = read_script(text, start)
     values = Values(read.statements, environment)
     for command, place, rows in zip(read.commands, read.starts, read.runs, strict=True):
@@ -73,7 +75,7 @@ def _texts(words: Iterable[Word]) -> Words:
 
 
 def _given(words: Words) -> Gpus | None:
-    """The GPUs that stand before a server: a variable, or docker's."""
+    """Returns the GPUs that the words before a server set: `CUDA_VISIBLE_DEVICES` or `--gpus`."""
     for text, where in words:
         if found := _VISIBLE.fullmatch(text):
             return Gpus(len(found[1].split(",")), where, "CUDA_VISIBLE_DEVICES")
@@ -81,13 +83,14 @@ def _given(words: Words) -> Gpus | None:
 
 
 def spreads(text: str) -> bool:
-    """Whether a script starts servers on other nodes as well."""
+    """Returns whether a script also starts servers on other nodes."""
     names = "|".join(map(re.escape, SPAWNERS))
     return re.search(rf"(?<![\w-])(?:{names})\s", text) is not None
 
 
 def _visible(text: str) -> Gpus | None:
-    """The GPUs that a line of its own leaves visible, if there is one such line."""
+    """Returns the GPUs that a separate line makes visible, if the script has exactly one such
+    line."""
     found = list(_SET.finditer(text))
     if len(found) != 1:
         return None
@@ -96,7 +99,7 @@ def _visible(text: str) -> Gpus | None:
 
 
 def docker_gpus(words: Sequence[tuple[str, Location]]) -> Gpus | None:
-    """The GPUs that a command gives a container."""
+    """Returns the GPUs that a command assigns to a container."""
     found = _DOCKER.search(" ".join(text for text, _ in words))
     if not found:
         return None
@@ -105,7 +108,7 @@ def docker_gpus(words: Sequence[tuple[str, Location]]) -> Gpus | None:
 
 
 def of_job(text: str) -> tuple[Gpus | None, str | None]:
-    """The GPUs of a whole job and their kind, as far as its directives say it."""
+    """Returns the GPU count and GPU type of a job if its directives set them."""
     job = read_job(text)
     given = {row.name: row for row in job.parts[0]} if len(job.parts) == 1 else {}
     nodes = job.number("nodes")
@@ -124,15 +127,15 @@ def of_job(text: str) -> tuple[Gpus | None, str | None]:
     return None, None
 
 
-MAX_DEPTH = 3  # of command lines inside command lines
+MAX_DEPTH = 3  # nesting of command lines
 _BASE = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(?P<image>\S+)", re.M | re.IGNORECASE)
-_PLACEHOLDER = re.compile(r"<\w[\w .|/-]*>|(?<=\s)\{\w+(?:\|\w+)+\}")  # what a reader is to fill in
+_PLACEHOLDER = re.compile(r"<\w[\w .|/-]*>|(?<=\s)\{\w+(?:\|\w+)+\}")  # for the user to fill in
 _VISIBLE_GPUS = re.compile(r"(CUDA_VISIBLE_DEVICES)=(\d+(?:,\d+)*)")
 _HANDLES = frozenset(
     ("build", "buildx", "tag", "push", "pull", "save", "load", "inspect", "rmi", "copy", "set")
 )
 _RUNS = frozenset(("run", "create", "exec"))
-_ELSEWHERE = frozenset(("docker", "podman", "ssh", "kubectl"))  # the shell's variables end there
+_ELSEWHERE = frozenset(("docker", "podman", "ssh", "kubectl"))  # shell variables do not reach these
 _DEVICES = re.compile(r"device=(\d+(?:,\d+)*)|(\d+)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
@@ -143,26 +146,27 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """The words behind the server's program.
+    """The words after the server's program.
 
-    `path` is its place in a document, and `is_open` says that a program or an image may take flags
-    that are none of the server's own. The model of a module stands behind a flag, not first.
+    `path` is the location in a document. `is_open` means that a program or an image may take flags
+    that the server does not have. `vllm serve` takes the model as its first argument; a module
+    takes it as a flag.
     """
 
     words: tuple[Word, ...]
     path: str = ""
     is_open: bool = False
-    is_part: bool = False  # flags alone, of a command that something else puts together
-    gpus: Gpus | None = None  # that its container or its line leaves it
-    before: tuple[Word, ...] = ()  # what starts its container
-    container: str = ""  # the path of the one whose only server it is
-    statement: Statement | None = None  # of a script, the words as they are written
-    again: Word | None = None  # a program behind the entry point of an image, which is the server
-    program: str = ""  # empty where an image starts the server
+    is_part: bool = False  # only flags; the rest of the command is elsewhere
+    gpus: Gpus | None = None  # set by its container or its line
+    before: tuple[Word, ...] = ()  # the words that start its container
+    container: str = ""  # path of the container, if it starts one server only
+    statement: Statement | None = None  # of a script, with the words as written
+    again: Word | None = None  # server program that repeats the entry point of the image
+    program: str = ""  # empty if an image starts the server
 
 
 def mentions(text: str) -> bool:
-    """Whether a text can hold a server command."""
+    """Returns whether a text can contain a server command."""
     known = formats()
     names = (*known.modules, *known.workers, *known.images, *known.extended_images)
     return (
@@ -173,13 +177,13 @@ def mentions(text: str) -> bool:
 
 
 def vllm_in_text(text: str, start: Location = START, depth: int = 0) -> list[CommandLine]:
-    """The server commands of a script, of those that it writes or hands to another shell."""
+    """Returns the server commands of a script, including nested scripts and here documents."""
     text = _PLACEHOLDER.sub(lambda found: "$" + "_" * (len(found[0]) - 1), text)
     here = list(read_script(text, start).here) if "<<" in text else []
     rows = statements(text, start)
     found: list[CommandLine] = []
-    named: dict[str, bool] = {}  # the variables of commands, and whether one is open
-    split: set[str] = set()  # those of them whose values the shell takes apart
+    named: dict[str, bool] = {}  # variables in server commands, and whether the command is open
+    split: set[str] = set()  # unquoted variables, whose values the shell splits
     visible = _visible_gpus(rows)
     values = Values(rows)
     for statement in starting(rows):
@@ -204,7 +208,7 @@ def vllm_in_text(text: str, start: Location = START, depth: int = 0) -> list[Com
             inner += [CommandLine(more, is_open=is_open, is_part=True)] if more else []
         found += inner
     found += _in_variables(rows, named, split)
-    if len(found) == 1 and depth == 0 and is_job(text):  # several share its GPUs
+    if len(found) == 1 and depth == 0 and is_job(text):  # several servers share the job's GPUs
         found = [replace(row, gpus=row.gpus or of_job(text)[0]) for row in found]
     for document in here:
         if depth < MAX_DEPTH and _runs(document):
@@ -214,7 +218,8 @@ def vllm_in_text(text: str, start: Location = START, depth: int = 0) -> list[Com
 
 
 def _runs(document: HereDocument) -> bool:
-    """Whether a here document is a script, by the file that it goes to or the command."""
+    """Returns whether a here document is a script, by its target file or the command that reads
+    it."""
     if document.name:
         return is_script(document)
     return (
@@ -264,13 +269,13 @@ def of_statement(words: Sequence[Word], depth: int) -> Iterator[CommandLine]:
 
 
 def _is_handled(words: Sequence[Word]) -> bool:
-    """Whether the words before an image build, copy or name it, and start nothing."""
+    """Returns whether the words before an image only build, copy or name it."""
     texts = {word.text for word in words}
     return not _HANDLES.isdisjoint(texts) and _RUNS.isdisjoint(texts)
 
 
 def _visible_gpus(rows: Sequence[Statement]) -> Gpus | None:
-    """The GPUs that a script leaves all that it starts, where its lines agree on how many."""
+    """Returns the GPUs that a script sets for all its commands, if its lines agree on the count."""
     found: list[Gpus] = []
     for row in rows:
         words = row.words[row.words[0].text == "export" :]
@@ -286,7 +291,7 @@ def _visible_gpus(rows: Sequence[Statement]) -> Gpus | None:
 
 
 def _gpus_before(words: Sequence[Word]) -> Gpus | None:
-    """The GPUs that the words before a server leave it: a variable, or docker's."""
+    """Returns the GPUs that the words before a server set: `CUDA_VISIBLE_DEVICES` or `--gpus`."""
     for index, word in enumerate(words):
         found = _VISIBLE_GPUS.fullmatch(word.text)
         if found:
@@ -301,19 +306,22 @@ def _gpus_before(words: Sequence[Word]) -> Gpus | None:
 
 
 def are_flags(words: Sequence[Word]) -> bool:
-    """Whether words are a model and flags, or flags alone; the subcommand before them, which the
-    entry point of an image has already, is told later."""
+    """Returns whether words are a model and flags, or only flags.
+
+    The server's subcommand may come first. If the entry point of the image already includes it,
+    another check reports the duplicate.
+    """
     after = bool(words) and words[0].text == formats().subcommand
     return any(re.match(r"--?[A-Za-z]", word.text) for word in words[after : after + 2])
 
 
 def image_starts_server(image: re.Match[str]) -> bool:
-    """Whether the entry point of an image is the server."""
+    """Returns whether the entry point of an image is the server."""
     return image["own"] is not None and image["own"] not in formats().bare_images
 
 
 def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
-    """The program that a container starts instead of its image's own, where one is given."""
+    """Returns the program in `--entrypoint`, which replaces the entry point of the image."""
     for word, following in pairwise(words):
         if word.text == "--entrypoint":
             return [following]
@@ -324,8 +332,8 @@ def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
 def _in_variables(
     rows: Sequence[Statement], named: Mapping[str, bool], split: Collection[str]
 ) -> Iterator[CommandLine]:
-    """Flags that a script keeps in a variable or an array which a command names. Of the `split`
-    ones the spaces part words."""
+    """Yields flags from variables and arrays that a command uses; values in `split` are split at
+    spaces."""
     for row in rows:
         words = row.words
         last = _ASSIGNMENT.fullmatch(words[-1].text)
@@ -348,15 +356,16 @@ def _in_variables(
 
 
 def in_program(text: str) -> Iterator[CommandLine]:
-    """The server commands that a Python program starts; it may add to each."""
+    """Yields the server commands that a Python program starts; the program may add flags to
+    each."""
     for words in command_lines(text):
         known = [word for word in words if word.text.strip()]
         yield from (replace(row, is_part=True) for row in of_statement(known, MAX_DEPTH))
 
 
 def in_dockerfile(text: str) -> list[CommandLine]:
-    """The server commands of a Dockerfile that is written as a shell reads it; one that stands on
-    an image of the server has its flags alone."""
+    """Returns the server commands of a Dockerfile in shell form. If the base image starts the
+    server, the command consists of flags only."""
     found = vllm_in_text(text)
     based = _BASE.search(text)
     image = image_pattern().search(based["image"]) if based else None
@@ -369,8 +378,8 @@ def in_dockerfile(text: str) -> list[CommandLine]:
 def in_block(
     text: str, path: str, document: Yaml, whole: str, start: Location = START
 ) -> Iterator[CommandLine]:
-    """The commands of a text inside a document, at their places there: it begins at `start` of the
-    `whole` text at the path."""
+    """Yields the commands of a text inside a document, with locations in the document. The text
+    begins at `start` of the `whole` text at the path."""
     for command in vllm_in_text(text, start):
         words = tuple(
             replace(word, location=inside(document, path, whole, word.location))
@@ -383,7 +392,7 @@ def in_block(
 
 
 def in_prose(text: str, path: str, document: Yaml) -> Iterator[CommandLine]:
-    """The commands in the fenced blocks of a text for readers."""
+    """Yields the commands in the fenced code blocks of a Markdown text."""
     for fence in _FENCE.finditer(text):
         start = Location(text.count("\n", 0, fence.start(2)) + 1, 1)
         inner = re.sub(r"(?m)^[ \t]*\$ ", "  ", fence[2])

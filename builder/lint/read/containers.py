@@ -1,4 +1,5 @@
-"""Reads containers of manifests, Dynamo graphs and Compose files, and the servers they start."""
+"""Reads the containers of manifests, Dynamo graphs and Compose files, and the servers they
+start."""
 
 from __future__ import annotations
 
@@ -42,27 +43,27 @@ from .yaml_text import inside, template_as_shell
 GPU = "nvidia.com/gpu"
 SIDE = "subComponentType"
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-DEFAULT_PORT, DEFAULT_HOST = "8000", "localhost"  # of the engine's own server
+DEFAULT_PORT, DEFAULT_HOST = "8000", "localhost"  # of `trtllm-serve`
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the objects around a container say of it: its GPUs and nodes, its role, and its pod with
-    the labels and volumes of that."""
+    """What the objects around a container define: GPUs, nodes, role, volumes, labels and pod."""
 
     gpu: str | None = None
     gpus: Gpus | None = None
     nodes: tuple[int, Gpus] | None = None
-    others: Gpus | None = None  # those of each node but the first, where that is said
+    others: Gpus | None = None  # GPUs of each node except the first, if they differ
     role: ServerRole | None = None
-    volumes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by the name of each
+    volumes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name
     labels: Mapping[str, Any] = field(default_factory=dict)
     pod: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def total(self) -> Gpus | None:
-        """The GPUs of all nodes of a server, at whichever of its numbers is the odd one."""
+        """Returns the GPUs of all nodes of a server, located at the node count or the differing
+        number."""
         if self.gpus is None or self.nodes is None:
             return self.gpus
         first, (nodes, place) = self.gpus, self.nodes
@@ -74,8 +75,7 @@ class Around:
 
 
 class Object(NamedTuple):
-    """A mapping of a document, its path, what it and those above it say of a container, and the
-    servers that it starts, whatever the release."""
+    """A mapping of a document, with its path, its surroundings and the servers that it starts."""
 
     data: Mapping[str, Any]
     path: str
@@ -87,8 +87,8 @@ class Object(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """The objects of a document when it held these data, the first object at each path, and the
-    command lines of vLLM in them."""
+    """The objects of a document, the first object at each path, and the vLLM commands in them.
+    `data` is the content of the document at the time; the cache is valid only for this content."""
 
     data: Any
     objects: Sequence[Object]
@@ -100,7 +100,7 @@ _READ: WeakKeyDictionary[Yaml, _Read] = WeakKeyDictionary()
 
 
 def objects(document: Yaml) -> Sequence[Object]:
-    """Every mapping of a document."""
+    """Returns every mapping of a document."""
     return _read(document).objects
 
 
@@ -109,7 +109,7 @@ def object_at(document: Yaml, path: str) -> Object | None:
 
 
 def _read(document: Yaml) -> _Read:
-    """A document's objects, found once for all that ask."""
+    """Returns the objects of a document; they are read once and cached."""
     known = _READ.get(document)
     if known is None or known.data is not document.data:
         rows = _objects(document, document.data, "", Around())
@@ -126,16 +126,16 @@ def _read(document: Yaml) -> _Read:
 
 
 def in_documents(documents: Sequence[Yaml], engine: str = TENSORRT_LLM) -> list[Server]:
-    """The servers of an engine that the containers of a manifest start."""
+    """Returns the servers of an engine that the containers of a manifest start."""
     found: list[Server] = []
     for document in documents:
-        for each in objects(document) if document.data else ():  # most of 100,000 may be empty
+        for each in objects(document) if document.data else ():  # most documents may be empty
             found += each.of_engine(engine)
     return found
 
 
 def _server_of(line: CommandLine, here: Object) -> Server:
-    """The server that a command line of vLLM starts in a container."""
+    """Returns the server that a vLLM command line starts in a container."""
     words = [(line.program, line.words[0].location if line.words else START)]
     words += [(word.text, word.location) for word in line.words]
     model = None
@@ -148,7 +148,7 @@ def _server_of(line: CommandLine, here: Object) -> Server:
 
 
 def port_of(server: Server) -> str:
-    """Where the engine's own server listens; empty of any other."""
+    """Returns the port of a `trtllm-serve` server; empty for any other server."""
     if server.program or server.is_disaggregated:
         return ""
     given = server.flag(("--port",))
@@ -168,7 +168,7 @@ def _objects(
 
 
 def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) -> Around:
-    """What an object adds to what is around its containers."""
+    """Returns the surroundings of containers, extended by what this object defines."""
     kinds = {kind for key, label in _labels(data) if (kind := of_label(key, label))}
     if len(kinds) == 1:
         around = replace(around, gpu=kinds.pop())
@@ -208,13 +208,13 @@ def _around(document: Yaml, data: Mapping[str, Any], path: str, around: Around) 
         if name in VISIBLE and re.fullmatch(r"\d+(,\d+)*", text):
             where = below(path, within)
             count = len(text.split(","))
-            if around.gpus is None or count < around.gpus.count:  # of what it was given
+            if around.gpus is None or count < around.gpus.count:  # a subset of the assigned GPUs
                 around = replace(around, gpus=Gpus(count, document.locate(where), where))
     return around
 
 
 def _of_followers(document: Yaml, data: Mapping[str, Any], path: str) -> Gpus | None:
-    """The GPUs of a pod that follows the leader of its group."""
+    """Returns the GPUs of a worker pod in a leader-worker group."""
     rows = "leaderWorkerTemplate.workerTemplate.spec.containers"
     for index, row in enumerate(listed(value_at(data, rows))):
         limits = value_at(row, "resources.limits")
@@ -225,7 +225,7 @@ def _of_followers(document: Yaml, data: Mapping[str, Any], path: str) -> Gpus | 
 
 
 def _labels(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The labels that a pod wants its nodes to have."""
+    """Yields the node labels that a pod requires."""
     selector = data.get("nodeSelector")
     for key, label in selector.items() if isinstance(selector, Mapping) else ():
         yield str(key), str(label)
@@ -241,7 +241,7 @@ def _labels(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _mounted(data: Mapping[str, Any], around: Around) -> dict[str, str]:
-    """The config maps of a container by the folder that each is mounted at."""
+    """Returns the config maps of a container by mount folder."""
     maps = {name: value_at(row, "configMap.name") for name, row in around.volumes.items()}
     return {
         str(row.get("mountPath")).rstrip("/"): str(maps[name])
@@ -253,7 +253,7 @@ def _mounted(data: Mapping[str, Any], around: Around) -> dict[str, str]:
 def _started(
     document: Yaml, data: Mapping[str, Any], path: str, around: Around
 ) -> Iterator[Server]:
-    """The server that a container starts, or those that a script in its command does."""
+    """Yields the servers that a container starts directly or from a script in its command."""
     keys = command_keys(data)
     if not keys or runs_code(command_texts(data)):
         return
@@ -280,7 +280,7 @@ def _started(
 
 
 def _is_line(text: str) -> bool:
-    """Whether a word of a list is a command line of its own, with a server in it."""
+    """Returns whether a word of a list is itself a command line that starts a server."""
     named = any(name in text for name in (WORKER, *TOOLS))
     return mentions_server(text) or (named and re.search(r"\s", text) is not None)
 
@@ -291,7 +291,7 @@ def number(value: Any) -> int | None:
 
 
 def beside(pod: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The containers that run in a pod beside one of it."""
+    """Yields the other containers that run in the same pod."""
     for key in ("containers", "initContainers"):
         for row in listed(pod.get(key)):
             stays = key == "containers" or value_at(row, "restartPolicy") == "Always"
@@ -300,8 +300,8 @@ def beside(pod: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Mapping[
 
 
 def may_open(pod: Mapping[str, Any], data: Mapping[str, Any], port: str) -> bool:
-    """Whether a container of a pod beside one of it may listen at a port, by number or name: one
-    that says nothing of ports may at any."""
+    """Returns whether another container of the pod may listen on a port, given by number or name. A
+    container that declares no ports may listen on any port."""
     for row in beside(pod, data):
         ports = listed(row.get("ports"))
         if not ports or port in _ends(ports):
@@ -310,7 +310,7 @@ def may_open(pod: Mapping[str, Any], data: Mapping[str, Any], port: str) -> bool
 
 
 def opens(data: Mapping[str, Any], port: str) -> bool:
-    """Whether a container opens a port, by number or name."""
+    """Returns whether a container declares a port, given by number or name."""
     return port in _ends(listed(data.get("ports")))
 
 
@@ -319,13 +319,13 @@ def _ends(ports: Sequence[Any]) -> set[str]:
 
 
 def number_of(data: Mapping[str, Any], port: str) -> str:
-    """The number of a port that a container may have named."""
+    """Returns the number of a port; `port` may be a name that the container defines."""
     row = named_rows(data.get("ports")).get(port)
     return str(row.get("containerPort")) if row else port
 
 
 def named_rows(rows: Any) -> dict[str, Mapping[str, Any]]:
-    """The mappings of a list by what each has as its name."""
+    """Returns the mappings of a list by their `name`."""
     return {str(row.get("name")): row for row in listed(rows) if isinstance(row, Mapping)}
 
 
@@ -333,7 +333,7 @@ def listed(rows: Any) -> Sequence[Any]:
     return rows if isinstance(rows, list) else ()
 
 
-# Keys of a container, a service or a launcher that hold its command, in the order of their words.
+# Keys that hold the command of a container, a service or a launcher, in the order of the words.
 COMMANDS = (
     "entrypoint",
     "command",
@@ -348,26 +348,26 @@ COMMANDS = (
 
 
 def command_keys(container: Mapping[str, Any]) -> list[str]:
-    """The keys of a container that hold its command, in the order of their words."""
+    """Returns the keys of a container that hold its command, in the order of the words."""
     return [key for key in COMMANDS if key in container]
 
 
 def _is_long(text: str) -> bool:
-    """Whether a command has more than the words of one program."""
+    """Returns whether a text has several commands or lines."""
     return len(statements(text)) > 1 or "\n" in text.strip()
 
 
 def _is_read(text: str) -> bool:
-    """Whether a text of several commands may start a server or write its options."""
+    """Returns whether a text of several commands may start a server or write its options."""
     return mentions_server(text) or "<<" in text
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerCommand:
-    """What one container runs: a script, and its `path` in the manifest.
+    """The script that a container runs, with its `path` in the manifest.
 
-    Places in the script count from the beginning of its `text` in the `document`, or are the
-    manifest's own where that is `None`.
+    Locations count from the beginning of `text` in `document`; if `document` is `None`, they are
+    locations in the manifest.
     """
 
     path: str
@@ -378,7 +378,8 @@ class ContainerCommand:
     def move(
         self, diagnostic: Diagnostic, told: Collection[tuple[Location, str]] = ()
     ) -> Diagnostic:
-        """An error of the script at its place in the manifest; those `told` there are at theirs."""
+        """Moves an error of the script to its location in the manifest. Errors listed in `told`
+        already have that location."""
         place = diagnostic.location
         if (place, diagnostic.path) in told:
             return diagnostic
@@ -389,7 +390,7 @@ class ContainerCommand:
 
 
 def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
-    """What the containers of a document run, as far as it starts a server or writes files."""
+    """Yields the container commands of a document that start a server or write files."""
     for path, container in containers(document.data, ""):
         given = {name: text for name, text, _ in environment(container)}
         words = [
@@ -412,8 +413,8 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
 
 
 def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The variables of a container with their texts and paths, as Kubernetes, Compose as a list and
-    Compose as a mapping write them."""
+    """Yields the variables of a container, each with its value and path. The program reads lists of
+    Kubernetes, and lists and mappings of Compose."""
     for key in ("env", "environment"):
         given = container.get(key)
         if isinstance(given, Mapping):
@@ -427,7 +428,7 @@ def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def command_texts(container: Mapping[str, Any]) -> list[str]:
-    """All words that a container runs."""
+    """Returns all command words of a container."""
     rows = [container.get(key) for key in COMMANDS]
     return [str(word) for row in rows for word in (listed(row) or [row]) if word]
 
@@ -437,7 +438,7 @@ def _last_key(path: str, container: Mapping[str, Any]) -> str:
 
 
 def containers(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every mapping that holds a command, with its path."""
+    """Yields every mapping that holds a command, with its path."""
     if isinstance(data, Mapping):
         if any(isinstance(data.get(key), list | str) for key in COMMANDS):
             yield path, data
@@ -455,8 +456,8 @@ def words_of(
     key: str,
     mentions: Callable[[str], bool] = mentions_server,
 ) -> Iterator[tuple[str, Word]]:
-    """The words of a list or a line, each with its path; a text of several commands that `mentions`
-    a server is one word. Values are put in later for `$(NAME)`."""
+    """Yields the command words at a key, a list or a line, each with its path. A text of several
+    commands stays one word if it `mentions` a server. `$(NAME)` is not expanded."""
     values = container.get(key)
     if isinstance(values, str):
         where, values = below(path, key), template_as_shell(values)
@@ -473,7 +474,7 @@ def words_of(
 
 
 def in_containers(document: Yaml) -> Sequence[CommandLine]:
-    """The vLLM commands of containers, services and launchers of a document."""
+    """Returns the vLLM commands of containers, services and launchers in a document."""
     return _read(document).lines
 
 
@@ -481,7 +482,7 @@ def _lines(document: Yaml, objects_at: Mapping[str, Object]) -> Iterator[Command
     for path, container in containers(document.data, ""):
         texts_of_all = (*command_texts(container), image_of(container))
         if not any(formats().program in text for text in texts_of_all):
-            continue  # before its words are read
+            continue  # skips reading its words
         rows: list[tuple[str, Word]] = []
         for key in command_keys(container):
             rows += words_of(document, container, path, key, mentions)
@@ -509,10 +510,13 @@ def _lines(document: Yaml, objects_at: Mapping[str, Object]) -> Iterator[Command
 
 
 def _starts_server(container: Mapping[str, Any], path: str) -> bool:
-    """Whether a container of the server's image starts it: by its arguments, or in Compose by its
-    command, which stands behind the image's entry point."""
+    """Returns whether a container with the server's image starts the server.
+
+    In Kubernetes, `args` without `command` does; in Compose, `command` without `args` does, because
+    Compose passes it to the entry point of the image.
+    """
     if "entrypoint" in container or "extends" in container:
-        return False  # what it extends may have an entry point
+        return False  # the extended service may set an entry point
     in_compose = path.startswith("services.")
     return ("args" in container and "command" not in container) or (
         in_compose and "command" in container and "args" not in container

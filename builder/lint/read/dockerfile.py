@@ -1,4 +1,4 @@
-"""Dockerfiles, as the shell would read what they run: every word stays where it stands."""
+"""Converts a Dockerfile to shell text without moving a word."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ _RUNS = re.compile(
     r"^(?P<before>[ \t]*)(?P<word>RUN|CMD|ENTRYPOINT)(?P<rest>[ \t](?:.*\\\n)*.*)$",
     re.MULTILINE | re.IGNORECASE,
 )
-_FLAGS = re.compile(r"(?:[ \t]+--[a-z]+=\S+)+")  # of RUN itself, such as its mounts
+_FLAGS = re.compile(r"(?:[ \t]+--[a-z]+=\S+)+")  # flags of RUN, such as `--mount`
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\],]')
 _LIST_FOLLOWS = re.compile(r"\n[ \t]*CMD[ \t]*\[", re.IGNORECASE)
 
 
 def dockerfile_as_shell(text: str) -> str:
-    """The text with the names of instructions and the brackets of lists left blank.
-
-    An entry point in the form of a list takes the words of the command that follows it.
-    """
+    """Replaces instruction names and list brackets by spaces. If a `CMD` list follows an
+    `ENTRYPOINT` list, the two become one command."""
     return _RUNS.sub(_command, text)
 
 

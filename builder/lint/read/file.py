@@ -1,4 +1,4 @@
-"""Reads a file by its form: script, Dockerfile, Python program, YAML, Triton configuration."""
+"""Reads a file by its form: script, Dockerfile, Python program, YAML or Triton configuration."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ from .yaml_text import TEMPLATE, MaskedText, template_as_shell
 if TYPE_CHECKING:
     from .containers import ContainerCommand
 
-# Nobody writes longer ones, and reading them takes long.
+# Real files are shorter, and reading longer ones is slow.
 MAX_CHARACTERS = 300_000
 
 
 @dataclass(frozen=True)
 class Text:
-    """A file that was read: its text, and the YAML documents in it where it may hold some.
-
-    `unread` names parts of a template that are no YAML before it is filled in.
-    """
+    """The text of a file, with its YAML documents if it may contain some. `unread` names the parts
+    of a template that are not YAML before the template is filled in."""
 
     path: Path
     text: str
@@ -38,25 +36,25 @@ class Text:
     documents: Sequence[Yaml] = ()
     is_template: bool = False
     unread: tuple[str, ...] = ()
-    second: Location | None = None  # where another document begins, if one of them is empty
+    second: Location | None = None  # start of the second document if one of them is empty
 
     @cached_property
     def servers(self) -> list[list[Server]]:
-        """The servers that the containers of each document start, whatever the release."""
-        from . import containers  # option files have none
+        """The servers that the containers of each document start."""
+        from . import containers  # not needed for option files
 
         return [containers.in_documents([document]) for document in self.documents]
 
     @cached_property
     def commands(self) -> list[list[ContainerCommand]]:
-        """What the containers of each document run."""
+        """The commands that the containers of each document run."""
         from . import containers
 
         return [list(containers.container_commands(document)) for document in self.documents]
 
 
 def read_file(path: Path) -> Text:
-    """A file by its form. Raises `BadInput` if it cannot be read."""
+    """Reads a file by its form. Raises `BadInput` if it cannot be read."""
     text = read_text(path)
     form = form_of(path, text)
     if form == PROSE:
@@ -87,8 +85,8 @@ def read_file(path: Path) -> Text:
 
 
 def _as_shell(path: Path, text: str, form: str) -> str:
-    """The commands of a script or a Dockerfile as a shell reads them."""
-    from . import dockerfile, shell  # most files are neither
+    """Returns the commands of a script or a Dockerfile as shell text."""
+    from . import dockerfile, shell  # not needed for most files
 
     if form == DOCKERFILE:
         text = dockerfile.dockerfile_as_shell(text)
@@ -98,18 +96,18 @@ def _as_shell(path: Path, text: str, form: str) -> str:
 
 
 def _unread(document: Yaml) -> str:
-    """The part of a template that cannot be read."""
+    """Describes a part of a template that cannot be read."""
     line = document.diagnostics[0].location.line
     return f"line {line}: is not YAML until the template is filled in"
 
 
 def _in_other_branch(repeated: Diagnostic) -> str:
-    """A key of which only the last branch is read."""
+    """Describes a key that several branches set; only the last branch is read."""
     return f"line {repeated.location.line}: {repeated.path} in the branches before this one"
 
 
 def _is_telling(text: str) -> bool:
-    """Whether a script has anything to judge."""
+    """Returns whether a script contains anything to check."""
     from ...facts import engines, images
     from . import shell
 
@@ -119,7 +117,7 @@ def _is_telling(text: str) -> bool:
 
 
 def _is_telling_program(text: str) -> bool:
-    """Whether a Python program has anything to judge."""
+    """Returns whether a Python program contains anything to check."""
     from . import python_api, python_files
 
     starts = python_files.may_write(text) or python_files.may_start(text)
@@ -127,6 +125,7 @@ def _is_telling_program(text: str) -> bool:
 
 
 def mentions_options(text: str, release: Release) -> bool:
-    """Whether a text has a line that gives an engine option, readable or not."""
+    """Returns whether a text has a line that sets an engine option, even if it is not valid
+    YAML."""
     keys = re.findall(r"^[\s-]*([a-z]\w*_\w+)[ \t]*:", text, re.M)
     return any(key in release.top_level or key == "triton_config" for key in keys)

@@ -1,4 +1,4 @@
-"""Expands paths to the files to check, each with what its bundle says about it."""
+"""Expands paths to the files to check and adds the context of the bundle that they are in."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ if TYPE_CHECKING:
     from ...facts.checkpoint import Checkpoint
 
 _OF_ENGINE = re.compile(r"tensorrt[-_]llm|trtllm", re.IGNORECASE)
-# A file lies at most so deep in a bundle: triton/model_repository/NAME/1/model.yaml.
+# Maximum depth of a file in a bundle: triton/model_repository/NAME/1/model.yaml.
 _BUNDLE_DEPTH = 6
 
 
 @dataclass(frozen=True)
 class BundleContext:
-    """What a bundle says about the use of its files. `folder` is the bundle's.
-
-    `accepted_warnings` are paths in the deployment, each with a rule or "".
-    """
+    """What a bundle defines for its files. `folder` is the folder of the bundle.
+    `accepted_warnings` are paths in the deployment, each with a rule or ""."""
 
     folder: Path
     engine: str
@@ -49,14 +47,15 @@ class BundleContext:
     accepted_warnings: frozenset[tuple[str, str]] = frozenset()
 
     def accepts(self, row: Diagnostic) -> bool:
-        """Whether the deployment accepts such a warning of an engine option."""
+        """Returns whether the deployment accepts this warning about an engine option."""
         paths = {(f"engine_config.{row.path}", rule) for rule in ("", row.rule)}
         return row.severity == "warning" and not paths.isdisjoint(self.accepted_warnings)
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file to check. `given` if it was named itself; `diagnostic` if it cannot even be listed."""
+    """A file to check. `given` means that the user named the file. `diagnostic` is set if the file
+    cannot be listed."""
 
     path: Path
     given: bool = False
@@ -65,10 +64,8 @@ class SourceFile:
 
 
 def expand(paths: Sequence[Path], unread: Counter[str]) -> Iterator[SourceFile]:
-    """The files that paths mean, each once, those of a folder in the order of their names.
-
-    Files of folders that are of no kind that check reads are counted in `unread` by suffix.
-    """
+    """Yields each file of the paths once; files of a folder are sorted by name. `unread` counts the
+    files of folders that check does not support, by suffix."""
     seen: set[tuple[int, int]] = set()
     for path in dict.fromkeys(paths):
         if is_folder(path):
@@ -84,8 +81,10 @@ def _folder(
     context: BundleContext | None,
     unread: Counter[str],
 ) -> Iterator[SourceFile]:
-    """The files below a folder. Links to files are followed, and those to folders of the same
-    `given` one: a link to `/` would else have all files of the machine read. None is entered twice.
+    """Yields the files below a folder, and enters each folder once.
+
+    Links to files are followed. Links to folders are followed only inside the `given` folder: a
+    link to `/` would otherwise read every file of the machine.
     """
     try:
         status = folder.stat()
@@ -100,7 +99,7 @@ def _folder(
             folder, diagnostic=located(NOWHERE, "", what, "check the path", UNREADABLE)
         )
         return
-    if own := _surroundings(folder):  # a bundle, which may lie in another one
+    if own := _surroundings(folder):  # a bundle, possibly inside another one
         context = own
         for diagnostic in own.damage:
             found = located(NOWHERE, "", diagnostic.message, diagnostic.fix, DAMAGED_BUNDLE)
@@ -123,7 +122,7 @@ def _folder(
 
 
 def _no_file(path: Path, is_link: bool) -> Iterator[SourceFile]:
-    """What has the name of a file that check reads, and is a pipe or a link to nothing."""
+    """Warns about a path with a supported name that is a pipe or a broken link."""
     if path.suffix in SUFFIXES or is_dockerfile(path.name) or is_recipe(path.name):
         what = "is a link that leads to no file" if is_link else "is no plain file"
         row = located(
@@ -133,7 +132,7 @@ def _no_file(path: Path, is_link: bool) -> Iterator[SourceFile]:
 
 
 def _may_be_judged(path: Path) -> bool:
-    """Whether a file of a folder is of a kind that check reads; of programs, those that use the
+    """Returns whether check reads a file that it found in a folder. A Python program must use the
     engine, start it or write options for it."""
     if path.suffix != ".py":
         return path.suffix in SUFFIXES or is_dockerfile(path.name) or is_recipe(path.name)
@@ -153,24 +152,24 @@ def _may_be_judged(path: Path) -> bool:
 def _is(entry: os.DirEntry[str], kind: str) -> bool:
     try:
         return bool(getattr(entry, kind)())
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         return False
 
 
 def _enclosing(path: Path) -> BundleContext | None:
-    """The bundle that a file lies in."""
+    """Returns the context of the bundle that contains a file."""
     above = Path(os.path.abspath(path)).parents[:_BUNDLE_DEPTH]  # noqa: PTH100, links are kept
     return next((found for folder in above if (found := _surroundings(folder))), None)
 
 
 @lru_cache(maxsize=8)
 def _surroundings(folder: Path) -> BundleContext | None:
-    """What a folder says about its files, if it is a bundle."""
+    """Returns the context of a folder if it is a bundle."""
     manifest = _read_json(folder / MANIFEST)
     engine = manifest.get("engine")
     if "format" not in manifest or not isinstance(engine, dict) or "release" not in engine:
         return None
-    from ... import bundle  # other files are checked without
+    from ... import bundle  # not needed outside a bundle
     from ...facts import advisories, checkpoint
 
     damage: tuple[Diagnostic, ...] = ()
@@ -202,13 +201,14 @@ def _surroundings(folder: Path) -> BundleContext | None:
 
 
 def _accepted(rows: Any) -> Iterator[tuple[str, str]]:
-    """Products and versions that a deployment takes with their vulnerabilities."""
+    """Yields the products and versions whose vulnerabilities a deployment accepts."""
     for row in rows if isinstance(rows, list) else ():
         yield str(value_at(row, "product")), str(value_at(row, "version"))
 
 
 def _accepted_warnings(request: Any) -> Iterator[tuple[str, str]]:
-    """The acceptances of a deployment, and of the prefill servers that its targets name."""
+    """Yields the accepted warnings of a deployment and of the prefill deployments of its
+    targets."""
     targets = value_at(request, "targets")
     named = targets if isinstance(targets, dict) else {}
     sides = (value_at(named, f"{name}.prefill.deployment") for name in named)
@@ -227,7 +227,7 @@ def _request(path: Path) -> Any:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     if not is_there(path):
-        return {}  # an error of each folder around a file would be made to be thrown away
+        return {}  # avoids an exception for each parent folder
     try:
         return load_json_mapping(path)
     except BadFacts:

@@ -1,11 +1,11 @@
-"""Tells the form of a file by its name and its text: script, Dockerfile, program, YAML."""
+"""Detects the form of a file by its name and text: script, Dockerfile, program or YAML."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-IMAGES = "container images"  # a file of another kind that names some of the publisher's
+IMAGES = "container images"  # a file of another kind that names images of the publisher
 _NAME = re.compile(r"(?:Docker|Container)file(?:\..+)?|.+\.(?:docker|container)file", re.IGNORECASE)
 _FROM = re.compile(r"^FROM[ \t]+\S+", re.MULTILINE | re.IGNORECASE)
 
@@ -15,7 +15,7 @@ def is_dockerfile(name: str) -> bool:
 
 
 def has_base(text: str) -> bool:
-    """Whether a text has the line that every Dockerfile begins with."""
+    """Returns whether a text has a `FROM` line, as every Dockerfile does."""
     return _FROM.search(text) is not None
 
 
@@ -26,7 +26,7 @@ PYTHON = "Python program"
 PROSE = "text"
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
 _SCRIPT_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
-# What tells of options, images and commands without using any.
+# Files that describe options, images and commands without using them.
 PROSE_SUFFIXES = (".md", ".markdown", ".rst", ".adoc", ".html", ".ipynb")
 _MODEL_CONFIG_LINE = re.compile(
     r"^\s*(input|output|instance_group|parameters|model_transaction_policy)\s*:?\s*[\[{]\s*$", re.M
@@ -35,7 +35,7 @@ _SHELL_LINE = re.compile(r"\A#!.*sh\b|^\s*(exec\s+)?(\S+/)?trtllm-serve\b", re.M
 
 
 def form_of(path: Path, text: str) -> str:
-    """`MODEL_CONFIG`, `SCRIPT`, `DOCKERFILE` or `PROSE`; empty for what may be YAML."""
+    """Returns the form of a file, such as `SCRIPT`; empty if the file may be YAML."""
     if path.suffix in YAML_SUFFIXES:
         return ""
     if is_dockerfile(path.name) and has_base(text):
@@ -58,7 +58,7 @@ SUFFIXES = frozenset(
 
 
 def is_recipe(name: str) -> bool:
-    """Whether a file has commands of a shell below the names of what they make."""
+    """Returns whether a file is a makefile or a justfile, with shell commands below its targets."""
     return name.lower() in ("makefile", "gnumakefile", "justfile") or name.endswith(".mk")
 
 

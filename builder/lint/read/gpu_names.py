@@ -1,4 +1,4 @@
-"""Finds kinds of GPU in labels and machine types of nodes, and in remarks."""
+"""Finds GPU types in node labels, machine types and comments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from ...facts import hardware
 from ..engine import surroundings
 
-_SHARED = "-SHARED"  # which GPU feature discovery puts behind a GPU that pods take turns at
+_SHARED = "-SHARED"  # suffix of GPU feature discovery for GPUs with time-slicing
 _MEMORY = re.compile(r"(?<![\d.])(\d+)gb", re.IGNORECASE)
 _ROUNDING = 0.1
 _REMARK = ("#", "//")
@@ -23,8 +23,8 @@ _DENIES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The one kind of GPU that a text names, first in `line`; `count` where it says how many each
-    time that it says a number."""
+    """The only GPU type that a text names. `line` is where it first appears. `count` is set if all
+    numbers in front of it agree."""
 
     kind: str
     line: int
@@ -32,8 +32,8 @@ class Mention:
 
 
 def of_label(key: str, label: str) -> str | None:
-    """The kind of GPU that a label or the machine type of a node names, if it is one and its board
-    is the one whose facts are known."""
+    """Returns the GPU type that a node label or a machine type names. The result is `None` for
+    several types and for boards without facts."""
     table = surroundings()["node_labels"]
     if key.rpartition("/")[2] not in table["keys"]:
         return None
@@ -53,7 +53,7 @@ def of_label(key: str, label: str) -> str | None:
 
 
 def _is_of_size(kind: str, label: str, must_tell: bool) -> bool:
-    """Whether the memory that a label tells is that of the known board; makers round it."""
+    """Returns whether the memory size in a label matches the known board; vendors round it."""
     sizes = [int(size) for size in _MEMORY.findall(label)]
     nominal = hardware.load(kind).memory_nominal_gb.value
     near = [abs(size - nominal) <= _ROUNDING * nominal for size in sizes]
@@ -62,10 +62,10 @@ def _is_of_size(kind: str, label: str, must_tell: bool) -> bool:
 
 @lru_cache(maxsize=64)
 def of_text(text: str) -> Mention | None:
-    """What a text says of its GPUs anywhere, as in a remark or the name of a partition, where it
-    names one kind only; not what it only sets itself against."""
+    """Returns the GPU type that a comment or a partition name mentions, if it mentions only one. A
+    type that the text only excludes or compares with does not count."""
     lowered = text.lower()
-    if not any(name in lowered for name in _names()):  # most texts name none: soon known
+    if not any(name in lowered for name in _names()):  # quick exit: most texts name none
         return None
     found = [row for row in _pattern().finditer(text) if not _is_denied(text, row.start())]
     if len({row["kind"].lower() for row in found}) != 1 or any(row["board"] for row in found):
@@ -76,7 +76,7 @@ def of_text(text: str) -> Mention | None:
 
 
 def _is_denied(text: str, at: int) -> bool:
-    """Whether the line of a place, or of a remark the one before it, denies or compares."""
+    """Returns whether the line at a position, or the comment line above it, negates or compares."""
     lines = text[: text.find("\n", at) if "\n" in text[at:] else None].rsplit("\n", 2)[-2:]
     if len(lines) == 2 and not all(line.lstrip().startswith(_REMARK) for line in lines):
         del lines[0]
@@ -84,7 +84,7 @@ def _is_denied(text: str, at: int) -> bool:
 
 
 def _counts(text: str, found: list[re.Match[str]]) -> Iterator[int]:
-    """The numbers of GPUs beside their kind; several nodes have more than that."""
+    """Yields the GPU counts in front of the type, and 0 on a line about nodes."""
     for row in found:
         line = text[text.rfind("\n", 0, row.start()) + 1 :].partition("\n")[0]
         if row["count"]:
@@ -98,8 +98,8 @@ def _names() -> tuple[str, ...]:
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """Kinds of GPU as words, with a number before them as in `8x H100`; `H100 NVL` and PCIe are
-    boards with other memory, a kind of their own."""
+    """Returns a pattern for GPU types, with an optional count as in `8x H100`. `H100 NVL` and PCIe
+    boards have other memory sizes; the group `board` marks them."""
     names = "|".join(_names())
     return re.compile(
         rf"(?:(?<![\w.])(?P<count>[1-9]\d?)[ ]?[x*][ ]?(?:NVIDIA[ -])?|(?<![A-Za-z0-9.]))"

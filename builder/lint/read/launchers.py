@@ -1,4 +1,4 @@
-"""Reads the files of launchers: the options of their servers, and what they say of the workload."""
+"""Reads launcher files: the options of their servers and the workload that they define."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ def is_mapping(data: Mapping[str, Any], path: str) -> bool:
 
 
 def _launcher(name: str, options: str, isl: str, osl: str, inside: str = "") -> Kind:
-    """A file of a launcher: where it has the options by role, and what else it says of them.
-
-    The options of a role stand at `inside` of it, beside what the launcher takes for itself.
-    """
+    """Returns the record of a launcher file that holds options by role at `options`. If `inside` is
+    set, the options of a role are below that key, next to keys of the launcher."""
 
     def parse(document: Yaml) -> Content:
         data = document.data
@@ -42,7 +40,7 @@ def _launcher(name: str, options: str, isl: str, osl: str, inside: str = "") -> 
 
 
 def _swept(value: Any, swept: Any) -> Any:
-    """Options with a variable for each `{name}` that stands for the values of a sweep."""
+    """Replaces each `{name}` of a parameter sweep by a variable."""
     if isinstance(value, Mapping):
         return {key: _swept(item, swept) for key, item in value.items()}
     if isinstance(value, list):
@@ -52,13 +50,13 @@ def _swept(value: Any, swept: Any) -> Any:
 
 
 def _gpu(document: Yaml) -> str | None:
-    """The kind of GPU that the servers of a file run on, if it is one."""
+    """Returns the GPU type that the servers of a file run on, if there is only one."""
     named = named_gpu(document)
     return named.name.lower() if named else None
 
 
 def _recipe() -> Kind:
-    """A recipe of the second schema, which has workers of several engines."""
+    """Returns the record of a schema 2 recipe, whose workers may use several engines."""
     name, _, parse = _launcher(
         *("SLURM recipe, schema 2", "roles", "benchmark.isl", "benchmark.osl"),
         inside="args",
@@ -82,8 +80,8 @@ def _recipe() -> Kind:
 
 
 def recipe_roles(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The roles of a recipe of the second schema, each with the name of its engine, which stands
-    with the role or once for all of them."""
+    """Yields the roles of a schema 2 recipe, each with the name of its engine. The engine is set
+    for the role or once for the whole recipe."""
     roles = data.get("roles")
     for role, row in roles.items() if isinstance(roles, Mapping) else ():
         own = row.get("engine") if isinstance(row, Mapping) else None
@@ -91,8 +89,9 @@ def recipe_roles(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield str(role), named.get("type") if isinstance(named, Mapping) else named
 
 
-# Keys of a performance suite's entry that are not the server's: those that NVIDIA/TensorRT-LLM
-# tests/integration/defs/perf/test_perf_sanity.py keeps from it, and `env`, which it had before.
+# Keys of a performance suite entry that are not server options: the keys that
+# tests/integration/defs/perf/test_perf_sanity.py of NVIDIA/TensorRT-LLM filters out, and `env` of
+# older versions.
 _SUITE_KEYS = (
     *("mode", "concurrency", "name", "model_name", "disagg_run_type", "gpus", "gpus_per_node"),
     *("match_mode", "client_configs", "backend", "server_env_var", "env"),

@@ -1,4 +1,4 @@
-"""Recognises files of engine options by their content, and reads them."""
+"""Recognizes files of engine options by their content and reads them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ DEPLOYMENT = "deployment"
 AUTODEPLOY = "AutoDeploy options"
 DISAGGREGATED = "disaggregated servers"
 KUBERNETES = "Kubernetes manifest"
-# Kinds of which nothing is judged but the options and commands in them.
+# Kinds in which only options and commands are checked.
 SURROUNDINGS = (KUBERNETES, f"{KUBERNETES} without engine options")
 AUTODEPLOY_RULE = AUTODEPLOY_BACKEND
 
 
 def read_options(documents: Sequence[Yaml], release: Release) -> Content | None:
-    """What the documents of one file are; `None` if check does not know their kind."""
+    """Returns the content of a file, or `None` if check does not support its kind."""
     if not documents:
         return None
     first = documents[0]
@@ -57,26 +57,28 @@ def read_options(documents: Sequence[Yaml], release: Release) -> Content | None:
 
 
 def holds_deployment(documents: Sequence[Yaml]) -> bool:
-    """Whether a file is a deployment, which plans for the release that it asks for."""
+    """Returns whether a file is a deployment. A deployment is planned for the release that it
+    requests."""
     data = documents[0].data if documents else None
     return isinstance(data, Mapping) and _is_deployment(data)
 
 
 def stated_release(documents: Sequence[Yaml]) -> str:
-    """The engine release that a deployment file asks for."""
+    """Returns the engine release that a deployment file requests."""
     if not holds_deployment(documents):
         return ""
     return str(value_at(documents[0].data, "engine.release") or "")
 
 
 def stated_engine(documents: Sequence[Yaml]) -> Engine:
-    """The engine that a deployment file asks for; the default one for a name that is none."""
+    """Returns the engine that a deployment file requests; the default engine for an unknown
+    name."""
     name = value_at(documents[0].data, "engine.name")
     return engines.load(name) if name in engines.names() else engines.default()
 
 
 def _has(data: Mapping[str, Any], *names: str) -> bool:
-    """Whether a mapping has one of the keys, a misspelt one included."""
+    """Returns whether a mapping has one of the keys, possibly misspelled."""
     keys = [str(key) for key in data]
     return any(is_misspelling(key, name) for name in names for key in keys)
 
@@ -87,7 +89,8 @@ def _is_deployment(data: Mapping[str, Any], release: Release | None = None) -> b
 
 
 def is_engine(data: Mapping[str, Any], release: Release) -> bool:
-    """Whether a third of the keys are the engine's, of any release; short ones are everybody's."""
+    """Returns whether at least a third of the keys are engine options of any release. Keys without
+    an underscore do not count as evidence: every program has such keys."""
     keys = [str(key) for key in data]
     if _is_of_another_program(keys, release):
         return False
@@ -103,11 +106,11 @@ def is_engine(data: Mapping[str, Any], release: Release) -> bool:
 
 
 def _is_of_another_program(keys: Sequence[str], release: Release) -> bool:
-    """Whether keys are the flags of a command rather than options, or those of Triton's model
-    configuration, which JSON may have too."""
+    """Returns whether keys are command-line flags or belong to Triton's model configuration. JSON
+    files may contain either of them."""
     own = sum(key in release.top_level for key in keys)
     if not _TRITONS.isdisjoint(keys):
-        from ..rules import triton  # most files have none of these
+        from ..rules import triton  # not needed for most files
 
         return sum(key in triton.schema()["messages"]["ModelConfig"] for key in keys) > own
     spelled = {name for flag in release.serve_flags for name in flag.spellings}
@@ -120,7 +123,7 @@ _TRITONS = frozenset(("input", "output", "instance_group", "version_policy", "pl
 
 
 def is_option(key: str, release: Release) -> bool:
-    """Whether a key is an option of any release, or almost spelled like one."""
+    """Returns whether a key is an option of any release, possibly misspelled."""
     names = {**release.top_level, **former_options(), **_names_of_all_releases()}
     return key in names or any(is_misspelling(key, name) for name in names)
 
@@ -131,12 +134,12 @@ def _names_of_all_releases() -> Mapping[str, Any]:
 
 
 _AUTODEPLOY, _ARGUMENTS = "AutoDeploy", "args"
-# Nobody else has these.
+# Only AutoDeploy has these keys.
 _AUTODEPLOY_MARKS = ("model_factory", "compile_backend", "skip_loading_weights")
 
 
 def _is_autodeploy(data: Mapping[str, Any], release: Release) -> bool:
-    """Whether a file is for the AutoDeploy backend, and the release's server has that."""
+    """Returns whether a file is for AutoDeploy and the release supports that backend."""
     own = fields_of(format_table("autodeploy"), _AUTODEPLOY)
     marked = any(key in data for key in _AUTODEPLOY_MARKS) or is_mapping(data, "transforms")
     hits = sum(key in own or key in release.top_level for key in data)
@@ -144,7 +147,7 @@ def _is_autodeploy(data: Mapping[str, Any], release: Release) -> bool:
 
 
 def _backends(release: Release) -> Sequence[str]:
-    """What the server's --backend takes."""
+    """Returns the values that `--backend` of the server accepts."""
     return next((flag.values for flag in release.serve_flags if flag.name == "backend"), ())
 
 
@@ -153,7 +156,7 @@ def _engine(document: Yaml) -> Content:
 
 
 def _autodeploy(document: Yaml) -> Content:
-    """Options that the PyTorch backend, which is the default, would refuse."""
+    """Reads AutoDeploy options and warns that PyTorch, the default backend, refuses them."""
     content = _for_autodeploy(document, document.data, "")
     what = f"is an option of the {AUTODEPLOY_NAME} backend only"
     remedy = f"start the server with --backend {AUTODEPLOY_NAME}"
@@ -166,7 +169,8 @@ def _autodeploy(document: Yaml) -> Content:
 
 
 def _is_experiment(data: Mapping[str, Any], release: Release) -> bool:
-    """Whether a file is an experiment of AutoDeploy's own launcher, which has the options below."""
+    """Returns whether a file configures AutoDeploy's own launcher, with the options under
+    `args`."""
     return is_mapping(data, _ARGUMENTS) and _is_autodeploy(data[_ARGUMENTS], release)
 
 
@@ -175,7 +179,7 @@ def _experiment(document: Yaml) -> Content:
 
 
 def _for_autodeploy(document: Yaml, given: Mapping[str, Any], path: str) -> Content:
-    """The options of that backend at a path, and what it shares with the default one."""
+    """Reads the AutoDeploy options at a path and the options shared with the default backend."""
     table = format_table("autodeploy")
     own, shared = split(given, fields_of(table, _AUTODEPLOY))
     refused, options = split(shared, fields_of(table, "Refused"))
@@ -195,7 +199,7 @@ def _for_autodeploy(document: Yaml, given: Mapping[str, Any], path: str) -> Cont
 
 
 def _is_same(one: Any, two: Any) -> bool:
-    """Whether two values are one, where `true` is no number."""
+    """Returns whether two values are equal; `true` is not equal to 1."""
     return bool(one == two) and isinstance(one, bool) == isinstance(two, bool)
 
 
@@ -215,7 +219,7 @@ def _triton(document: Yaml) -> Content:
 
 
 def _disaggregated(document: Yaml) -> Content:
-    """Servers with their options; what stands at the top goes to the servers of both kinds."""
+    """Reads the servers of both roles; top-level options apply to all of them."""
     table = format_table("disaggregated")
     server_keys = fields_of(table, "Servers")
     own, shared = split(document.data, fields_of(table, "Disaggregated"))
@@ -231,7 +235,7 @@ def _disaggregated(document: Yaml) -> Content:
         own_diagnostics = [*_conflicts(name, {**shared, **both}, given), *_urls(name, given)]
         content.diagnostics += _located(document, own_diagnostics)
         if given.get("urls") and not {**options, **shared}.keys() - {"backend"}:
-            continue  # addresses only: these servers have their options elsewhere
+            continue  # addresses only: the options are elsewhere
         inherited = frozenset(shared) - frozenset(options)
         section = Section(
             {**shared, **options},
@@ -260,7 +264,7 @@ def _conflicts(
 
 
 def _on_both_sides(own: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """Addresses that stand on both sides: each server is of one."""
+    """Reports addresses that are listed for both roles; a server has only one role."""
     first = value_at(own, "context_servers.urls")
     second = value_at(own, "generation_servers.urls")
     for index, url in enumerate(second if isinstance(second, list) else ()):
@@ -281,7 +285,7 @@ def _urls(name: str, given: Mapping[str, Any]) -> Iterator[Diagnostic]:
     for index, url in enumerate(urls):
         host, _, port = str(url).rpartition(":")
         if "{" in str(url):
-            continue  # filled in when the servers have their nodes
+            continue  # filled in once the nodes are known
         if not host or ":" in host or not port.isdigit() or int(port) > 65535:
             what = f"{str(url)[:60]} is not host:port"
             yield Diagnostic(f"{name}.urls.{index}", what, "write host:port", URL)
@@ -295,7 +299,7 @@ def _is_manifest(data: Any) -> bool:
 
 
 def _kubernetes(documents: Sequence[Yaml], release: Release) -> Content | None:
-    """The engine options that config maps carry."""
+    """Reads the engine options in config maps."""
     content = Content(KUBERNETES, document=documents[0])
     for document, path, files in _config_maps(documents):
         for name, text in files.items() if isinstance(files, Mapping) else ():
@@ -316,7 +320,7 @@ def _kubernetes(documents: Sequence[Yaml], release: Release) -> Content | None:
 
 
 def _is_of_another(options: Mapping[str, Any], release: Release) -> bool:
-    """Whether more keys are options of another engine alone, which reads such a file itself."""
+    """Returns whether most keys are specific to another engine, whose reader handles the file."""
     keys = [str(key).replace("-", "_") for key in options]
     own = [key for key in keys if key in release.top_level]
     theirs = (key for key in keys if key not in own)
@@ -324,7 +328,7 @@ def _is_of_another(options: Mapping[str, Any], release: Release) -> bool:
 
 
 def _config_maps(documents: Sequence[Yaml]) -> Iterator[tuple[Yaml, str, Any]]:
-    """The files of config maps, those in a list of objects too, with the place of each map."""
+    """Yields the files of each config map with its path, including maps in a list of objects."""
     for document in documents:
         data = document.data if isinstance(document.data, Mapping) else {}
         items = data.get("items")
@@ -335,7 +339,7 @@ def _config_maps(documents: Sequence[Yaml]) -> Iterator[tuple[Yaml, str, Any]]:
 
 
 def embed(text: str, document: Yaml, path: str, release: Release) -> Content:
-    """A file that is a value of another one."""
+    """Reads a file that is embedded as a value in another file."""
     pattern = text.pattern if isinstance(text, Variable) and text.pattern else SHELL
     masked = MaskedText(text, pattern)
     inner = masked.documents()
@@ -372,7 +376,7 @@ def _located(document: Yaml, found: Iterable[Diagnostic]) -> list[Diagnostic]:
     return [section.locate(row) for row in found]
 
 
-# The first kind that fits counts.
+# The first matching kind is used.
 _KINDS: tuple[Kind, ...] = (
     (DEPLOYMENT, _is_deployment, _deployment),
     (TRITON, lambda data, release: _has(data, "triton_config"), _triton),
@@ -389,10 +393,8 @@ _KINDS: tuple[Kind, ...] = (
 
 
 def read_option_file(name: str, folder: Path) -> Mapping[str, Any]:
-    """The options of a file beside a script, or nothing where that cannot be known.
-
-    Where the file is not where the script says, as it is mounted there, it lies beside the script.
-    """
+    """Returns the options of a file that a script uses, or nothing if they cannot be read. The path
+    may exist only in a container. The file is then looked up next to the script."""
     beside = re.sub(r"^(\$\{?\w+\}?|\$\(.*\))/", "", name)
     if not beside or "$" in beside:
         return {}

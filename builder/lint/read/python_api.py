@@ -1,7 +1,7 @@
-"""Reads Python programs of an engine's API: the options they construct it with. Nothing is run.
+"""Reads the engine options in Python programs that use an engine's API, without running them.
 
-Arguments are read if they are literal, are set to one value only, or are calls of option classes;
-anything else is a value that is unknown here.
+An argument is read if it is a literal, a name with a single value, or a call of an option class.
+Any other argument is treated as unknown.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..model import Section, below
 
 KIND = "LLM API program"
 _USE = re.compile(r"\b\w*(?:LLM|LlmArgs|EngineArgs|LLMConfig|EngineProcessorConfig)\s*\(")
-_WRAPPER = re.compile(r"\bray\.(?:serve|data)\.llm\b")  # which names no engine
+_WRAPPER = re.compile(r"\bray\.(?:serve|data)\.llm\b")  # does not name the engine
 MAX_DEPTH = 20
-MOST_VALUES = 10_000  # of a program: lists of lists of one name double at every level
+MOST_VALUES = 10_000  # limit per program: nested lists of one name double at every level
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The Python of an engine: its package, the classes there that take the engine's options, and
-    the modules below it whose classes of the same names take others."""
+    """The Python API of an engine. `engines` are the classes of `package` that take engine options.
+    `others` are modules of the package with classes of the same names that take other options."""
 
     package: str
     engines: tuple[str, ...]
@@ -44,7 +44,7 @@ TENSORRT_LLM = Api(
 
 
 def may_be_program(text: str) -> bool:
-    """Whether a text can be a program of an engine's LLM API."""
+    """Returns whether a text can be a program that uses an engine's LLM API."""
     if _USE.search(text) is None:
         return False
     return engines.are_mentioned(text) or _WRAPPER.search(text) is not None
@@ -53,13 +53,11 @@ def may_be_program(text: str) -> bool:
 def sections(
     text: str, release: Release, start: Location = START, api: Api = TENSORRT_LLM
 ) -> list[Section] | None:
-    """The options of each engine that a program constructs; `None` if it is no Python.
-
-    Places count from `start`, where the program begins.
-    """
+    """Returns the options of each engine object, or `None` if the text is not valid Python.
+    Locations count from `start`, where the program begins."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # of escapes in the program's texts
+            warnings.simplefilter("ignore", SyntaxWarning)  # about escapes in the program's strings
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -67,7 +65,7 @@ def sections(
 
 
 class _Program:
-    """A program by its imports and the values of its names."""
+    """Reads a program by its imports and the values of its names."""
 
     def __init__(self, tree: ast.Module, release: Release, start: Location, api: Api) -> None:
         self._tree, self._release, self._start, self._api = tree, release, start, api
@@ -89,7 +87,7 @@ class _Program:
                 yield self._of_group(node, path)
 
     def _home(self, name: str) -> str:
-        """The option that is given an object of a class, if that is one at the top level."""
+        """Returns the top-level option that takes an object of a class, or an empty string."""
         unions = self._release.table["unions"]
         for path, field in self._release.top_level.items() if name else ():
             if field["type"] == "record" and field["of"] == name:
@@ -99,7 +97,7 @@ class _Program:
         return ""
 
     def _of_group(self, call: ast.Call, path: str) -> Section:
-        """A group of options that only some runs give to an engine, by itself."""
+        """Reads a group of options that is constructed apart from the engine object."""
         document = Yaml({}, {"": self._place(call), path: self._place(call)})
         options = {path: self._constructed(call, path, document, 0)}
         return Section(options, document, is_open=True)
@@ -126,12 +124,12 @@ class _Program:
                 self._values.setdefault(each.arg, []).append(None)
 
     def _is_of(self, module: str) -> bool:
-        """Whether the classes of a module are the engine's."""
+        """Returns whether the classes of a module belong to the engine."""
         own = module.partition(".")[0] == self._api.package
         return own and not module.startswith(self._api.others)
 
     def _set(self, target: ast.expr, value: ast.expr | None) -> None:
-        """A name gets a value; one that is changed where it lies has none that is known."""
+        """Records the value of a name; a value that is modified in place becomes unknown."""
         if isinstance(target, ast.Tuple | ast.List):
             for each in target.elts:
                 self._set(each, None)
@@ -143,7 +141,7 @@ class _Program:
             self._values.setdefault(target.value.id, []).append(None)
 
     def _class(self, function: ast.expr) -> str:
-        """The name in the engine's package of what is called, or nothing."""
+        """Returns the class of the engine's package that a call uses; empty for any other call."""
         if isinstance(function, ast.Name):
             return self._names.get(function.id, "")
         path = ast.unparse(function) if isinstance(function, ast.Attribute) else ""
@@ -165,7 +163,7 @@ class _Program:
     def _arguments(
         self, call: ast.Call, path: str, options: dict[str, Any], document: Yaml, depth: int
     ) -> bool:
-        """The named arguments of a call; whether there may be more of them."""
+        """Reads the keyword arguments of a call; returns whether there may be more of them."""
         is_open = False
         for keyword in call.keywords:
             if keyword.arg is None:
@@ -211,10 +209,11 @@ class _Program:
         return data
 
     def _constructed(self, node: ast.Call, path: str, document: Yaml, depth: int) -> Any:
-        """What the call of a class of options stands for; any other is put in later."""
+        """Returns the options that a call of an option class sets; a variable for any other
+        call."""
         self._read_calls.add(node)
         name = self._class(node.func)
-        # A class that became one of several keeps its name as that of the usual one.
+        # A class that later became part of a union keeps its name for the union's default member.
         table = self._release.table
         is_options = name in table["types"] or "default" in table["unions"].get(f"{name}Type", {})
         if node.args or not (is_options or self._is_dict_call(node)):
@@ -225,7 +224,7 @@ class _Program:
         return options
 
     def _tag(self, name: str) -> dict[str, Any]:
-        """The option by which a file says which of several classes is meant."""
+        """Returns the discriminator option that selects this class in a union."""
         for union in self._release.table["unions"].values():
             for value, member in union["types"].items():
                 if member == name:
@@ -241,7 +240,7 @@ class _Program:
         )
 
     def _known(self, node: ast.expr) -> ast.expr:
-        """What a name is set to, if that happens once; a conditional value is none."""
+        """Returns the value of a name that is set exactly once."""
         for _ in range(MAX_DEPTH):
             rows = self._values.get(node.id, []) if isinstance(node, ast.Name) else []
             if len(rows) != 1 or rows[0] is None:

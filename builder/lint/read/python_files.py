@@ -1,4 +1,5 @@
-"""Reads what a Python program writes as options, and the servers that it starts. Nothing is run."""
+"""Reads the options that a Python program writes and the servers that it starts, without running
+it."""
 
 from __future__ import annotations
 
@@ -23,26 +24,26 @@ from .shell import statements
 from .yaml_text import SHELL, MaskedText
 
 Meaning = Callable[[ast.expr, ast.Call], ast.expr]
-"""What an argument of a call stands for."""
+"""Resolves an argument of a call to the expression for its value."""
 _WRITES = ("write", "write_text", "writelines", "print", "safe_load")
 _SHAPED_BY = ("dedent", "strip", "lstrip", "rstrip", "format", "cleandoc", "encode")
 _WRITING = re.compile(r"\.write(?:_text|lines)?\(|\bfile=")
 _GROUP = re.compile(r"\w_config:\s|\bmax_\w+:\s")
 _OPTION = re.compile(r"^\w+:(?:[ \t]|$)", re.MULTILINE)
-# Where a line of the text begins in the source: a line's end inside of triple quotes, or `\n`.
+# End of a text line in the source: a newline inside triple quotes, or `\n`.
 _ENDS = re.compile(r"\\\\|\\n|\\\n|\n|\\.")
 _TRIPLE = re.compile(r"[A-Za-z]{0,2}(\"\"\"|''')")
 
 
 def may_write_text(text: str) -> bool:
-    """Whether a program may write options as text."""
+    """Returns whether a program may write options as text."""
     return _WRITING.search(text) is not None and _GROUP.search(text) is not None
 
 
 def text_documents(
     tree: ast.Module, code: str, meant: Meaning, start: Location
 ) -> Iterator[tuple[ast.expr | None, Yaml]]:
-    """The YAML that a program writes as text, each with what it is written to."""
+    """Yields the YAML documents that a program writes as text, each with its target."""
     lines = code.split("\n")
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not node.args or _called(node.func) not in _WRITES:
@@ -59,7 +60,8 @@ def text_documents(
 
 
 def _bare(node: ast.expr, call: ast.Call, meant: Meaning) -> tuple[ast.expr, bool]:
-    """The text below `dedent(...)` and `.strip()`, and whether `.format` fills it in."""
+    """Returns the text inside `dedent(...)` or before `.strip()`, and whether `.format` fills it
+    in."""
     is_format = False
     for _ in range(4):
         if not isinstance(node, ast.Call) or _called(node.func) not in _SHAPED_BY:
@@ -75,7 +77,7 @@ def _bare(node: ast.expr, call: ast.Call, meant: Meaning) -> tuple[ast.expr, boo
 
 
 def _text(node: ast.expr, is_format: bool) -> str:
-    """A text with a variable of the shell for each value that is put in; empty if it is none."""
+    """Returns a text with inserted values as shell variables; empty if the node is not a string."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         if not is_format:
             return node.value
@@ -93,14 +95,14 @@ def _text(node: ast.expr, is_format: bool) -> str:
 
 
 def _dedented(text: str) -> str:
-    """The text, its lines moved left together; none is dropped."""
+    """Removes the common indentation of a text and keeps all its lines."""
     rows = text.split("\n")
     margin = min((len(row) - len(row.lstrip()) for row in rows if row.strip()), default=0)
     return "\n".join(row[margin:] for row in rows)
 
 
 def _places(node: ast.expr, lines: list[str], start: Location) -> list[Location]:
-    """The place in the program at which each line of a text begins."""
+    """Returns the location in the program at which each line of a text begins."""
     source = lines[node.lineno - 1 : node.end_lineno]
     code = "\n".join(source)[len(source[0].encode()[: node.col_offset].decode()) :]
     is_triple = _TRIPLE.match(code) is not None
@@ -113,7 +115,7 @@ def _places(node: ast.expr, lines: list[str], start: Location) -> list[Location]
         if found[0] == "\\n" or (found[0] == "\n" and is_triple):
             places.append(line)
             continue
-        if found[0] == "\n" and not is_triple:  # the next of several texts side by side
+        if found[0] == "\n" and not is_triple:  # the next of several adjacent strings
             places[-1] = line
     return [Location(start.line + row - 1, 1) for row in places]
 
@@ -131,7 +133,7 @@ def _called(function: ast.expr) -> str:
 
 
 def _holder(call: ast.Call) -> ast.expr | None:
-    """What a text is written to: the object of the method, or the file of `print`."""
+    """Returns the target of a text: the object of the method, or the `file` of `print`."""
     given = [row.value for row in call.keywords if row.arg == "file"]
     return given[0] if given else getattr(call.func, "value", None)
 
@@ -148,7 +150,8 @@ _RUNNERS = (
 _DUMPS = ("dump", "safe_dump", "dumps")
 _LOADS = ("load", "safe_load", "full_load", "loads")
 _MOST_UNPACKED = 20
-# A library, and what it writes by: one pattern of both would read a long text once for each name.
+# A library and its write functions. One pattern for both would search a long text again for each
+# match of the library's name.
 _WRITERS = (
     (re.compile(r"\bya?ml\b"), re.compile(r"\bdump")),
     (re.compile(r"\bjson\b"), re.compile(r"\bdumps?\b")),
@@ -157,7 +160,7 @@ _WRITERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The value that a name has from a place on, or that what its `keys` lead to has."""
+    """The value that a name, or the item at its `keys`, has after the position `end`."""
 
     end: tuple[int, int]
     keys: tuple[ast.Constant, ...]
@@ -166,10 +169,10 @@ class _Given:
 
 @dataclass(frozen=True, slots=True)
 class Dumped:
-    """A mapping that a program writes as YAML or JSON, and the file's name where that is known.
+    """A mapping that a program writes as YAML or JSON, with the file name if it is known.
 
-    `is_open` if the program may put more into it; `is_text` if it may be a text of another kind,
-    `is_edit` if it is put into what the program has read from a file.
+    `is_open` means that the program may add keys, `is_text` that the output may not be YAML at all,
+    `is_edit` that the mapping is merged into a file that the program has read.
     """
 
     name: str
@@ -180,7 +183,7 @@ class Dumped:
 
 
 def may_write(text: str) -> bool:
-    """Whether a program may write options or start a server."""
+    """Returns whether a program may write options or start a server."""
     if "trtllm-serve" in text or may_write_text(text):
         return True
     return any(
@@ -190,7 +193,7 @@ def may_write(text: str) -> bool:
 
 
 def dumped_documents(text: str, start: Location = START, expands: bool = False) -> Iterator[Dumped]:
-    """The mappings that a program writes, as far as they are literal, each with its places."""
+    """Yields the literal mappings that a program writes, with the location of each key."""
     code = SHELL.sub(_as_name, text) if expands else text
     tree, shift = _parsed(code)
     if tree is None:
@@ -222,7 +225,7 @@ def dumped_documents(text: str, start: Location = START, expands: bool = False) 
 
 
 def started(text: str) -> Script:
-    """The servers that a program starts, by a list of words or by a line for the shell."""
+    """Returns the servers that a program starts from a list of words or a shell command line."""
     tree, shift = _parsed(text)
     found: list[list[Word]] = []
     starts: list[Location] = []
@@ -241,7 +244,7 @@ def started(text: str) -> Script:
 
 
 def may_start(text: str) -> bool:
-    """Whether a program may start the server of another engine."""
+    """Returns whether a program may start the server of another engine."""
     return _starting().search(text) is not None
 
 
@@ -252,8 +255,8 @@ def _starting() -> re.Pattern[str]:
 
 
 def command_lines(text: str) -> Iterator[list[Word]]:
-    """The lists of words in a program, and the lines for a shell that it runs or keeps: those that
-    it prints or raises are told to readers."""
+    """Yields lists of words and shell command lines that a program runs or stores. Lines that it
+    prints or raises are messages and are skipped."""
     tree, shift = _parsed(text)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.List | ast.Tuple):
@@ -273,26 +276,27 @@ def _run_or_kept(node: ast.AST) -> Sequence[ast.expr | None]:
 
 
 def _shell_line(node: ast.Constant | ast.JoinedStr) -> str:
-    """A text, in which a variable of the shell stands for what is put in later."""
+    """Returns a text in which inserted values are shell variables."""
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
     texts = (part.value if isinstance(part, ast.Constant) else "${_}" for part in parts)
     return "".join(text for text in texts if isinstance(text, str))
 
 
 def _parsed(code: str) -> tuple[ast.Module | None, int]:
-    """The program, and the columns that all of it is indented by; `None` if it is no Python."""
+    """Parses a program; returns the tree, or `None` if it is not valid Python, and its
+    indentation."""
     dedented = textwrap.dedent(code)
     first, second = (text.lstrip("\n").partition("\n")[0] for text in (code, dedented))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # of escapes in the program's texts
+            warnings.simplefilter("ignore", SyntaxWarning)  # about escapes in the program's strings
             return ast.parse(dedented), len(first) - len(second)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None, 0
 
 
 def _names(tree: ast.Module) -> dict[str, list[_Given]]:
-    """What each name is given, in the order of the program."""
+    """Returns the values of each name, in program order."""
     found: dict[str, list[_Given]] = defaultdict(list)
     for node in ast.walk(tree):
         rows: list[tuple[ast.expr | None, ast.expr | None]] = []
@@ -310,7 +314,7 @@ def _names(tree: ast.Module) -> dict[str, list[_Given]]:
 
 
 def _set_in(target: ast.expr | None) -> tuple[ast.expr | None, tuple[ast.Constant, ...]]:
-    """What an assignment changes, and the keys that lead to the place in it."""
+    """Returns the object that an assignment changes and the keys of the changed item."""
     keys: list[ast.Constant] = []
     while isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
         keys.insert(0, target.slice)
@@ -319,12 +323,12 @@ def _set_in(target: ast.expr | None) -> tuple[ast.expr | None, tuple[ast.Constan
 
 
 def _is_read(value: ast.expr) -> bool:
-    """Whether a value is what a file held before."""
+    """Returns whether a value is loaded from a file."""
     return isinstance(value, ast.Call) and _name_of(value.func) in _LOADS
 
 
 class _Keys(dict[Any, "ast.expr | _Keys"]):
-    """The values of a mapping by their keys while more of them are set, each with its own place."""
+    """The values of a mapping by key, with their nodes; more keys can be set."""
 
     def __init__(self, node: ast.Dict) -> None:
         super().__init__()
@@ -333,7 +337,7 @@ class _Keys(dict[Any, "ast.expr | _Keys"]):
             self._set(key.value if isinstance(key, ast.Constant) else (n, key), key, value)
 
     def put(self, keys: Sequence[ast.Constant], value: ast.expr) -> None:
-        """Set a value, in mappings of its own inside: others may hold the old ones."""
+        """Sets a value; nested mappings are copied first, because other objects may share them."""
         inside = self
         for key in keys[:-1]:
             known = inside.get(key.value)
@@ -345,7 +349,7 @@ class _Keys(dict[Any, "ast.expr | _Keys"]):
         inside._set(keys[-1].value, keys[-1], value)
 
     def _set(self, name: Any, key: ast.expr | None, value: ast.expr | _Keys) -> None:
-        self.pop(name, None)  # what is set last stands last
+        self.pop(name, None)  # keeps the order of assignment
         self[name], self._nodes[name] = value, key
 
     def node(self) -> ast.Dict:
@@ -354,8 +358,8 @@ class _Keys(dict[Any, "ast.expr | _Keys"]):
 
 
 def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) -> ast.expr:
-    """What an argument of a call stands for: the value that its name was given last, with the keys
-    that were set in it since; what a function uses may be given below it."""
+    """Returns the latest value of an argument's name, with the keys that were set in it since. If
+    no value precedes the call, a later one is used: code below a function may set its names."""
     rows = names.get(node.id, []) if isinstance(node, ast.Name) else []
     before = bisect_right(rows, (call.lineno, call.col_offset), key=lambda row: row.end)
     for end in (before, len(rows)):
@@ -367,7 +371,7 @@ def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) ->
             value = ast.copy_location(ast.Dict([], []), value)
         if not isinstance(value, ast.Dict) or end == first + 1:
             return value
-        # A copy: the program's own mapping may be written before and after a key is set.
+        # A copy: the program may write the same mapping before and after it sets a key.
         whole = _Keys(value)
         for row in rows[first + 1 : end]:
             whole.put(row.keys, row.value)
@@ -376,7 +380,7 @@ def _meant(node: ast.expr, call: ast.Call, names: Mapping[str, list[_Given]]) ->
 
 
 def _unpacked(given: ast.Dict, call: ast.Call, names: Mapping[str, list[_Given]]) -> ast.Dict:
-    """A mapping with those put in that it takes over by `**name`; what stands later counts."""
+    """Expands `**name` in a mapping; a later key overrides an earlier one."""
     rows: dict[str, tuple[ast.expr | None, ast.expr]] = {}
     pending = list(zip(given.keys, given.values, strict=True))
     for _ in range(_MOST_UNPACKED):
@@ -400,7 +404,7 @@ def _end(node: ast.expr) -> tuple[int, int]:
 
 
 def _opened(node: ast.expr | None) -> str:
-    """The file that an expression opens, as far as it says that itself."""
+    """Returns the literal path that an expression opens, or an empty string."""
     if not isinstance(node, ast.Call) or _name_of(node.func) not in ("open", "Path"):
         return ""
     holder = getattr(node.func, "value", None)
@@ -413,7 +417,7 @@ def _opened(node: ast.expr | None) -> str:
 def _source(node: ast.expr) -> str:
     try:
         return ast.unparse(node)
-    except (ValueError, RecursionError):  # a number of thousands of digits, a sum of thousands
+    except (ValueError, RecursionError):  # a huge number, or a sum of thousands of terms
         return "..."
 
 
@@ -435,7 +439,7 @@ def _of_line(node: ast.Constant, shift: int) -> list[Word]:
 
 
 def _as_name(found: re.Match[str]) -> str:
-    """A variable of the shell as a name of Python, as long as it was."""
+    """Turns a shell variable into a Python name of the same length."""
     return re.sub(r"\W", "_", found[0])
 
 

@@ -15,9 +15,9 @@ from ..model import HereDocument, Script, Statement, Word
 from .yaml_text import places
 
 _PRINTERS = frozenset(("echo", "printf"))
-# What scripts call their own functions that print.
+# Common names of functions that print, defined by the scripts themselves.
 _OWN_PRINTERS = frozenset(("log", "info", "warn", "die", "error", "say", "logger"))
-# Wherever they stand in a statement, behind `ssh HOST` or `kubectl exec` as well.
+# At any position in a statement, also after `ssh HOST` or `kubectl exec`.
 _FINDERS = frozenset(("grep", "egrep", "fgrep", "zgrep", "rg", "pgrep", "pkill", "killall"))
 # fmt: off
 _READERS = frozenset(
@@ -37,13 +37,13 @@ _BEFORE = frozenset(
 )
 # fmt: on
 _FOR_READERS = re.compile(r"(?:.*\.)?(?:txt|md|out|err|csv)|.*log[\w}]*|/dev/\w+", re.I)
-# Programs that run a text of another language than a shell's, and their flags before it.
+# Programs that run code of another language, and the flags before that code.
 _INTERPRETERS = re.compile(r"(?:python|pypy|ruby|perl|node|deno|php|lua|Rscript|awk)[\d.]*")
 _CODE = re.compile(r"-[a-zA-Z]*[cer]|--eval|--command")
 
 
 def runs_code(words: Sequence[str]) -> bool:
-    """Whether words give an interpreter a program of its language: `python3 -c 'print("...")'`."""
+    """Returns whether a command runs inline code, as `python3 -c 'print("...")'` does."""
     for index, word in enumerate(words):
         if not _INTERPRETERS.fullmatch(word.rpartition("/")[2]):
             continue
@@ -56,9 +56,11 @@ def runs_code(words: Sequence[str]) -> bool:
 
 
 def is_mention(words: Sequence[str], files: Sequence[str], piped_to: Sequence[str]) -> bool:
-    """Whether a statement of these words starts nothing. What is printed may be a script, unless
-    only readers get it: `files` are those that it is redirected to, `piped_to` the words of the
-    statement that reads it."""
+    """Returns whether a statement mentions a server without starting it.
+
+    Printed text may become a script, unless it goes to a terminal, a log or a filter. `files` are
+    the redirection targets, `piped_to` are the words of the next command in the pipe.
+    """
     program = _program(words)
     if program in _READERS or program in _OWN_PRINTERS:
         return True
@@ -74,7 +76,7 @@ def is_mention(words: Sequence[str], files: Sequence[str], piped_to: Sequence[st
 
 
 def _program(words: Sequence[str]) -> str:
-    """The name of what a statement runs, behind keywords, assignments and `sudo -n`."""
+    """Returns the program of a statement, after keywords, assignments and `sudo -n`."""
     for word in words:
         name = word.rpartition("/")[2]
         if name not in _BEFORE and not re.match(r"-|[A-Za-z_]\w*=", word):
@@ -100,15 +102,15 @@ _TARGET = re.compile(
     r"(?:(?<![\d&>])(?P<redirect>>>?)\|?[ \t]*"
     r"|\btee[ \t]+(?P<append>(?:-a|--append)[ \t]+)?)(?P<name>(?!/dev/null)[^\s<>|&;]+)"
 )
-# Of a text of which several rules ask; more are those of the commands beside each other.
+# Cache size: several rules read the same text, with the texts of its nested commands.
 _KEPT = 16
 
 
 @lru_cache(maxsize=_KEPT)
 def read_script(text: str, start: Location = START) -> Script:
-    """The server commands of a script and of those that it writes, and what it writes."""
+    """Reads a script: its statements, the files it writes, and all server commands in both."""
     here = _unescaped(tuple(_here_documents(text)), text)
-    # A here document that goes to no file may be a script for another shell.
+    # A here document without a target file may be a script for another shell.
     rest = _without((row for row in here if row.name or _is_data(row)), text)
     commands = list(_commands(rest, start))
     for document in here:
@@ -125,8 +127,8 @@ def read_script(text: str, start: Location = START) -> Script:
 
 
 def _unescaped(documents: Sequence[HereDocument], text: str) -> Sequence[HereDocument]:
-    """The here documents of a script; one in double quotes, of `bash -c "..."`, as the shell reads
-    it that these are for."""
+    """Returns the here documents of a script. A here document inside double quotes, as in `bash -c
+    "..."`, is unescaped first, as the shell does."""
     if not any("\\" in document.text for document in documents):
         return documents
     rest = _without(documents, text)
@@ -144,28 +146,29 @@ def _unescaped(documents: Sequence[HereDocument], text: str) -> Sequence[HereDoc
 
 
 def _is_data(document: HereDocument) -> bool:
-    """Whether a here document is no script for another shell, by the command that reads it."""
+    """Returns whether a here document is data, by the command that reads it."""
     return re.search(r"\b(?:python[\d.]*|kubectl|oc|helm)\b", document.command) is not None
 
 
 def is_script(document: HereDocument) -> bool:
-    """Whether a here document becomes a script, by its file or its first line."""
+    """Returns whether a here document becomes a script, by its file name or its first line."""
     return document.name.endswith((".sh", ".bash", ".sbatch")) or document.text.startswith("#!")
 
 
 @lru_cache(maxsize=_KEPT)
 def statements(text: str, start: Location = START) -> Sequence[Statement]:
-    """The commands of a text in their order, without their redirections and without data."""
+    """Returns the commands of a text in order; redirections and here documents are left out."""
     return tuple(_statements(_without(_here_documents(text), text), start))
 
 
 def without_data(text: str) -> str:
-    """A script with the lines of its here documents left blank."""
+    """Returns a script with the lines of its here documents blanked."""
     return _without(_here_documents(text), text)
 
 
 def starting(rows: Sequence[Statement]) -> Iterator[Statement]:
-    """Statements without those that only speak of what others start."""
+    """Yields the statements, without commands that only mention a server (`grep`, `echo`,
+    `cat`)."""
     for row, following in zip_longest(rows, rows[1:]):
         piped_to = following.words if following and row.end in ("|", "|&") else ()
         words, files, reader = (
@@ -194,7 +197,7 @@ def _statements(text: str, start: Location) -> Iterator[Statement]:
 def _simple_commands(text: str, start: Location) -> Iterator[Statement]:
     words: list[Word] = []
     redirects: list[tuple[str, Word]] = []
-    operator = ""  # of a redirection whose file follows
+    operator = ""  # of a redirection, until its file is read
     place = places(text, start)
     for match in _TOKEN.finditer(text):
         kind, raw = match.lastgroup, match.group()
@@ -216,11 +219,11 @@ def _simple_commands(text: str, start: Location) -> Iterator[Statement]:
 
 
 def _without(documents: Iterable[HereDocument], text: str) -> str:
-    """A script with the lines of its here documents left blank."""
+    """Returns a script with the lines of these here documents blanked."""
     lines = text.splitlines(keepends=True)
     for document in documents:
         first = document.start.line - 1
-        # Gone, or the rest of a `bash -c "..."` would count as its data when that is read.
+        # Removes the marker: the rest of `bash -c "..."` would otherwise count as its data.
         line = lines[first - 1]
         found = _here(line)
         if found:
@@ -231,21 +234,21 @@ def _without(documents: Iterable[HereDocument], text: str) -> str:
     return "".join(lines)
 
 
-# How make and just are told not to show a command, to go on behind one that fails, or to run it
-# always; a line behind a backslash goes on with the last command.
+# Marks of make and just before a command: do not echo it, ignore its failure, or always run it. A
+# line after a backslash continues the previous command.
 _MARKS = re.compile(r"(?<!\\\n)(?<!\\\r\n)^([ \t]+)(?!--)([@+-]+)", re.MULTILINE)
 
 
 def recipe_as_shell(text: str) -> str:
-    """A recipe without the marks before its commands, each as long as it was."""
+    """Replaces the marks before the commands of a recipe by spaces of the same length."""
     return _MARKS.sub(lambda found: found[1] + " " * len(found[2]), text)
 
 
 def mentions_any(text: str) -> bool:
-    """Whether a text can start a server or write a file of its own."""
+    """Returns whether a text can start a server or write a file itself."""
     if any(name in text for name in (COMMAND, MODULE, "<<", "dynamo.trtllm", *PROGRAMS)):
         return True
-    return re.search(r"\.ya?ml\b|dump\(", text) is not None  # echo, printf, yq or Python
+    return re.search(r"\.ya?ml\b|dump\(", text) is not None  # written by echo, printf, yq or Python
 
 
 def _here_documents(text: str) -> Iterator[HereDocument]:
@@ -278,7 +281,7 @@ def _here_documents(text: str) -> Iterator[HereDocument]:
 
 
 def _here(line: str) -> re.Match[str] | None:
-    """Where a line asks for a here document, not where it shifts a number in `((`."""
+    """Returns the here document marker of a line; `<<` inside `((` shifts a number instead."""
     for found in _HERE.finditer(line):
         if line.count("((", 0, found.start()) <= line.count("))", 0, found.start()):
             return found
@@ -286,8 +289,11 @@ def _here(line: str) -> re.Match[str] | None:
 
 
 def _end(lines: Sequence[str], bare: list[str], begin: int, delimiter: str) -> int:
-    """The line that ends a here document, or what was meant as one: the same word in other letters
-    or with something beside it, else a word in capitals alone on its line."""
+    """Returns the index of the line that ends a here document.
+
+    If the delimiter is missing, a near match is used: the same word in other case or with extra
+    characters, else a line with only a word in capitals.
+    """
     try:
         return bare.index(delimiter, begin)
     except ValueError:
@@ -307,8 +313,8 @@ _CAPITALS = re.compile(r"[A-Z][A-Z_]+")
 def _commands(
     text: str, start: Location, around: tuple[Statement, ...] = ()
 ) -> Iterator[tuple[Location, list[Word], tuple[Statement, ...]]]:
-    """The place of each server command, the words that follow up to its end, and its statement
-    behind those `around` it."""
+    """Yields each server command: its location, the words after it, and the statements it is in.
+    The outermost statement comes first; `around` are the statements outside this text."""
     for row in starting(list(_statements(text, start))):
         words, rows = row.words, (*around, row)
         for index, word in enumerate(words):
@@ -321,7 +327,7 @@ def _commands(
 
 
 def before(rows: Sequence[Statement]) -> list[Word]:
-    """The words before a server in the statements that it stands in."""
+    """Returns the words before a server in the statements that contain it."""
     found: list[Word] = []
     for row in rows:
         for word in row.words:
@@ -336,7 +342,7 @@ def _word(raw: str, place: Location) -> Word:
     return Word(_QUOTED.sub(_unquoted, raw), place, certain, raw[:1] in ("'", '"'))
 
 
-# What a backslash stands before in double quotes, and is dropped; the end of a line goes with it.
+# In double quotes a backslash is dropped before these characters; before a newline, both are.
 _ESCAPED = re.compile(r'\\(?:(["$`\\])|\r?\n)')
 
 

@@ -1,4 +1,4 @@
-"""Reads the files that a script writes: here documents, echo, printf, Python."""
+"""Reads the files that a script writes with here documents, echo, printf or Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..model import HereDocument, Statement, Word
 from .shell_values import Values, with_branches
 from .yaml_text import SHELL, MaskedText, value_of
 
-# Their output is read as far as it is literal.
+# The literal part of their output is read.
 _READ = ("echo", "printf", "cat", "tee", "}")
 _OUTPUTS = (">", ">>", ">|", "1>", "1>>", "&>", "&>>")
 _OPENS = re.compile(r"""open\(\s*["']?([^"',)]*)["']?\s*,\s*["'][wax]|\.write_text\(""")
@@ -24,7 +24,8 @@ _LATER = re.compile(r"\$(?:@|\*|\{?\w|\()|`")
 
 
 def unread_writes(rows: Sequence[Statement], here: Iterable[HereDocument]) -> Iterator[str]:
-    """Commands that change an option file in a way that is not followed, with their lines."""
+    """Yields commands that change an option file in a way that cannot be followed, with their
+    lines."""
     for row in rows:
         line = row.words[0].location.line
         if name := edited_file(row) or _redirected(row):
@@ -38,8 +39,8 @@ def unread_writes(rows: Sequence[Statement], here: Iterable[HereDocument]) -> It
 
 
 def unread_words(words: Iterable[Word]) -> Iterator[str]:
-    """Words of a server's command that are not known, and may be flags."""
-    before = "--model"  # which stands first
+    """Yields unknown words of a server command that may be flags."""
+    before = "--model"  # the first word may be the model
     for word in words:
         is_value = before.startswith("--") and "=" not in before
         is_value = is_value and not _ALL.match(word.text)
@@ -50,7 +51,7 @@ def unread_words(words: Iterable[Word]) -> Iterator[str]:
 
 
 def _redirected(row: Statement) -> str:
-    """The option file that receives the output of a command that is not read."""
+    """Returns the option file that receives the output of a command that cannot be followed."""
     command = row.words[0].text.rpartition("/")[2]
     if command in _READ and (command != "cat" or len(row.words) == 1):
         return ""
@@ -68,23 +69,24 @@ def _opened_by_python(code: str, line: int) -> Iterator[str]:
 
 _PYTHON = re.compile(r"(?:^|[/\s;&|(])python[\d.]*(?:\s|$)")
 _MANIFESTS = re.compile(r"\b(?:kubectl|oc|helm|docker[ -]compose)\b")
-# Something that fills in a here document later, whatever its quotes say.
+# Programs that fill in a here document later, whether it is quoted or not.
 _FILLED_LATER = re.compile(r"\b(?:envsubst|sed|perl|eval|jinja2?|j2)\b")
-# A here document of a Dockerfile, whose file stands behind its word.
+# A here document of a Dockerfile: the target file follows the delimiter.
 _COPIED = re.compile(r"^\s*(?:COPY|ADD)\s(?:.*\s)?<<-?[\"']?\w+[\"']?\s+([^\s<]+)\s*$")
 OPTION_FILE = re.compile(r"\.(?:ya?ml|json)\b")
 _EDITORS = ("sed", "perl", "awk", "gawk", "ed", "ex", "yq")
 _IN_PLACE = re.compile(r"-\w*i|--in-?place|-ni")
 _BEFORE = ("then", "else", "do", "{", "sudo", "!")
-MAX_NESTED = 8  # braces around braces
+MAX_NESTED = 8  # nesting of braces
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """What a script puts into a file: lines, each with its place, or `data` that it sets.
+    """What a script writes to a file: `lines` with their locations, or `data` that it sets.
 
-    `expands` if the shell puts values into the lines, `optional` if only some runs write them,
-    `is_open` if `data` is not all that is set, `is_edit` if it is put into what a file held.
+    `expands` means that the shell expands variables in the lines, `optional` that the write is
+    conditional, `is_open` that `data` may be incomplete, `is_edit` that it is merged into an
+    existing file.
     """
 
     name: str
@@ -100,10 +102,13 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that a script writes; `is_open` if a variable may put more into it, `is_edit` if this
-    is only what is put into a file that held something before.
+    """A file that a script writes.
 
-    `alternatives` hold one option each, with one of the values that branches give to its variable.
+    `is_open` means that a variable may add more to it, `is_edit` that this is only what the script
+    adds to an existing file.
+
+    `alternatives` hold one option each, with one of the values that branches assign to its
+    variable.
     """
 
     name: str
@@ -119,10 +124,8 @@ def written_files(
     text: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> list[WrittenFile]:
-    """The files of a script, in the order in which it begins them.
-
-    Without the `text` of the script their places are off by a quote.
-    """
+    """Returns the files that a script writes, in order of their first write. Without the `text` of
+    the script, the locations are off by one quote."""
     values = Values(rows, environment)
     fragments = [row for each in here for row in _of_here_document(each, text)]
     fragments += _of_statements(rows, text.splitlines())
@@ -157,7 +160,7 @@ def written_files(
 
 
 def _alternatives(data: Any, keys: tuple[str, ...], values: Values) -> Iterator[Yaml]:
-    """Each value that branches give to an option, alone with the groups that it stands in."""
+    """Yields each value that branches assign to an option, nested in the option's groups."""
     if isinstance(data, Mapping):
         for key, item in data.items():
             yield from _alternatives(item, (*keys, str(key)), values)
@@ -171,7 +174,8 @@ def _alternatives(data: Any, keys: tuple[str, ...], values: Values) -> Iterator[
 
 
 def _filled(data: Any, path: str, document: Yaml, values: Values) -> Any:
-    """Data with the variables put in whose values the script sets, at the place of those."""
+    """Expands the variables that the script sets; the values keep the locations of the
+    assignments."""
     if isinstance(data, Variable):
         text = values.expanded(data)
         if text == data or SHELL.search(text) or (value := value_of(text)) is None:
@@ -190,7 +194,7 @@ def _filled(data: Any, path: str, document: Yaml, values: Values) -> Any:
 
 
 def _unknown_values(data: Any) -> Any:
-    """Data of a file that a command edits later: its keys are known, its values are not."""
+    """Replaces the values of a file that a command edits later by unknowns; the keys stay known."""
     if isinstance(data, Mapping):
         return {key: _unknown_values(item) for key, item in data.items()}
     if isinstance(data, list):
@@ -199,7 +203,7 @@ def _unknown_values(data: Any) -> Any:
 
 
 def edited_file(row: Statement) -> str:
-    """The option file that a command edits in place."""
+    """Returns the option file that a command edits in place."""
     words = [word.text for word in row.words if word.text != "sudo"]
     name = words[0].rpartition("/")[2] if words else ""
     if name not in _EDITORS or not any(_IN_PLACE.match(word) for word in words[1:]):
@@ -209,12 +213,12 @@ def edited_file(row: Statement) -> str:
 
 
 def is_python(command: str) -> bool:
-    """Whether a command, or the line that it stands in, runs Python."""
+    """Returns whether a command, or the line that contains it, runs Python."""
     return _PYTHON.search(command) is not None
 
 
 def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
-    """One file of all its lines; where these do not fit together, a file of each fragment."""
+    """Joins the fragments of a file; if they do not fit together, yields a file for each."""
     name = fragments[0].name
     texts = [row for row in fragments if row.lines]
     added = [row for row in fragments if row.data]
@@ -230,7 +234,7 @@ def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
             yield WrittenFile(name, alone.documents, True)
         return
     certain = [row for row in texts if not row.optional]
-    if len(certain) < len(texts):  # what branches write twice is written once
+    if len(certain) < len(texts):  # only one of several branches writes
         again = _read(name, certain).documents if certain else ()
         kept = {row.message for each in again for row in each.diagnostics}
         for document in whole.documents:
@@ -249,7 +253,7 @@ def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
 
 
 def _set_in(documents: Sequence[Yaml], given: Yaml) -> bool:
-    """Put data into the one document of a file, where it is one that has been read."""
+    """Merges data into the only document of a file; returns whether the file has one mapping."""
     if len(documents) != 1 or not isinstance(documents[0].data, Mapping):
         return False
     documents[0].data = merged(documents[0].data, given.data)
@@ -274,7 +278,7 @@ _NOTHING = re.compile(r"(?!)")
 
 
 def _move(document: Yaml, places: Sequence[Location]) -> None:
-    """Places in the file become those in the script."""
+    """Converts locations in the file to locations in the script."""
 
     def moved(place: Location) -> Location:
         if place == NOWHERE or not places:
@@ -329,7 +333,8 @@ def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator
 
 
 def _target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
-    """The file that the output of a command goes to, and whether it is appended."""
+    """Returns the file that receives the output of a command, and whether the output is
+    appended."""
     row = rows[index]
     for operator, word in row.redirects:
         if operator in (">", ">>", ">|", "1>", "1>>", "&>", "&>>"):
@@ -342,7 +347,7 @@ def _target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
 
 
 def _group_targets(rows: Sequence[Statement]) -> dict[int, tuple[str, bool]]:
-    """The files of commands in braces, whose file stands behind them."""
+    """Returns the redirection targets of commands in braces; the redirection follows the braces."""
     targets: dict[int, tuple[str, bool]] = {}
     begun: list[int] = []
     for index, row in enumerate(rows):
@@ -383,13 +388,13 @@ def _of_output(
             (row, first if index == 0 else Location(next(numbers) + 1, 1))
             for index, row in enumerate(text.splitlines())
         )
-    # Before the lines of the same file that follow, whatever they are.
+    # Starts before later fragments of the same file.
     yield Fragment(name, start, rows, appends, expands)
 
 
 def _printed(words: Sequence[Word], first: Location) -> Iterator[tuple[str, Location]]:
-    """The lines that printf writes, each at the first value in it: its format, as often as there
-    are values for it."""
+    """Yields the lines that printf writes, each located at its first value. printf repeats its
+    format until all values are used."""
     form, values = words[0].text, list(words[1:])
     pieces = re.split(r"%(?:[-+ 0#]*\d*(?:\.\d+)?)[a-zA-Z]", form.replace("%%", "\0"))
     parts: list[tuple[str, Location]] = []
@@ -422,14 +427,15 @@ def _unescaped(text: str) -> str:
 
 
 def _code_of(words: Sequence[Word]) -> Word | None:
-    """The program behind `python -c`."""
+    """Returns the code after `python -c`."""
     texts = [word.text for word in words]
     index = texts.index("-c") + 1 if "-c" in texts else len(texts)
     return words[index] if index < len(words) else None
 
 
 def _of_python(text: str, start: Location, expands: bool) -> Iterator[Fragment]:
-    """The mappings that a Python program writes; the shell may put in its variables."""
+    """Yields the mappings that a Python program writes; `expands` means that the shell expands its
+    text."""
     from . import python_files
 
     for document in python_files.dumped_documents(text, start, expands):

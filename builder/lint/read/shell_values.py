@@ -1,7 +1,8 @@
-"""What a shell puts in for the variables of a script, as far as the script says it itself.
+"""Expands the shell variables of a script whose values the script itself sets.
 
-Known are variables that are set to one text only, the text behind `${NAME:-text}` where nothing
-else is set, sums of whole numbers, and lists with what is added to them. All else stays a variable.
+Known are variables with a single value, the default in `${NAME:-text}` if nothing else is set,
+integer arithmetic, and arrays with the elements appended to them. Any other expression stays a
+variable.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ...diagnostics import NOWHERE, Location
 from ..model import Statement, Word
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
-# Words before assignments: the shell's, and instructions of a Dockerfile.
+# Words before assignments in a shell, and the instructions of a Dockerfile.
 _DECLARES = ("export", "local", "readonly", "declare", "typeset", "ENV", "ARG")
 _READS = ("read", "mapfile", "readarray", "getopts", "unset", "for", "select")
 _BEFORE = ("then", "else", "elif", "do", "{", "!", ":", "if", "while", "until")
@@ -29,21 +30,21 @@ _USE = re.compile(
 _WHOLE_LIST = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _PLAIN_USE = re.compile(r"\$(?:\{(\w+)\}|(\w+))\Z")
 _PIECE = re.compile(r"(?:\$\{[^}]*\}|\$\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)|\S)+")
-# What a sum sets, counts up or down: not `==`, `<=` or the like.
+# Assignments, increments and decrements in arithmetic, but no comparisons such as `==`.
 _COUNTED = re.compile(
     r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
 _IN_SUM = re.compile(r"(?<!\w)(?:\$(?:\{(?P<braced>\w+)\}|(?P<plain>\w+))|(?P<bare>[A-Za-z_]\w*))")
-# What starts a script with values of its own.
+# Set by Slurm and MPI for the scripts that they start.
 _GIVEN = re.compile(r"(?:SLURM|PMIX?|OMPI)_\w+")
-_PRINTED = re.compile(r"\$\(|`")  # what a command prints
-MAX_DEPTH = 8  # variables that are made of variables
-MAX_CHARACTERS = 10_000  # a text that doubles itself at every use ends here
+_PRINTED = re.compile(r"\$\(|`")  # command substitution
+MAX_DEPTH = 8  # nesting of variables
+MAX_CHARACTERS = 10_000  # stops a text that doubles at every use
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A value that is given to a variable somewhere, or added to what it has."""
+    """A value that is assigned or appended to a variable."""
 
     text: str
     location: Location
@@ -54,13 +55,13 @@ class _Setting:
 
 
 class Values:
-    """The variables of a script. `environment` are values that it is given."""
+    """The variables of a script. `environment` holds the variables that the script starts with."""
 
     def __init__(
         self, rows: Iterable[Statement], environment: Mapping[str, str] | None = None
     ) -> None:
         self._settings: dict[str, list[_Setting]] = {}
-        self._changing: set[str] = set()  # by what is read or counted
+        self._changing: set[str] = set()  # changed by `read` or arithmetic
         for name, text in (environment or {}).items():
             self._settings[name] = [_Setting(text, NOWHERE, "$" not in text)]
         for row, optional in with_branches(rows):
@@ -68,15 +69,16 @@ class Values:
 
     @property
     def names(self) -> set[str]:
-        """The variables that something sets."""
+        """The variables that are set anywhere."""
         return {*self._settings, *self._changing}
 
     def expanded(self, text: str) -> str:
-        """A text with all that is known put in."""
+        """Returns a text with all known variables expanded."""
         return self._expanded(text, ())
 
     def place(self, text: str) -> Location:
-        """Where the value of a text stands that is one variable, or `NOWHERE`."""
+        """Returns the location of a variable's value, or `NOWHERE` if the text is not one
+        variable."""
         seen = NOWHERE
         for _ in range(MAX_DEPTH):
             found = _PLAIN_USE.match(text)
@@ -87,8 +89,8 @@ class Values:
         return seen
 
     def alternatives(self, text: str) -> list[tuple[str, Location]]:
-        """The texts that branches give to the variable that a text is, each at its place; empty
-        where it has one, or where any is not known."""
+        """Returns the values that branches assign to the variable in a text, with their locations.
+        The result is empty if there is only one value or if a value is unknown."""
         found = _PLAIN_USE.match(text)
         name = (found[1] or found[2]) if found else ""
         rows = self._settings.get(name, [])
@@ -97,7 +99,8 @@ class Values:
         return [(row.text, row.location) for row in rows] if len(rows) > 1 else []
 
     def words(self, words: Sequence[Word]) -> list[Word]:
-        """The words of a command, lists and texts of several words put in as the shell does."""
+        """Returns the words of a command with arrays expanded and values split, as the shell does
+        it."""
         return [filled for word in words for filled in self._filled(word, ())]
 
     def _read(self, row: Statement, optional: bool) -> None:
@@ -119,7 +122,7 @@ class Values:
             return
         declared = words[0].text in _DECLARES
         if declared and any(re.fullmatch(r"-\w*i\w*", word.text) for word in words[1:]):
-            self._changing |= {word.text.partition("=")[0] for word in words[1:]}  # all are sums
+            self._changing |= {word.text.partition("=")[0] for word in words[1:]}  # arithmetic
         for word in words[1:] if declared else words:
             if declared and word.text.startswith("-"):
                 continue
@@ -128,7 +131,7 @@ class Values:
             self._assign(found, word, row, optional)
 
     def _count(self, text: str) -> None:
-        """The variables that a sum sets are not known."""
+        """Marks the variables that an arithmetic expression sets as unknown."""
         self._changing |= {name for row in _COUNTED.findall(text) for name in row if name}
 
     def _assign(self, found: re.Match[str], word: Word, row: Statement, optional: bool) -> None:
@@ -144,14 +147,14 @@ class Values:
         self._settings.setdefault(name, []).append(setting)
 
     def _only(self, name: str) -> _Setting | None:
-        """The one value of a variable; `None` where it has several, or none is known."""
+        """Returns the only value of a variable, or `None` if there are several or it is unknown."""
         rows = [row for row in self._settings.get(name, ()) if not row.adds]
         if name in self._changing or len({(row.text, row.elements) for row in rows}) != 1:
             return None
         return rows[0]
 
     def _value(self, name: str, pending: tuple[str, ...]) -> str | None:
-        """The text of a variable, all of it; `None` if it is not known."""
+        """Returns the complete value of a variable, or `None` if it is unknown."""
         setting = None if name in pending or len(pending) > MAX_DEPTH else self._only(name)
         if setting is None or setting.elements is not None:
             return None
@@ -185,7 +188,8 @@ class Values:
         return found[0]
 
     def _summand(self, found: re.Match[str], pending: tuple[str, ...]) -> str:
-        """A variable in a sum. Without a dollar its value counts as a sum of its own."""
+        """Expands a variable in arithmetic; without `$`, its value counts as a parenthesized
+        expression."""
         value = self._value(found["braced"] or found["plain"] or found["bare"], pending)
         if value is None:
             return found[0]
@@ -220,7 +224,7 @@ class Values:
             )
 
     def _list(self, name: str, word: Word, pending: tuple[str, ...]) -> Iterator[Word]:
-        """The elements of a list, those that only some runs have among them."""
+        """Yields the elements of an array, including conditional ones."""
         rows = [row for row in self._settings.get(name, ()) if row.elements is not None]
         if name in self._changing or sum(not row.adds for row in rows) > 1 or not rows:
             yield word
@@ -233,7 +237,7 @@ class Values:
                         yield replace(part, optional=optional)
 
     def _split(self, name: str, word: Word, pending: tuple[str, ...]) -> Iterator[Word]:
-        """The words of a text; what only some runs add to it is among them."""
+        """Yields the words of an unquoted value, including conditional parts."""
         setting = None if name in pending else self._only(name)
         if setting is None or setting.elements is not None:
             yield word
@@ -253,7 +257,7 @@ class Values:
 
 
 def parts(word: Word) -> Iterator[Word]:
-    """What the shell makes of a word that no quotes keep together, at its spaces."""
+    """Splits an unquoted word at spaces."""
     if not re.search(r"\s", word.text):
         yield word
         return
@@ -262,7 +266,7 @@ def parts(word: Word) -> Iterator[Word]:
 
 
 def with_branches(rows: Iterable[Statement]) -> Iterator[tuple[Statement, bool]]:
-    """Statements, each with whether only some runs come to it."""
+    """Yields statements, each with whether it is conditional."""
     depth, before = 0, "\n"
     for row in rows:
         first = row.words[0].text
@@ -273,13 +277,13 @@ def with_branches(rows: Iterable[Statement]) -> Iterator[tuple[Statement, bool]]
 
 
 def _is_sum(words: Sequence[Word]) -> bool:
-    """Whether the words before a closing bracket set variables alone, in a sum or a subshell."""
+    """Returns whether the words before a closing parenthesis only set variables."""
     text = " ".join(word.text for word in words)
     return _COUNTED.match(text) is not None and not re.search(r"=\S*\s+[A-Za-z./]", text)
 
 
 def _divided(one: int, other: int) -> int:
-    """A quotient as the shell cuts it, towards zero."""
+    """Divides and truncates toward zero, as the shell does."""
     quotient = abs(one) // abs(other)
     return quotient if (one < 0) == (other < 0) else -quotient
 
@@ -296,13 +300,13 @@ _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
 }
-_LARGEST = 2**31  # of a number; the shell's own wrap around at 2**63
-_MOST_BITS = 31  # to shift a number by
+_LARGEST = 2**31  # largest number; the shell wraps around at 2**63
+_MOST_BITS = 31  # largest shift
 _NUMBER = re.compile(r"\b(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)\b")
 
 
 def _sum(text: str) -> int | None:
-    """A sum of whole numbers as the shell counts it, `None` if it is another."""
+    """Evaluates integer arithmetic as the shell does; `None` for anything else."""
     rest = _NUMBER.sub("", text)
     if len(text) > 80 or not re.fullmatch(r"[\s+*/%()<>&|^~-]*", rest):
         return None

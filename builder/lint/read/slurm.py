@@ -1,4 +1,4 @@
-"""Reads job scripts of Slurm: the options of sbatch, and the steps of the job."""
+"""Reads Slurm job scripts: the options of sbatch and the steps of the job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMAT = DATA / "formats" / "job_scripts.yaml"
 _DIRECTIVE = re.compile(r"#SBATCH(.*)")
 _HETJOB = ("hetjob", "packjob")
 _SHELLS = ("bash", "sh")
-# Words before a command that belong to the shell or only change how it runs.
+# Words before a command that belong to the shell or only change how the command runs.
 _BEFORE = frozenset(
     ("if", "then", "else", "elif", "while", "until", "do", "!", "{", "time", "exec", "nohup")
 )
@@ -32,10 +32,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option by its long name, or as it was written where Slurm has none of that name.
-
-    `letter` if it was written as one.
-    """
+    """An option by its long name, or as written if Slurm has no such option. `letter` means that it
+    was written as a single letter."""
 
     name: str
     value: str | None
@@ -46,7 +44,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An `srun`: its options, what it runs, and where it stands among the script's commands."""
+    """An `srun` step: its options, its command, and its index among the commands of the script."""
 
     given: tuple[Option, ...]
     command: tuple[Word, ...]
@@ -64,7 +62,7 @@ class Step:
 
     @property
     def ranks_command(self) -> tuple[Word, ...]:
-        """What stands behind the launcher of ranks, in a shell of its own too; else nothing."""
+        """The words after the rank launcher, also inside `bash -c`; empty without a launcher."""
         for words in (self.command, *self.inner):
             for index, word in enumerate(words):
                 if word.text.rpartition("/")[2] == LAUNCHER:
@@ -73,7 +71,7 @@ class Step:
 
     @property
     def inner(self) -> list[tuple[Word, ...]]:
-        """The commands of a script that stands on the command line: `bash -c '...'`."""
+        """The commands of an inline script: `bash -c '...'`."""
         words = [word.text.rpartition("/")[2] for word in self.command]
         if not words or words[0] not in _SHELLS:
             return []
@@ -93,10 +91,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Job:
-    """A job script: the options of each of its parts, those that come too late, its commands.
-
-    `stray` are words of its directives that are not options.
-    """
+    """A job script: the sbatch options of each component, options that come too late, and commands.
+    `stray` are words of its directives that are not options."""
 
     text: str
     parts: Sequence[Sequence[Option]]
@@ -114,12 +110,12 @@ class Job:
         return Values(self.commands)
 
     def option(self, name: str) -> Option | None:
-        """What sbatch is given for an option, in a job of one part."""
+        """Returns the value of an sbatch option, if the job has only one component."""
         rows = [row for row in self.parts[0] if row.name == name]
         return rows[-1] if rows and len(self.parts) == 1 else None
 
     def number(self, name: str) -> int | None:
-        """The number that sbatch is given for an option, in a job of one part."""
+        """Returns the number that an sbatch option is set to, if the job has only one component."""
         row = self.option(name)
         return whole(row.value) if row else None
 
@@ -135,7 +131,7 @@ def table() -> Mapping[str, Any]:
 
 
 def read_job(text: str) -> Job:
-    """A job script as sbatch and the shell read it."""
+    """Reads a job script the way sbatch and the shell do."""
     parts: list[list[Option]] = [[]]
     late: list[Option] = []
     stray: list[Word] = []
@@ -160,7 +156,7 @@ def read_job(text: str) -> Job:
 
 
 def directives(text: str) -> list[list[str]]:
-    """The options that sbatch takes from a script as long ones, those of each part of a job."""
+    """Returns the sbatch options of each job component in their long form."""
     return [
         [f"--{row.name}" if row.value is None else f"--{row.name}={row.value}" for row in part]
         for part in read_job(text).parts
@@ -168,7 +164,7 @@ def directives(text: str) -> list[list[str]]:
 
 
 def _split(line: str) -> list[str] | None:
-    """The words of a line, or nothing if a quote in it has no end."""
+    """Splits a line into words; `None` if a quote is not closed."""
     try:
         return shlex.split(line, comments=True)
     except ValueError:
@@ -176,7 +172,7 @@ def _split(line: str) -> list[str] | None:
 
 
 def _options(words: Sequence[Word], program: str) -> tuple[list[Option], int]:
-    """The options that a list of words begins with, and how many words they are."""
+    """Returns the options at the start of a list of words, and the number of words they take."""
     known, index = table()[program], 0
     found: list[Option] = []
     while index < len(words) and words[index].text.startswith("-") and words[index].text != "-":
@@ -202,20 +198,20 @@ def _options(words: Sequence[Word], program: str) -> tuple[list[Option], int]:
 
 
 def option_names(program: str) -> list[str]:
-    """The long options of sbatch or srun."""
+    """Returns the long options of sbatch or srun."""
     known = table()[program]
     return [row for key in ("values", "flags", "optional", "newer") for row in known[key]]
 
 
 @lru_cache(maxsize=1024)
 def _long(name: str, program: str) -> str | None:
-    """The option that a name, or the beginning of one, means."""
+    """Returns the option for a name or an unambiguous prefix."""
     begun = [row for row in option_names(program) if name and row.startswith(name)]
     return name if name in begun else begun[0] if len(begun) == 1 else None
 
 
 def _step(statement: Statement, index: int) -> Step | None:
-    """The step that a command starts, if it is an srun."""
+    """Returns the step that a command starts if the command is `srun`."""
     words = list(statement.words)
     while words and (words[0].text in _BEFORE or _ASSIGNMENT.match(words[0].text)):
         words.pop(0)

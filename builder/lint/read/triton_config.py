@@ -1,4 +1,4 @@
-"""Reads protobuf's text format without protobuf: a tree of fields, each with its place."""
+"""Reads protobuf's text format without the protobuf library: fields with their locations."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ _CLOSING = {"{": "}", "<": ">", "[": "]"}
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value as written; of strings, what stands between the quotes.
-
-    `kind` is string, number or name; a mark or the end of the text stands in no message.
-    """
+    """A value as written, without its quotes. `kind` is string, number or name. The parser also
+    uses "mark" and "end", which never occur as values of a message."""
 
     kind: str
     text: str
@@ -35,7 +33,7 @@ class Scalar:
 
 @dataclass(slots=True)
 class Message:
-    """The fields of a message in their order; a name may come several times."""
+    """The fields of a message in order; a name may occur several times."""
 
     location: Location
     fields: list[Field] = field(default_factory=list)
@@ -46,7 +44,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field; `values` has several entries where a list was written."""
+    """A field; `values` has several entries if a list was written."""
 
     name: str
     location: Location
@@ -55,7 +53,7 @@ class Field:
 
 
 def parse(text: str) -> tuple[Message, list[Diagnostic]]:
-    """The message that a text holds, as far as it can be read, and what ended the reading."""
+    """Parses a text; returns the fields before the first syntax error, and that error if any."""
     root = Message(Location(1, 1))
     try:
         _Reader(_tokens(text)).read(root, None, 0)
@@ -93,7 +91,7 @@ class _Reader:
         self._next = next(tokens)
 
     def read(self, message: Message, opened: Scalar | None, depth: int) -> None:
-        """Fields into `message`, up to the bracket that closes it or the end of the text."""
+        """Reads fields into `message`, up to the closing bracket or the end of the text."""
         end = _CLOSING[opened.text] if opened else ""
         if depth > MAX_DEPTH:
             raise _error(self._next.location, "is nested too deeply", "flatten it")
@@ -152,7 +150,7 @@ class _Reader:
             return message
         if token.kind == "string":
             parts = [token.text[1:-1]]
-            while self._next.kind == "string":  # strings side by side are one
+            while self._next.kind == "string":  # adjacent strings are joined
                 parts.append(self._advance().text[1:-1])
             return Scalar("string", "".join(parts), token.location)
         if token.kind in ("number", "name"):

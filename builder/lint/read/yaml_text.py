@@ -1,4 +1,4 @@
-"""Reads YAML with variables and templates in it, and locates texts inside values."""
+"""Reads YAML that contains variables and templates, and locates texts inside values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...diagnostics import NOWHERE, Diagnostic, Location
 from ...documents import START, Variable, Yaml, scan_yaml
 from ...general_rules import DUPLICATE_KEY
 
-# What stands in a quoted or folded text as it does in the text that it means.
+# Words that are the same in a quoted or folded value and in its source.
 _WORD = re.compile(r"[\w./:=-]{3,}")
 
 
 def places(text: str, start: Location = START) -> Callable[[int], Location]:
-    """The place of each position in a text that begins at `start`."""
+    """Returns a function from a position in a text to its location; the text begins at `start`."""
     begins = [0] + [match.end() for match in re.finditer("\n", text)]
 
     def place(position: int) -> Location:
@@ -31,10 +31,8 @@ def places(text: str, start: Location = START) -> Callable[[int], Location]:
 
 
 def inside(document: Yaml, path: str, text: str, place: Location) -> Location:
-    """The place in a document of one in the text at a path, which counts from its own beginning.
-
-    A text that is not written as it is read is found again by its words, one after the other.
-    """
+    """Converts a location in the text at a path to a location in the document. A quoted or folded
+    text differs from its source, so its words are searched there in order."""
     if place == NOWHERE:
         return document.locate(path)
     if block := document.blocks.get(path):
@@ -50,7 +48,7 @@ def inside(document: Yaml, path: str, text: str, place: Location) -> Location:
 
 @lru_cache(maxsize=4)
 def _lines(text: str, written: str) -> tuple[list[int], list[int]]:
-    """Where the words of a text begin, and in which line of what is written each stands."""
+    """Returns the offset of each word of a text, and the source line that contains it."""
     offsets, lines, at, line = [], [], 0, 0
     for word in _WORD.finditer(text):
         found = written.find(word.group(), at)
@@ -62,39 +60,38 @@ def _lines(text: str, written: str) -> tuple[list[int], list[int]]:
     return offsets, lines
 
 
-# $NAME, ${NAME...}, $(command), $((sum)) and `command`, as far as no backslash stands before.
+# $NAME, ${NAME...}, $(command), $((sum)) and `command`, unless a backslash precedes them.
 SHELL = re.compile(
     r"(?<!\\)(?:\$\{(?:[^{}\n]|\{[^{}\n]*\})*\}"
     r"|\$\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\)"
     r"|\$(?:\w+|[@*#?!$-])|`[^`\n]*`)"
 )
-# {{ an action of a Go or Jinja template }}, and Jinja's {% statements %}.
-# None reaches over another that begins, or each of many without an end would be sought one; and the
-# shell's own ${#LIST[@]} begins no comment.
+# {{ action }} of a Go or Jinja template, and {% statement %} and {# comment #} of Jinja. A match
+# never contains the start of another one; otherwise many unclosed starts would each scan the whole
+# text. The shell's ${#LIST[@]} does not begin a comment.
 TEMPLATE = re.compile(
     r"\{\{(?:[^{}]|\{[^{}]*\}|\}(?!\}))*\}\}"
     r"|\{%(?:(?!\{%).)*?%\}|(?<!\$)\{#(?:(?!\{#).)*?#\}",
     re.S,
 )
 _ACTION = re.compile(rf"\$?(?:{TEMPLATE.pattern})", re.S)
-# Actions that write nothing themselves.
+# Actions that write no text.
 _CONTROL = re.compile(
     r"\{\{-?\s*(?:if|else|end|range|with|define|block|break|continue|/\*|\$\w+\s*:?=)|\{[%#]", re.S
 )
-# Actions that end one branch of a template, so that another may repeat its keys.
+# Actions that end a branch of a template; another branch may repeat its keys.
 _BRANCH_END = re.compile(r"\{\{-?\s*(?:else|end)\b|\{%-?\s*(?:else|elif|endif|endfor)\b")
-# Characters of private use stand for what is not known, so that lines and columns stay.
+# Private-use characters replace unknown text, so that lines and columns do not change.
 _FIRST, _COUNT = 0xE000, 6400
-_MARK = "#"  # before a line that is read as a comment
+_MARK = "#"  # starts a line that is read as a comment
 _MASKED = re.compile(f"([{chr(_FIRST)}-{chr(_FIRST + _COUNT - 1)}])\\1*")
-_HIDDEN = re.compile(rf"^\s*{_MARK}(?={_MASKED.pattern})")  # by a text around this one
+_HIDDEN = re.compile(rf"^\s*{_MARK}(?={_MASKED.pattern})")  # hidden by an enclosing text
 
 
 class MaskedText:
-    """A text with its variables masked. `is_open` if they may put in whole lines.
+    """A text with its variables masked. `is_open` means that they may insert whole lines.
 
-    `other_branches` are keys that another branch of a template gives again, of which only the last
-    one is read.
+    `other_branches` are keys that several branches of a template set; only the last branch is read.
     """
 
     def __init__(self, text: str, pattern: re.Pattern[str]) -> None:
@@ -112,7 +109,8 @@ class MaskedText:
         self.text = "\n".join(lines)
 
     def documents(self, start: Location = START) -> list[Yaml]:
-        """The YAML documents of the text; a value that is put in later is a `Variable`."""
+        """Returns the YAML documents of the text; a value that is filled in later is a
+        `Variable`."""
         found = scan_yaml(self.text, start)
         for document in found:
             document.data = self._restored(document.data)
@@ -127,7 +125,7 @@ class MaskedText:
         return found
 
     def _is_in_other_branch(self, found: Diagnostic, start: Location) -> bool:
-        """Whether a key is given again behind the end of a branch of the template."""
+        """Returns whether a repeated key follows the end of a branch of the template."""
         if found.rule != DUPLICATE_KEY:
             return False
         lines = self.text.split("\n")[: found.location.line - start.line]
@@ -136,18 +134,18 @@ class MaskedText:
         )
 
     def original(self, text: str) -> str:
-        """A text as it was written."""
+        """Returns a text with its masked parts restored."""
         return _MASKED.sub(lambda found: self._at(found[1]), text)
 
     def _mask(self, found: re.Match[str]) -> str:
         character = chr(_FIRST + len(self.originals) % _COUNT)
         self.originals.append(found[0])
-        first, *others = found[0].split("\n")  # what goes on for lines is one value all the same
+        first, *others = found[0].split("\n")  # several lines are still one value
         return "\n".join((character * len(first), *(" " * len(line) for line in others)))
 
     @property
     def has_statements(self) -> bool:
-        """Whether a template does more in it than put in values."""
+        """Whether a template has actions other than inserting values."""
         return any(_CONTROL.match(each) for each in self.originals)
 
     def _at(self, character: str) -> str:
@@ -184,24 +182,24 @@ class MaskedText:
 
 
 def template_as_shell(text: str) -> str:
-    """A text with the actions of a template as variables of a shell, each as long as it was."""
+    """Replaces template actions by shell variables of the same length."""
     return _ACTION.sub(lambda found: re.sub(r"[^\n]", "_", found[0]).replace("_", "$", 1), text)
 
 
 def _commented(line: str) -> str:
-    """A line of actions only as a comment, which stays in the block that it stands in."""
+    """Turns a line of actions into a comment that stays in its block."""
     start = len(line) - len(line.lstrip())
     return line if line[start] == _MARK else f"{line[:start]}{_MARK}{line[start:]}"
 
 
 def value_of(text: str) -> Any:
-    """The value that a text is as YAML; `None` if it cannot be read."""
+    """Returns the value of a text as YAML, or `None` if it cannot be read."""
     first = scan_yaml(text)[0]
     return None if first.diagnostics else first.data
 
 
 def variable_paths(data: Any, path: str = "") -> Iterator[str]:
-    """The paths of all values that are put in later."""
+    """Yields the paths of all values that are filled in later."""
     if isinstance(data, Variable):
         yield path
     items = data if isinstance(data, Mapping) else {}
