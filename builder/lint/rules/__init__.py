@@ -108,7 +108,7 @@ PORT_TAKEN = Rule("port-taken", "Two servers want the same port of one machine."
 UNKNOWN_PROBE = Rule(
     "unknown-probe", "A probe asks for a path that the server does not have.", "warning"
 )
-# Gpus
+# GPUs
 UNKNOWN_GPU = Rule("unknown-gpu", "No known GPU has this name.")
 GPUS_BELOW_RANKS = Rule(
     "gpus-below-ranks", "A server has fewer GPUs than ranks and does not start."

@@ -22,7 +22,7 @@ _RESOURCES = ("limits", "requests", "claims")
 
 
 def container_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Checks the resources and ports of containers, some of which start a server."""
+    """Checks the resources and ports of the containers in a manifest."""
     yield from misspelt_resources(documents)
     yield from unreached_ports(documents)
 
