@@ -56,10 +56,8 @@ class Arguments:
 
 
 def read_arguments(words: Sequence[Word], release: Release, is_part: bool = False) -> Arguments:
-    """Parses the options of a command.
-
-    `is_part` means that the model and other flags are elsewhere.
-    """
+    """Parses the options of a command. `is_part` means that the model and other flags are
+    elsewhere."""
     found = Arguments(is_open=is_part)
     rest = list(words)
     while rest:
@@ -273,9 +271,7 @@ def _value(argument: Argument, word: Word, found: Arguments) -> Any:
 
 def _of_text(argument: Argument, text: str) -> Any:
     """Converts a word to a value as the parser does: a number with a unit, or an enum value.
-
-    Records have their own syntax, which is not checked.
-    """
+    Records have their own syntax, which is not checked."""
     row = argument.option
     if text in _NOTHING and row.get("nullable") and row.get("type") != "list":
         return None
@@ -313,11 +309,8 @@ def _number(match: re.Match[str]) -> str:
 def of_mapping(
     data: Mapping[str, Any], places: Mapping[str, Location], release: Release, is_parsed: bool
 ) -> Arguments:
-    """Parses the options of a configuration file, whose keys are flags without dashes.
-
-    If the command's parser does not read the file (`is_parsed` is false), names cannot be
-    shortened.
-    """
+    """Parses the options of a configuration file, whose keys are flags without dashes. If the
+    command's parser does not read the file (`is_parsed` is false), names cannot be shortened."""
     found = Arguments()
     for key, value in data.items():
         name, place = str(key), places[str(key)]
@@ -366,11 +359,9 @@ Kind = Literal["switch", "one", "maybe", "many", "json", "loose"]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A flag as the parser defines it.
-
-    `kind` is a switch, or a flag with one value, an optional value, several values, JSON, or text
-    that may be JSON (`loose`). `option` is its row in the release table, or its type.
-    """
+    """A flag as the parser defines it. `kind` is a switch, or a flag with one value, an optional
+    value, several values, JSON, or text that may be JSON (`loose`). `option` is its row in the
+    release table, or its type."""
 
     name: str
     spelling: str
@@ -380,10 +371,8 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """The flag that a name matches, with its full `spelling`.
-
-    `is_off` means that the name turns the flag off, `is_begun` that the name is shortened.
-    """
+    """The flag that a name matches, with its full `spelling`. `is_off` means that the name turns
+    the flag off, `is_begun` that the name is shortened."""
 
     argument: Argument
     spelling: str

@@ -30,10 +30,8 @@ class GivenFlag:
 
 @dataclass
 class ParsedCommand:
-    """A server command, parsed for one release.
-
-    `arguments` are the words that are not flags. `start` is the location of the program, if known.
-    """
+    """A server command, parsed for one release. `arguments` are the words that are not flags.
+    `start` is the location of the program, if known."""
 
     subcommand: str
     given: list[GivenFlag] = field(default_factory=list)

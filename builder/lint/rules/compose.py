@@ -52,10 +52,8 @@ class Service:
 
 
 def service_files(services: Sequence[Service], folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Reads the option files that servers use from the folder of the Compose file.
-
-    The keys are the last parts of the file names in the container.
-    """
+    """Reads the option files that servers use from the folder of the Compose file. The keys are the
+    last parts of the file names in the container."""
     rows = [(row.worker.file, row.outside) for row in services]
     found = {name: read_option_file(path, folder) for name, path in rows if path}
     return {name: options for name, options in found.items() if options}
@@ -79,10 +77,8 @@ def compose_diagnostics(
     files: Mapping[str, Mapping[str, Any]],
     folder: Path,
 ) -> Iterator[Diagnostic]:
-    """Runs all checks on the services of a Compose file in a folder.
-
-    `files` holds the options of each file that servers read, by the last part of its name.
-    """
+    """Runs all checks on the services of a Compose file in a folder. `files` holds the options of
+    each file that servers read, by the last part of its name."""
     for row in rows:
         if given := row.worker.file_flag:
             made = command_texts(row.data)
@@ -173,11 +169,8 @@ def _published(row: Service) -> Iterator[tuple[str, str]]:
 def _gpus(
     document: Yaml, rows: Collection[Service], files: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Diagnostic]:
-    """Reports GPUs that two services share.
-
-    A plain GPU count means the first GPUs of the host: Docker does not track which container uses
-    them (moby, daemon/nvidia_linux.go).
-    """
+    """Reports GPUs that two services share. A plain GPU count means the first GPUs of the host:
+    Docker does not track which container uses them (moby, daemon/nvidia_linux.go)."""
     owners: dict[str, Service] = {}
     for row in rows:
         devices, path = _devices(row)

@@ -28,11 +28,9 @@ _ONLY_SHOW = ("cat", "chmod", "echo", "ls", "mkdir", "printf", "rm", "touch")
 
 @dataclass(frozen=True, slots=True)
 class HandedFiles:
-    """Files that scripts create or use, by the last part of their names.
-
-    `made` files may exist although their text is unknown. `used` files are read by some command.
-    `folders` maps each file to the folder into which a script writes it.
-    """
+    """Files that scripts create or use, by the last part of their names. `made` files may exist
+    although their text is unknown. `used` files are read by some command. `folders` maps each file
+    to the folder into which a script writes it."""
 
     made: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
@@ -46,11 +44,8 @@ class HandedFiles:
 def of_scripts(
     scripts: Iterable[Script], around: str = "", places: Iterable[str] = ()
 ) -> HandedFiles:
-    """Collects the files of scripts.
-
-    `around` is the text of the file that contains the scripts; file names in it count as well.
-    `places` are the paths at which that file puts its own texts.
-    """
+    """Collects the files of scripts. `around` is the text of the file that contains the scripts;
+    file names in it count as well. `places` are the paths at which that file puts its own texts."""
     found = HandedFiles(set(_names(_READ_BY_SERVER.sub(" ", around))))
     for path in places:
         found.place(path)
@@ -207,11 +202,9 @@ class Mount:
 def lost_path(
     path: str, place: Location, where: str, mounts: Sequence[Mount], made: Iterable[str] = ()
 ) -> Iterator[Diagnostic]:
-    """Reports a path that no mount covers if a mount has the same file at another path.
-
-    `made` are the texts of commands that run in the container before the path is read: they may
-    create the file.
-    """
+    """Reports a path that no mount covers if a mount has the same file at another path. `made` are
+    the texts of commands that run in the container before the path is read: they may create the
+    file."""
     if not path.startswith("/") or is_open(path) or any(row.holds(path) for row in mounts):
         return
     if _is_made(path, made):
@@ -237,11 +230,9 @@ def command_paths(
     paths: Sequence[Word],
     written: Collection[str],
 ) -> Iterator[Diagnostic]:
-    """Reports paths on a server's command line that its container does not see.
-
-    `rows` are the statements that contain the server, outermost first. `words` are the words before
-    the server. `written` are the files that the script writes outside the container.
-    """
+    """Reports paths on a server's command line that its container does not see. `rows` are the
+    statements that contain the server, outermost first. `words` are the words before the server.
+    `written` are the files that the script writes outside the container."""
     names = [word.text.rpartition("/")[2] for word in words]
     is_run = not _ENGINES.isdisjoint(names) and "run" in names
     given = list(_given(words))
@@ -264,10 +255,8 @@ def command_paths(
 
 
 def of_copies(rows: Sequence[Statement]) -> list[Mount]:
-    """The files that the last stage of a Dockerfile copies into the image.
-
-    Returns nothing if the target folder of any copy is unknown.
-    """
+    """The files that the last stage of a Dockerfile copies into the image. Returns nothing if the
+    target folder of any copy is unknown."""
     stages: dict[str, list[Mount]] = {}
     found: list[Mount] = []
     folder, is_known = "", True
@@ -307,10 +296,8 @@ def of_rows(rows: Any) -> list[Mount]:
 
 
 def of_text(text: str) -> list[Mount]:
-    """Parses mounts from a text.
-
-    Accepts `SOURCE:TARGET[:MODE]`, separated by commas, and `source=...,target=...`.
-    """
+    """Parses mounts from a text. Accepts `SOURCE:TARGET[:MODE]`, separated by commas, and
+    `source=...,target=...`."""
     if re.search(r"(?:^|,)(?:target|destination|dst)=", text):
         pairs = dict(part.partition("=")[::2] for part in text.split(","))
         source = pairs.get("source") or pairs.get("src") or ""
@@ -343,11 +330,9 @@ def _given(words: Sequence[Word]) -> Iterator[str]:
 
 
 def _meant(path: str, mount: Mount) -> tuple[str, Severity] | None:
-    """Finds the path in a mount that a wrong path probably means, and the severity to report.
-
-    The wrong path is one from outside the container or has a similar name. A path with a different
-    name may be part of the image, so it is only a warning.
-    """
+    """Finds the path in a mount that a wrong path probably means, and the severity to report. The
+    wrong path is one from outside the container or has a similar name. A path with a different name
+    may be part of the image, so it is only a warning."""
     is_own = mount.source.startswith("/") and mount.source.rstrip("/") not in _OF_IMAGES
     rest = _below(mount.source, path) if is_own else None
     if rest is not None:
@@ -378,11 +363,9 @@ def missing_file(
     read_files: Collection[str],
     handed: HandedFiles,
 ) -> Iterator[Diagnostic]:
-    """Reports an option file that is not among the given files but is probably misspelt.
-
-    Suggests a file with a similar name, or the only unread option file in the same folder. If the
-    folder is filled in later (a variable), only unread files are suggested.
-    """
+    """Reports an option file that is not among the given files but is probably misspelt. Suggests a
+    file with a similar name, or the only unread option file in the same folder. If the folder is
+    filled in later (a variable), only unread files are suggested."""
     given = worker.file_flag
     is_known = worker.given(files) is not None or any(map(is_open, (worker.file, *files)))
     if not given or not worker.file or is_known or worker.file in handed.made:

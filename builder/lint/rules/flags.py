@@ -39,9 +39,7 @@ def beside_flags(
     section: Section | None = None,
 ) -> Iterator[Diagnostic]:
     """Checks flags and option file together: conflicts, and rules that only both together violate.
-
-    Errors are located at the flag, or at the option in the file if its `section` is known.
-    """
+    Errors are located at the flag, or at the option in the file if its `section` is known."""
     wrong = {row.path for row in command.diagnostics}
     given = {row.spelling: row for row in command.given}
     flags = {
@@ -79,10 +77,8 @@ def beside_flags(
 
 
 def _is_whole(command: ParsedCommand, options: Mapping[str, Any]) -> bool:
-    """Whether a command and its file fully define how many GPUs share the model.
-
-    A missing size counts as defined: the engine then uses its default.
-    """
+    """Whether a command and its file fully define how many GPUs share the model. A missing size
+    counts as defined: the engine then uses its default."""
     words = (*command.arguments, *(row.word for row in command.given))
     known = bool(options) or command.option_file is None
     flags = {row.flag.name for row in command.given}
@@ -99,13 +95,11 @@ _NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Options that a file sets, as flags of a command (`as_flags`) or as keys.
-
-    `path` is their place in the document, `within` the file inside it that contains them. If
-    `is_extended`, some flags may belong to another program. `gpus` are the GPUs of the server,
-    `role` is its role in a recipe, `command` is set for command lines. The options of an
-    `is_engine_file` are complete: nothing else can add to them.
-    """
+    """Options that a file sets, as flags of a command (`as_flags`) or as keys. `path` is their
+    place in the document, `within` the file inside it that contains them. If `is_extended`, some
+    flags may belong to another program. `gpus` are the GPUs of the server, `role` is its role in a
+    recipe, `command` is set for command lines. The options of an `is_engine_file` are complete:
+    nothing else can add to them."""
 
     arguments: Arguments
     path: str = ""
@@ -182,11 +176,10 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
 
 
 def _is_told(row: Diagnostic, options: Mapping[str, Any], release: Release) -> bool:
-    """Whether all options that a violated rule depends on are in this part of the configuration.
-
-    A command and its configuration file each hold a part of the options, so a missing option may be
-    in the other part. The model does not count: rules about model facts only fail if it is known.
-    """
+    """Whether all options that a violated rule depends on are in this part of the configuration. A
+    command and its configuration file each hold a part of the options, so a missing option may be
+    in the other part. The model does not count: rules about model facts only fail if it is
+    known."""
     return _options_of(row, release) - {"model"} <= options.keys()
 
 
@@ -290,10 +283,8 @@ def _meant(name: str, release: Release) -> str | None:
 
 
 def _turned(option: str, names: Collection[str]) -> str | None:
-    """The opposite of an existing option: `no_enable_x` for `disable_x`.
-
-    `None` if the name does not turn an existing option on or off.
-    """
+    """The opposite of an existing option: `no_enable_x` for `disable_x`. `None` if the name does
+    not turn an existing option on or off."""
     word, _, rest = option.partition("_")
     other = {"disable": "enable", "enable": "disable", "no": "enable"}.get(word)
     return f"no_{other}_{rest}" if other and f"{other}_{rest}" in names else None

@@ -34,10 +34,8 @@ def mpi_diagnostics(
     options: Mapping[str, Mapping[str, Any]],
     release: Release,
 ) -> Iterator[Diagnostic]:
-    """Checks the processes that MPI starts against the ranks of the server.
-
-    `words` are the words before the server.
-    """
+    """Checks the processes that MPI starts against the ranks of the server. `words` are the words
+    before the server."""
     names = [word.text.rpartition("/")[2] for word in words]
     file = command.option_file
     given = options.get(file.text.rpartition("/")[2]) if file else {}
@@ -63,11 +61,9 @@ def mpi_diagnostics(
 
 
 def _servers(words: Sequence[Word], world: int | None) -> Iterator[Diagnostic]:
-    """Reports MPI processes that each start a separate server instead of one rank.
-
-    If they are spread over several hosts, separate servers may be intended, unless their number
-    equals `world`, the ranks of one server.
-    """
+    """Reports MPI processes that each start a separate server instead of one rank. If they are
+    spread over several hosts, separate servers may be intended, unless their number equals `world`,
+    the ranks of one server."""
     spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
     for word, following in pairwise(words):
         count = whole(following.text) if word.text in ("-n", "-np") else None
@@ -180,10 +176,8 @@ def rank_diagnostics(
     document: Yaml, ranks: Iterable[tuple[str, int | None]]
 ) -> Iterator[Diagnostic]:
     """Checks the workers, nodes and GPUs of a recipe against each other and against `ranks`.
-
     `ranks` are the ranks of one server of each role, `None` if unknown. The numbers are either
-    under `resources` or under each role.
-    """
+    under `resources` or under each role."""
     yield from _node_gpus(document)
     if not isinstance(value_at(document.data, "resources"), Mapping):
         return
@@ -246,10 +240,8 @@ _ON_NODES = ("distributed_executor_backend", "nnodes", "node_rank")
 
 
 def ranks(options: Mapping[str, Any], release: Release, on_all_nodes: bool = False) -> int | None:
-    """The number of ranks of a server that has its GPUs to itself; `None` if it is unknown.
-
-    If `on_all_nodes`, options for several nodes are allowed.
-    """
+    """The number of ranks of a server that has its GPUs to itself; `None` if it is unknown. If
+    `on_all_nodes`, options for several nodes are allowed."""
     if any(name in options and not (on_all_nodes and name in _ON_NODES) for name in _ELSEWHERE):
         return None
     sizes = [as_number(options.get(name, 1)) for name in SIZES if name in release.top_level]
@@ -269,11 +261,9 @@ def ranks_diagnostic(
 
 @dataclass
 class FlagOptions:
-    """Options that the flags of a Dynamo worker set.
-
-    `first` are options that the option file may override, `last` are options that override the
-    file. `unknown` is set if parallel sizes may be filled in later.
-    """
+    """Options that the flags of a Dynamo worker set. `first` are options that the option file may
+    override, `last` are options that override the file. `unknown` is set if parallel sizes may be
+    filled in later."""
 
     first: dict[str, Any] = field(default_factory=dict)
     last: dict[str, Any] = field(default_factory=dict)
@@ -340,10 +330,8 @@ def gpus_against_ranks(
 
 
 def _at_each(found: Diagnostic, gpus: Gpus, world: int) -> Iterator[Diagnostic]:
-    """Suggests fixes for a wrong number of GPUs.
-
-    If both nodes and GPUs per node are set, either may be wrong, so both places are reported.
-    """
+    """Suggests fixes for a wrong number of GPUs. If both nodes and GPUs per node are set, either
+    may be wrong, so both places are reported."""
     each = gpus.each
     if each is None:
         yield found

@@ -13,10 +13,8 @@ from ..read.yaml_text import places
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How to report vulnerable versions: as warnings, or as errors if `refuses`.
-
-    Products and versions in `accepted` are never errors.
-    """
+    """How to report vulnerable versions: as warnings, or as errors if `refuses`. Products and
+    versions in `accepted` are never errors."""
 
     accepted: Collection[tuple[str, str]] = ()
     refuses: bool = False

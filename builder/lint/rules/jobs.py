@@ -124,10 +124,8 @@ def _ranks(step: Step, job: Job) -> int | None:
 
 
 def _world_size(words: Sequence[Word], job: Job, folder: Path) -> int | None:
-    """The number of ranks of a server, from its flags or its option file.
-
-    The job writes the option file, or the file is in the same folder.
-    """
+    """The number of ranks of a server, from its flags or its option file. The job writes the option
+    file, or the file is in the same folder."""
     words, given = job.values.words(words), {}
     for index, word in enumerate(words):
         name, equals, value = word.text.partition("=")
@@ -162,10 +160,8 @@ def _written(job: Job, name: str) -> Mapping[str, Any]:
 
 
 def _together(job: Job) -> Iterator[Diagnostic]:
-    """Checks steps that run at the same time.
-
-    They share nodes only if their options allow it, and they never share a port.
-    """
+    """Checks steps that run at the same time. They share nodes only if their options allow it, and
+    they never share a port."""
     steps = _concurrent(job)
     apart = [row for row in steps if not {"overlap", "exact", "exclusive"} & row.options.keys()]
     total = job.number("nodes")
@@ -359,10 +355,8 @@ def _forms() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _unknown(option: Option, program: str) -> Iterator[Diagnostic]:
-    """Reports an option that Slurm does not have.
-
-    If it resembles none of Slurm's options, it may belong to a plug-in.
-    """
+    """Reports an option that Slurm does not have. If it resembles none of Slurm's options, it may
+    belong to a plug-in."""
     if option.known:
         return
     known, path = option_names(program), f"--{option.name}"

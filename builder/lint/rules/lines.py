@@ -40,11 +40,8 @@ def script_diagnostics(
     release: Release,
     options: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Diagnostic]:
-    """Runs all checks on a script.
-
-    `commands` are its server commands in order. `options` holds the options of each file that the
-    script writes, by the last part of its name.
-    """
+    """Runs all checks on a script. `commands` are its server commands in order. `options` holds the
+    options of each file that the script writes, by the last part of its name."""
     rows = found.statements
     yield from of_lines(found, found.commands, values, _starts)
     serving = [row for row in commands if row.subcommand == server_flags.SERVE]
@@ -77,10 +74,8 @@ def script_diagnostics(
 def launch_diagnostics(
     found: Script, launches: Sequence[Launch], values: Values, is_complete: bool
 ) -> Iterator[Diagnostic]:
-    """Checks the context of a script's server commands, for every engine.
-
-    `is_complete` means that the script starts only these servers.
-    """
+    """Checks the context of a script's server commands, for every engine. `is_complete` means that
+    the script starts only these servers."""
     rows = found.statements
     for launch in launches:
         yield from published(launch.before, launch.port, launch.host)
@@ -121,10 +116,8 @@ def of_lines(
     values: Values,
     starts: Callable[[Statement], bool],
 ) -> Iterator[Diagnostic]:
-    """Reports lost flags, unterminated here documents and unset variables in a script.
-
-    `starts` returns whether a statement starts a server; `commands` are the words of the servers.
-    """
+    """Reports lost flags, unterminated here documents and unset variables in a script. `starts`
+    returns whether a statement starts a server; `commands` are the words of the servers."""
     yield from _lost_flags(found.statements, starts)
     yield from _ends(found)
     yield from _unset(found, commands, values)

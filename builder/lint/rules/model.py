@@ -52,10 +52,8 @@ _PREFIX = "hf:"
 
 @lru_cache(maxsize=256)
 def find_model(name: str) -> Checkpoint | None:
-    """Finds the facts of a model; `None` if it is unknown.
-
-    The name is a name on the hub, a folder named after one, or a local folder.
-    """
+    """Finds the facts of a model; `None` if it is unknown. The name is a name on the hub, a folder
+    named after one, or a local folder."""
     name = name.removeprefix(_PREFIX).rstrip("/")
     if not name or is_open(name):
         return None
@@ -210,11 +208,8 @@ def unknown_model(model: Named) -> Diagnostic:
 
 
 def _completed(name: str) -> str | None:
-    """The only known model name that a name may mean.
-
-    It continues the name by letters or digits, has a zero for the letter O, or has another known
-    publisher.
-    """
+    """The only known model name that a name may mean. It continues the name by letters or digits,
+    has a zero for the letter O, or has another known publisher."""
     given, known = name.lower(), list(model_names.known_names())
     publisher, _, model = given.rpartition("/")
     publishers = {other.partition("/")[0].lower() for other in known}

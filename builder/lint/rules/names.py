@@ -63,10 +63,8 @@ def _has_words(text: str) -> bool:
 
 
 def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Reports command words and environment rows of containers that are not strings.
-
-    Kubernetes and Compose require strings.
-    """
+    """Reports command words and environment rows of containers that are not strings. Kubernetes and
+    Compose require strings."""
     for document in documents:
         for path, data in containers(document.data, ""):
             for key in COMMANDS if "image" in data else ():
@@ -218,10 +216,8 @@ def layout(document: Yaml) -> str:
 
 
 def misspelt_sections(document: Yaml, name: str = "") -> Iterator[Diagnostic]:
-    """Reports misspelt keys of a launcher's file, which the launcher ignores.
-
-    For a part of such a file, `name` gives the layout.
-    """
+    """Reports misspelt keys of a launcher's file, which the launcher ignores. For a part of such a
+    file, `name` gives the layout."""
     name = name or layout(document)
     for path, known in surroundings()["layouts"][name]["keys"].items() if name else ():
         inside = value_at(document.data, path) if path else document.data

@@ -34,9 +34,7 @@ MAX_DIAGNOSTICS = 200
 
 def section_diagnostics(section: Section, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Reports options that the release rejects, then rules that the other options violate.
-
-    `rule_context` is the context of the file; settings of the options block override it.
-    """
+    `rule_context` is the context of the file; settings of the options block override it."""
     found = validate(rule_context.release, section.options)
     rejected = list(islice(found, MAX_DIAGNOSTICS))
     for diagnostic in rejected:

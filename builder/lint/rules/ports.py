@@ -69,10 +69,8 @@ def _unreached_host(
 def unreached_server(
     document: Yaml, data: Mapping[str, Any], path: str, port: str, around: Around
 ) -> Iterator[Diagnostic]:
-    """Checks the ports that a container opens and probes against its server's port.
-
-    The container starts exactly one server.
-    """
+    """Checks the ports that a container opens and probes against its server's port. The container
+    starts exactly one server."""
     ports = _ports(data)
     if not port.isdigit():
         return
@@ -122,12 +120,9 @@ _SAME_HOST = {
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A server command of a script.
-
-    `statements` contain the server, outermost first; `before` are the words before it. The server
-    listens on `host` and `port`; `own_port` is the port from its flags. `share` is the fraction of
-    a GPU's memory that it uses, if known.
-    """
+    """A server command of a script. `statements` contain the server, outermost first; `before` are
+    the words before it. The server listens on `host` and `port`; `own_port` is the port from its
+    flags. `share` is the fraction of a GPU's memory that it uses, if known."""
 
     statements: tuple[Statement, ...]
     before: Sequence[Word]
@@ -159,10 +154,8 @@ class Launch:
 
 
 def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnostic]:
-    """Checks the ports that a container publishes against the port of its server.
-
-    `words` are the words before the server.
-    """
+    """Checks the ports that a container publishes against the port of its server. `words` are the
+    words before the server."""
     texts = [word.text for word in words]
     if not {"docker", "podman"} & {text.rpartition("/")[2] for text in texts}:
         return

@@ -242,10 +242,8 @@ def _probes(server: _Server) -> Iterator[Diagnostic]:
 
 
 def _claims(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Reports missing resource claim templates if one with a similar name exists.
-
-    Compute domains create templates too.
-    """
+    """Reports missing resource claim templates if one with a similar name exists. Compute domains
+    create templates too."""
     rows = [(value_at(row.data, "kind"), row.data) for row in documents]
     made = [str(value_at(data, _TEMPLATE)) for kind, data in rows if kind == "ComputeDomain"]
     own = [
@@ -264,10 +262,8 @@ def _claims(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
 def _maps(
     documents: Sequence[Yaml], maps: Mapping[str, Mapping[str, Any]], read_files: set[str]
 ) -> Iterator[Diagnostic]:
-    """Reports missing config maps.
-
-    The suggested map contains a file that a server reads, and no object uses it.
-    """
+    """Reports missing config maps. The suggested map contains a file that a server reads, and no
+    object uses it."""
     asked = [
         (str(source.get("name")), document, below(path, f"{within}.name"))
         for document in documents
@@ -291,10 +287,8 @@ def _maps(
 
 
 def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagnostic]:
-    """Reports target ports of a Service on which its selected servers do not listen.
-
-    A headless Service (`clusterIP: None`) forwards no ports and is skipped.
-    """
+    """Reports target ports of a Service on which its selected servers do not listen. A headless
+    Service (`clusterIP: None`) forwards no ports and is skipped."""
     spec = value_at(document.data, "spec")
     selector, ports = (value_at(spec, key) for key in ("selector", "ports"))
     if not isinstance(selector, Mapping) or value_at(spec, "clusterIP") == "None":

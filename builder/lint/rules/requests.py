@@ -40,10 +40,8 @@ def place(text: str) -> Location | None:
 
 
 def unguided(text: str, server: str) -> Diagnostic | None:
-    """Reports a text that requests structured output which a server does not provide.
-
-    `server` describes the server in the message.
-    """
+    """Reports a text that requests structured output which a server does not provide. `server`
+    describes the server in the message."""
     if (where := place(text)) is None:
         return None
     what = f"asks for structured output, and {server} no {OPTION}: the answer may not follow it"
@@ -53,9 +51,7 @@ def unguided(text: str, server: str) -> Diagnostic | None:
 
 def of_clients(targets: Sequence[SourceFile], files: Collection[Checked]) -> Iterator[Diagnostic]:
     """Reports clients that request structured output if no server in their folder has a backend.
-
-    When a whole folder is checked, its Python programs count as clients too.
-    """
+    When a whole folder is checked, its Python programs count as clients too."""
     judged = {row.file for row in files if row.judged.sections or row.judged.commands}
     servers: dict[Path, list[Path]] = {}
     clients: dict[Path, set[Path]] = {}

@@ -32,12 +32,9 @@ def server_diagnostics(
     in_job: bool = False,
     handed: HandedFiles = NOTHING_HANDED,
 ) -> Iterator[Diagnostic]:
-    """Runs all checks on the servers of a file.
-
-    `files` holds the options of each given file, by the last part of its name. `handed` lists the
-    files that scripts create or use. The servers of a job share its GPUs, so with several servers
-    in a job the GPU counts are not checked.
-    """
+    """Runs all checks on the servers of a file. `files` holds the options of each given file, by
+    the last part of its name. `handed` lists the files that scripts create or use. The servers of a
+    job share its GPUs, so with several servers in a job the GPU counts are not checked."""
     known = {row.file for row in servers} | handed.used
     alone: list[Section] = []
     for worker in servers:
@@ -125,10 +122,8 @@ def _opened(section: Section) -> Section:
 def _block_size(
     worker: Server, own: FlagOptions, files: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Diagnostic]:
-    """Reports a router block size that differs from the engine's.
-
-    The router then finds no matching prefixes.
-    """
+    """Reports a router block size that differs from the engine's. The router then finds no matching
+    prefixes."""
     given = worker.flag((_BLOCKS,))
     size = value_at(own.over(worker.given(files) or {}), "kv_cache_config.tokens_per_block")
     text = given[0].strip("\"'") if given else ""

@@ -26,10 +26,8 @@ from .options import section_context
 def disagreements(
     sections: Sequence[Section], rule_context: RuleContext, at_both: bool = True
 ) -> Iterator[Diagnostic]:
-    """Reports options that must be equal on the prefill and decode workers of one file.
-
-    Located at the decode worker, or with `at_both` at both workers, as either may be wrong.
-    """
+    """Reports options that must be equal on the prefill and decode workers of one file. Located at
+    the decode worker, or with `at_both` at both workers, as either may be wrong."""
     workers = {role: [s for s in sections if s.role == role] for role in ("prefill", "decode")}
     for prefill, decode in product(workers["prefill"][:1], workers["decode"]):
         here = section_context(decode, rule_context)
@@ -48,10 +46,8 @@ _TRANSCEIVER = "cache_transceiver_config"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The options of one worker, with its rule context and the service that it belongs to.
-
-    `others` are more release tables to check, if the release itself has no table.
-    """
+    """The options of one worker, with its rule context and the service that it belongs to. `others`
+    are more release tables to check, if the release itself has no table."""
 
     path: Path
     section: Section
@@ -86,10 +82,8 @@ def side(target: SourceFile, source: Text, rule_context: RuleContext) -> Side | 
 
 
 def pair_diagnostics(sides: Sequence[Side]) -> Iterator[Diagnostic]:
-    """Reports options that must be equal on each pair of workers of one service.
-
-    Located in the decode worker's file.
-    """
+    """Reports options that must be equal on each pair of workers of one service. Located in the
+    decode worker's file."""
     silent: list[Side] = []
     prefill, decode = ([row for row in sides if row.section.role == each] for each in _SIDES)
     for one, two in product(prefill, decode):
@@ -152,10 +146,8 @@ _SIDE_ALONE = re.compile(r"(?<![a-z])(?:prefill|decode|ctx|gen)(?![a-z])", re.IG
 
 
 def other_side(worker: Server) -> Iterator[Diagnostic]:
-    """Reports an option file whose name belongs to the other side.
-
-    Ambiguous words, as in `context_2k` and `text-generation`, are ignored.
-    """
+    """Reports an option file whose name belongs to the other side. Ambiguous words, as in
+    `context_2k` and `text-generation`, are ignored."""
     side = side_of(worker.file) if _SIDE_ALONE.search(worker.file) else None
     if (given := worker.file_flag) and {side, worker.role} == {"prefill", "decode"}:
         what = f"{given[0]} is for {side} workers by its name, but this is a {worker.role} worker"

@@ -66,10 +66,8 @@ def config_diagnostics(text: str, path: Path) -> Iterator[Diagnostic]:
 
 
 def is_llmapi(config: Message) -> bool:
-    """Whether a configuration is for the Triton model that serves the engine's LLM API.
-
-    Other Python models also have a text input, but none of its sampling parameters.
-    """
+    """Whether a configuration is for the Triton model that serves the engine's LLM API. Other
+    Python models also have a text input, but none of its sampling parameters."""
     names = {_text(item, "name") for item in _messages(config, "input")}
     is_own = any(name.startswith(_SAMPLING) for name in names & llmapi()["inputs"].keys())
     return _text(config, "backend") == "python" and llmapi()["required_input"] in names and is_own

@@ -135,11 +135,8 @@ _SET_HERE = re.compile(
 
 
 def unread_variables(text: str, release: Release) -> Iterator[Diagnostic]:
-    """Reports variables that are misspelt or that only other releases read.
-
-    An unknown variable that resembles none may belong to the file itself, as does one that the file
-    reads.
-    """
+    """Reports variables that are misspelt or that only other releases read. An unknown variable
+    that resembles none may belong to the file itself, as does one that the file reads."""
     for number, line in enumerate(text.splitlines(), 1):
         if "VLLM_" not in line or line.lstrip().startswith("#"):
             continue

@@ -13,9 +13,7 @@ from ..engine import ENGINE_FILE, VLLM, formats
 
 def may_hold(name: str, text: str, data: Any) -> bool:
     """Whether a file may contain commands or options of vLLM, without loading the release tables.
-
-    `data` is the content of the first document.
-    """
+    `data` is the content of the first document."""
     known = formats()
     wrapped = (*known.wrapped_in, known.wrapped_beside)
     names = (VLLM, VLLM.upper(), *known.signature, *known.marks, *wrapped)

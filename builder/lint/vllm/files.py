@@ -86,10 +86,8 @@ def _of_section(section: Section, release: Release) -> Given:
 
 
 def _wrapped(document: Yaml, data: Mapping[str, Any], path: str, release: Release) -> Given:
-    """The options that another program's file or class passes to the engine and its server.
-
-    They keep vLLM's names.
-    """
+    """The options that another program's file or class passes to the engine and its server. They
+    keep vLLM's names."""
     found = Arguments()
     for key, value in data.items():
         place = document.locate(below(path, str(key)))
@@ -114,10 +112,8 @@ def is_extended(text: str) -> bool:
 def of_document(
     document: Yaml, text: str, release: Release, name: str = "", is_told: bool = False
 ) -> list[Given]:
-    """The options in a document.
-
-    `name` is the file name. `is_told` means that the user named vLLM as the engine.
-    """
+    """The options in a document. `name` is the file name. `is_told` means that the user named vLLM
+    as the engine."""
     data = document.data
     if not isinstance(data, Mapping):
         return []
@@ -166,12 +162,10 @@ def hits(data: Any, release: Release) -> int:
 
 
 def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool:
-    """Whether a mapping is a configuration file of the server.
-
-    At least half of its keys are flags, and one of them is unique to vLLM. Without a unique key,
-    the file must use dashes or the user must name vLLM (`is_told`); then half of the keys must be
-    complete flags with a plausible value.
-    """
+    """Whether a mapping is a configuration file of the server. At least half of its keys are flags,
+    and one of them is unique to vLLM. Without a unique key, the file must use dashes or the user
+    must name vLLM (`is_told`); then half of the keys must be complete flags with a plausible
+    value."""
     if not isinstance(data, Mapping) or not data:
         return False
     names = [str(key).replace("-", "_").removeprefix("no_") for key in data]
@@ -203,10 +197,8 @@ def _configuration(
     names: Mapping[str, str] | None = None,
     is_parsed: bool = True,
 ) -> Given:
-    """The options of a configuration file.
-
-    `names` maps each key to its option name, for files that spell options differently.
-    """
+    """The options of a configuration file. `names` maps each key to its option name, for files that
+    spell options differently."""
     names = names or {str(key): str(key) for key in data}
     places = {names[str(key)]: document.locate(below(path, str(key))) for key in data}
     options = {names[str(key)]: value for key, value in data.items()}
@@ -277,11 +269,8 @@ def _is_text(value: str, path: str) -> bool:
 
 
 def _are_ours(words: Sequence[Word], path: str, beside: Any, release: Release) -> bool:
-    """Whether a list of flags is for vLLM.
-
-    Its surroundings mention vLLM, or most flags are vLLM's and the surroundings mention no other
-    program.
-    """
+    """Whether a list of flags is for vLLM. Its surroundings mention vLLM, or most flags are vLLM's
+    and the surroundings mention no other program."""
     parts = {part.lower() for key in path.split(".") for part in _PARTS.findall(key)}
     is_other = not parts.isdisjoint(formats().other_programs)
     named = {key: text for key, text in beside.items() if isinstance(text, str)}
@@ -335,10 +324,8 @@ def _in_text(
 def _asked_gpus(
     document: Yaml, data: Mapping[str, Any], path: str, options: Mapping[str, Any]
 ) -> Gpus | None:
-    """The GPUs that a chart requests next to the options.
-
-    Unknown (`None`) if a server may use more nodes, or if flags also set its parallel sizes.
-    """
+    """The GPUs that a chart requests next to the options. Unknown (`None`) if a server may use more
+    nodes, or if flags also set its parallel sizes."""
     lists = " ".join(str(options[key]) for key in formats().flag_lists if key in options)
     for key, of_nodes in formats().asked_gpus.items():
         count = int_at(data, key)
@@ -351,10 +338,8 @@ def _asked_gpus(
 def _held(
     document: Yaml, data: Mapping[str, Any], path: str, release: Release, gpus: Gpus | None
 ) -> Iterator[Given]:
-    """Options that a launcher passes to its workers, by role or for all workers.
-
-    A chart may spell them as `maxModelLen`. `gpus` are the GPUs of one server.
-    """
+    """Options that a launcher passes to its workers, by role or for all workers. A chart may spell
+    them as `maxModelLen`. `gpus` are the GPUs of one server."""
     roles = [key for key in data if key in formats().roles and isinstance(data[key], Mapping)]
     for role in roles:
         inner = below(path, str(role))

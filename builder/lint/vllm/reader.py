@@ -73,11 +73,8 @@ def is_options(source: Text, is_told: bool = False) -> bool:
 
 
 def is_alone(source: Text, table: Release, is_told: bool) -> bool:
-    """Whether an option file belongs to vLLM and not to the engine of `table`.
-
-    The engine that knows more of the options wins. `is_told` means that no other engine is
-    requested.
-    """
+    """Whether an option file belongs to vLLM and not to the engine of `table`. The engine that
+    knows more of the options wins. `is_told` means that no other engine is requested."""
     if not is_options(source, is_told):
         return False
     if is_told:
@@ -137,10 +134,8 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
 
 
 def is_former(row: Diagnostic) -> bool:
-    """Whether an unknown option or value comes from a release before the first table.
-
-    Options may have been removed since then, and values may have had another form.
-    """
+    """Whether an unknown option or value comes from a release before the first table. Options may
+    have been removed since then, and values may have had another form."""
     keys = [key.lstrip("-").replace("-", "_") for key in row.path.split(".")]
     ends = {".".join(keys[depth:]) for depth in range(len(keys))}
     if row.rule in (FLAG_VALUE, VALUE_TYPE):
