@@ -25,7 +25,7 @@ ADVISORIES = DATA / "advisories"
 
 RULE = VULNERABLE_VERSION
 UNKNOWN_RULE = UNKNOWN_VERSION
-UNKNOWN = "unknown"  # how a deployment accepts an unknown version
+UNKNOWN = "unknown"  # the way to accept an unknown version in a deployment
 
 # From this score on, a version is refused as soon as a stable one has the fix.
 CRITICAL_CVSS = 9.0
@@ -38,7 +38,7 @@ ACCEPTED = "accepted_advisories"
 Version = Annotated[str, Check(lambda text: order(text) is not None, "must be a version")]
 
 _FOLDER: ContextVar[Path] = ContextVar("advisories", default=ADVISORIES)
-_NAMED = 3  # the worst ones; a warning is no place for dozens
+_NAMED = 3  # only the worst ones, to keep a warning short
 NO_FIX = "no version fixes them yet: let only clients that you trust reach the server"
 
 
@@ -100,7 +100,8 @@ def files() -> list[Path]:
 
 @contextmanager
 def of_folder(other: Path) -> Iterator[None]:
-    """Advisories are those of another folder meanwhile. Raises `BadInput` if they are wrong."""
+    """Uses the advisories of another folder within a `with` block. Raises `BadInput` if they are
+    wrong."""
     diagnostics: list[Diagnostic] = []
     for shipped in ADVISORIES.glob("*.yaml"):
         diagnostics += data_file.validate(other / shipped.name, ProductAdvisories)
@@ -123,10 +124,10 @@ def all_of(product: str) -> tuple[Advisory, ...]:
 
 
 def open_for(product: str, version: str) -> list[Advisory]:
-    """Advisories that a version is open to, worst first.
+    """Advisories that affect a version, worst first.
 
-    A version that cannot be ordered, such as the name of a development build, counts as newer than
-    all fixes: only advisories without a known fix are open.
+    A version without an order, such as the name of a development build, counts as newer than all
+    fixes: only advisories without a known fix affect it.
     """
     given = order(container(product, version))
     found = [
@@ -167,7 +168,7 @@ def is_refused(product: str, version: str) -> bool:
 
 
 def least(product: str, version: str) -> str:
-    """The oldest version that may be deployed instead of this one."""
+    """The oldest version to deploy instead of this one."""
     fixes = [
         row.fixed_in
         for row in open_for(product, version)
@@ -188,7 +189,7 @@ def stale(today: date) -> Iterator[Diagnostic]:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two names are of one version: `26.02` and `26.02-trtllm-python-py3` are."""
+    """Whether two names mean the same version, such as `26.02` and `26.02-trtllm-python-py3`."""
     return one == other or (order(one) is not None and order(one) == order(other))
 
 
@@ -247,7 +248,7 @@ def score_text(cvss: float | None) -> str:
 
 
 def _order(version: str) -> Order:
-    """The order of a version of the data, which always has one."""
+    """The order of a version from the data, which always has one."""
     found = order(version)
     if found is None:
         raise ValueError(f"{version} is not a version")
@@ -255,7 +256,7 @@ def _order(version: str) -> Order:
 
 
 def container(product: str, version: str) -> str:
-    """The container of a server version: of the newest listed one that is not newer."""
+    """The container of a server version: the newest listed one that is not newer."""
     known = _file(product).server_versions
     listed = known.containers if known else {}
     given = order(version)

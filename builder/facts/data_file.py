@@ -30,7 +30,7 @@ from ..general_rules import CREDENTIAL, SYNTAX
 from ..schema import Plain, build, fields_of, is_alike, shape
 
 MAX_BYTES = 20_000_000
-MOST_STATES = 8  # of the code, of which the cache keeps data: half a megabyte each
+MOST_STATES = 8  # states of the code that the cache keeps data for: half a megabyte each
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def shipped(name: str, kind: Any) -> Any:
 
 
 def read(path: Path, kind: Any) -> Any:
-    """That of a file that may change while this process runs."""
+    """The content of a data file that may change while this process runs."""
     text = read_text(path, BadFacts, MAX_BYTES)
     kept = _kept_path(path, text)
     if kept and (data := _read_kept(kept)) is not None:
@@ -133,7 +133,7 @@ def _keep(kept: Path, path: Path, text: str) -> None:
     data = json.dumps(plain, separators=(",", ":"))
     if path.suffix == ".json" or json.loads(data) != plain:
         data = ""
-    with suppress(OSError):  # a cache that cannot be written costs time and changes no result
+    with suppress(OSError):  # without a writable cache the program is slower, with the same results
         if not kept.parent.is_dir():
             kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _remove_oldest(kept.parent.parent)
@@ -176,7 +176,7 @@ def _read(path: Path, text: str, kind: Any) -> tuple[Any, list[Diagnostic]]:
 
 
 def _held(data: Any) -> list[Diagnostic]:
-    """Credentials in a file of others, which would be shown with what it says."""
+    """Credentials in a file of others, which error messages would show."""
     remedy = "remove it, and take back what was given out"
     return [
         Diagnostic("", what, remedy, CREDENTIAL, path=path)
@@ -195,7 +195,7 @@ def _scan_yaml(text: str) -> Yaml:
 
 
 def _scan_json(text: str) -> Yaml:
-    """A JSON text as JSON has it: YAML would read some numbers as text."""
+    """Parses a JSON text by the rules of JSON: YAML would read some numbers as text."""
     repeated: set[str] = set()
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def _scan_json(text: str) -> Yaml:
 
 
 def _build_checked(kind: Any, data: Any) -> Any:
-    """Data that was checked before as an object of `kind`; faster than `build`."""
+    """Builds an object of `kind` from data that was already checked; faster than `build`."""
     convert = _converter(kind)
     return convert(data) if convert else data
 
@@ -227,7 +227,7 @@ _Convert = Callable[[Any], Any]
 
 
 def _converter(kind: Any) -> _Convert | None:
-    """What makes checked data an object of a type; `None` if it is the data itself."""
+    """The function that turns checked data into a type; `None` if the data is used unchanged."""
     return None if isinstance(kind, dict | list | tuple | Plain) else _converter_of(kind)
 
 
@@ -270,7 +270,7 @@ def _converter_of_class(kind: Any) -> _Convert:
     converters: dict[str, _Convert | None] = {}
 
     def convert(value: Any) -> Any:
-        if not converters:  # not before: a type may contain itself
+        if not converters:  # only now: a type may contain itself
             fields = fields_of(kind).items()
             converters.update({name: _converter(inner) for name, (inner, _) in fields})
         values = dict(value)

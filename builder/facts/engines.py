@@ -55,7 +55,7 @@ class CpuBuild:
 
     @property
     def requirement(self) -> str:
-        """What is installed."""
+        """The requirement to install."""
         return f"{self.package}=={self.release}"
 
     @property
@@ -125,12 +125,12 @@ def load(name: str) -> Engine:
 
 
 def are_mentioned(text: str) -> bool:
-    """Whether a text has the name of an engine's Python module."""
+    """Whether a text contains the name of an engine's Python module."""
     return any(load(name).module in text for name in names())
 
 
 @cache
 def default() -> Engine:
-    """The engine of a deployment that names none."""
+    """The engine of a deployment that does not set one."""
     (found,) = (engine for engine in map(load, names()) if engine.default)
     return found

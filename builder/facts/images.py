@@ -25,7 +25,7 @@ _PATTERN = (
 REFERENCE_PATTERN = re.sub(r"\?P<[a-z]+>", "", _PATTERN)
 
 _VERSION = r":(?P<version>v?\d+(?:\.\d+)+(?:\.?(?:rc|post|dev)\d+)*)(?P<rest>[\w.-]*)"
-_CLIENTS = "-sdk"  # such an image holds clients and no server
+_CLIENTS = "-sdk"  # such an image contains clients and no server
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Content:
 
 def untold(text: str) -> Iterator[Content]:
     """The products of images that a text names without a version, such as `latest` or a digest
-    alone."""
+    only."""
     products = _products()
     repositories = "|".join(map(re.escape, products))
     pattern = (
@@ -69,11 +69,11 @@ def contents(text: str) -> Iterator[Content]:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """The engine releases that an image carries, in the `words` of a text, from `start` on.
+    """The engine releases that an image contains, in the `words` of a text, from `start` on.
 
-    Two are given where the image lies between two that are known, none where nothing is known.
-    An image that `is_fork` is another publisher's, or a development build: its engine may have
-    other options than the release that it names.
+    There are two if the image lies between two known images, none if nothing is known. An image
+    that `is_fork` is from another publisher or a development build: its engine may have other
+    options than the release that it names.
     """
 
     start: int
@@ -131,7 +131,7 @@ _IS_MOVING = re.compile(r"latest(?![a-z])|\$")  # the newest release, or what a 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An image in a line of text: its `host` where one is named, the `spaces` of its registry, its
+    """An image in a line of text: its `host` if there is one, the `spaces` of its registry, its
     `name` and its `tag`."""
 
     start: int
@@ -184,12 +184,12 @@ def references(line: str, name: re.Pattern[str]) -> Iterator[Reference]:
 
 
 def _host(above: list[str]) -> tuple[str, tuple[str, ...]]:
-    """The host before the parts of a repository, where one is named, and these parts."""
+    """Splits a repository into its host, if it has one, and the remaining parts."""
     is_host = bool(above) and bool(re.search(r"[.:$}]|^localhost$", above[0]))
     return (above[0], tuple(above[1:])) if is_host else ("", tuple(above))
 
 
-# Images of any name, where a file or a command says that they are images.
+# Images with any name, in places where a file or a command expects an image.
 _ANY_IMAGE = re.compile(
     r"(?:^|(?<=[\s=:\"',]))"
     r"(?P<image>[\w./#@+$}{:-]*(?:tensorrt|trt)[\w.+-]*llm[\w./#@+:-]*)",
@@ -198,7 +198,7 @@ _ANY_IMAGE = re.compile(
 
 
 def _carried(row: Carrier, tag: str) -> tuple[str, ...]:
-    """The releases in an image of a carrier: that of its tag, or those of the neighbouring tags."""
+    """The releases in a carrier image: from its tag, or from the neighbouring tags."""
     tags = row.tags
     plain = re.sub(r"(-(cuda\d+|amd64|arm64|x86_64|aarch64|efa))+$", "", tag)
     if row.mark:
@@ -214,7 +214,7 @@ def _carried(row: Carrier, tag: str) -> tuple[str, ...]:
     older = [tags[name] for at, name in rows if at < here or (at == here and not before)]
     newer = [tags[name] for at, name in rows if at >= here]
     if newer and not older and (order(newer[0]) or ()) < (order(numbered[0]) or ()):
-        return (newer[0],)  # older than all that is known here
+        return (newer[0],)  # older than all known releases
     return tuple(dict.fromkeys(([*numbered[:1], *older][-1], [*newer, *numbered[-1:]][0])))
 
 
@@ -227,7 +227,7 @@ def _carrier_pattern() -> re.Pattern[str]:
 
 @cache
 def _products() -> dict[str, str]:
-    """Products by the publisher's repository, on any host. Its tags begin with the version."""
+    """Products by the publisher's repository, on any host; their tags begin with the version."""
     images = (servers.load(name).image for name in servers.names())
     return {image["repository"]: image["product"] for image in images}
 
@@ -289,7 +289,8 @@ def told_release(server: str, reference: str, product: str) -> str | None:
 
 @cache
 def _version_pattern(product: str) -> re.Pattern[str]:
-    """Versions of the kind that a product has: as many numbers, of two digits where its own are."""
+    """Matches versions in the form of a product: the same number of parts, two digits where its own
+    have two."""
     numbers = advisories.minimum(product).version.split(".")
     parts = r"\.".join(r"\d\d" if len(number) == 2 else r"\d+" for number in numbers)
     return re.compile(
@@ -300,10 +301,10 @@ def _version_pattern(product: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that carries a server.
+    """An image that contains a server.
 
-    `known` tells whether its content is in the data; `version` is that of Triton in it, where it is
-    known. `size_gb` is what its publisher says it takes.
+    `known` is set if its content is in the data. `version` is its Triton version, if known.
+    `size_gb` is the size that its publisher states.
     """
 
     name: str
@@ -323,8 +324,8 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class PublishedImage:
-    """An image of its publisher. `version` is that of the product whose advisories apply beside
-    the engine's own, `size_gb` is `None` where it is not said."""
+    """An image of its publisher. `version` is the version of the product whose advisories apply in
+    addition to the engine's; `size_gb` is `None` if unknown."""
 
     server: Text
     release: Text
@@ -395,7 +396,7 @@ def newest_release(server: str) -> str | None:
 
 
 def release_in(server: str, version: str) -> str | None:
-    """The engine release in the container of a server's version, where that is known."""
+    """The engine release in the container of a server's version, if known."""
     return _containers(server).get(version)
 
 

@@ -1,7 +1,7 @@
-"""The servers that can be deployed: one record for each, from `builder/data/servers/`.
+"""Loads the servers that can be deployed: one record for each, from `builder/data/servers/`.
 
-A record says how a server is started, reached and watched. What renders its files is the module of
-the same name in `builder/servers`.
+A record says how a server is started, reached and monitored. The module of the same name in
+`builder/servers` renders its files.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ ServerRole = Literal["agg", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class ServerMetrics:
-    """At which protocol's port a server shows metrics.
-
-    `needs` is the engine option without which it shows none. `by_release` tells whether the
-    engine's release decides which there are.
-    """
+    """The protocol whose port serves metrics. `needs` is the engine option that enables them.
+    `by_release` means that the set of metrics depends on the engine's release."""
 
     protocol: Protocol
     by_release: bool
@@ -65,10 +62,11 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class NodeCommand:
-    """How a server is started on several nodes where nothing starts its ranks: by the same command
-    on each, with its number behind `number_flag` and the host of node 0 behind `head_flag`, whose
-    ranks listen on `head_port` as long as they run. All but node 0 have `others_flag` too, and
-    answer no clients.
+    """How a server is started on several nodes if no launcher starts its ranks.
+
+    The same command runs on each node, with the node's number after `number_flag` and the host of
+    node 0 after `head_flag`; the ranks of node 0 listen on `head_port` while they run. All other
+    nodes also get `others_flag` and answer no clients.
     """
 
     number_flag: Text
@@ -120,7 +118,7 @@ class Server:
     node_command: NodeCommand | None = None
 
     def url(self, host: str, ports: Mapping[str, int | str], model: str | None = None) -> str:
-        """The URL by which `launch` takes it; protocols without a port are off."""
+        """The URL that `launch` uses for it; protocols without a port are off."""
         front = f":{ports['http']}" if "http" in ports else ""
         others = [name for name in self.ports if name != "http" or not front]
         query = [f"{name}={ports.get(name, 'off')}" for name in others]
@@ -152,5 +150,5 @@ def counterpart(name: str, engine: str) -> str:
 
 
 def with_role(role: str) -> list[str]:
-    """The servers that can do a role; all published ones of one side are trtllm-serve."""
+    """The servers that support a role; all published servers for one side are trtllm-serve."""
     return [name for name in names() if role in load(name).roles]

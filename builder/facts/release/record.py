@@ -63,7 +63,8 @@ class Release:
 
     @property
     def judged_name(self) -> str:
-        """The name of the release that it checks for: its own, or the one that it stands for."""
+        """The name of the release that this table is used for: `stands_for` if set, else its
+        own."""
         return self.stands_for or self.name
 
     @property
@@ -73,7 +74,7 @@ class Release:
 
     @property
     def position(self) -> str:
-        """The number by which it lies among the others; a development table's is the nearest."""
+        """The number that orders releases; a development table has that of its nearest release."""
         return str(self.table.get("nearest", self.name))
 
     @property
@@ -85,7 +86,7 @@ class Release:
 
     @property
     def statement(self) -> str:
-        """How a release without a table is checked; empty for the others."""
+        """How a release without a table is checked; empty for other releases."""
         names = [row.name for row in self.neighbours]
         if not names:
             return ""
@@ -108,7 +109,8 @@ class Release:
 
     @property
     def may_lack_options(self) -> bool:
-        """Whether the release may have options that the table lacks, so that it refuses none."""
+        """Whether the release may have options that the table lacks; the program then refuses
+        none."""
         root = self.table["types"][self.table["root"]]
         return "*" in root.get("open_keys", ())
 
@@ -170,17 +172,18 @@ class Release:
 
     @property
     def precedence(self) -> Literal["yaml", "cli_when_typed"]:
-        """Who wins where a flag and the option file name an option: the file, or a typed flag."""
+        """Whether the file or a typed flag wins if both set an option."""
         return self.table["serve"]["precedence"]["winner"]  # type: ignore[no-any-return]
 
     @property
     def deep_merged_keys(self) -> tuple[str, ...]:
-        """Top-level options that file and flags merge one level deeper, not as a whole."""
+        """Top-level options whose values from file and flags are merged key by key, not as a
+        whole."""
         return tuple(self.table["serve"]["precedence"].get("deep_merged_keys", ()))
 
     @property
     def injected(self) -> Mapping[str, Any]:
-        """Option paths that the server command sets by itself, with what it sets."""
+        """Option paths that the server command sets by itself, with their values."""
         return dict((self.table["serve"]["injected"] or {}).get("values", {}))
 
     @property
@@ -212,7 +215,7 @@ class Release:
 
     @property
     def moe_engine_default(self) -> str:
-        """The MoE backend where the option file names none."""
+        """The MoE backend if the option file sets none."""
         return str(self.table["moe"]["engine_default"])
 
     @property
@@ -222,17 +225,17 @@ class Release:
 
     @property
     def cuda_graphs_engine_default(self) -> int:
-        """How many CUDA graphs are captured where the option file says nothing of them."""
+        """How many CUDA graphs are captured if the option file does not set it."""
         return int(self.table["cuda_graphs_engine_default"])
 
     @property
     def mtp_kv_layers(self) -> Literal["per_draft_token", "one"]:
-        """How many layers of KV cache multi-token prediction takes."""
+        """The number of KV cache layers that multi-token prediction uses."""
         return self.table["mtp_kv_layers"]["value"]  # type: ignore[no-any-return]
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables that this release is known to read, each with who says so."""
+        """Environment variables that this release is known to read, each with its source."""
         return self.table["environment"]  # type: ignore[no-any-return]
 
     @property
@@ -264,7 +267,7 @@ class Release:
         return {path: tuple(rows) for path, rows in found.items()}
 
     def has(self, path: str) -> bool:
-        """Whether there is such an option, or a mapping with free keys for it."""
+        """Whether an option exists, or a mapping with free keys that may contain it."""
         above = self.paths.get(path.rpartition(".")[0], ())
         return path in self.paths or any(row["type"] in ("mapping", "any") for row in above)
 

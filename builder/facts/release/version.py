@@ -1,4 +1,4 @@
-"""The order of versions: engine releases, containers, and the names of development tables."""
+"""Orders versions: engine releases, containers, and the names of development tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def order(version: str) -> Order | None:
 
 
 def is_version(text: str) -> bool:
-    """Whether it is a version and nothing else, as Python's packages have them."""
+    """Whether a text is exactly a version, as Python packages have them."""
     return _WHOLE.fullmatch(text) is not None
 
 
@@ -60,7 +60,7 @@ def canonical(text: str) -> str:
 
 
 def is_stable(version: str) -> bool:
-    """Whether it is a finished version, no candidate or development build of one."""
+    """Whether a version is final, not a candidate or development build."""
     found = order(version)
     return found is not None and found[1] == _RELEASE_STAGE
 

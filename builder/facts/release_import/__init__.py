@@ -26,7 +26,7 @@ PARTS = (
 )
 # The engine that is read as source.
 SOURCE_ENGINE = vllm.PACKAGE
-# Facts about the server command that are not among its options.
+# Facts about the server command that its options do not include.
 SERVE_PARTS = ("precedence", "injected", "flags_by_architecture")
 
 
@@ -34,10 +34,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
 
 
 def from_installed(python: str, name: str, like: Release) -> dict[str, Any]:
-    """The table of the `tensorrt_llm` that an interpreter can import.
-
-    Raises `BadFacts` if it cannot, with the last line of what it said.
-    """
+    """The table of the `tensorrt_llm` that an interpreter can import. Raises `BadFacts` with the
+    last line of its error if it cannot."""
     _check_name(name)
     found = tensorrt_llm.ask(python)
     types, unions = tensorrt_llm.Schema(found["schema"], found["aliases"], like).tables()
@@ -77,8 +75,8 @@ def from_source(path: Path, name: str, like: Release | None) -> dict[str, Any]:
 
 
 def write(table: Mapping[str, Any], path: Path) -> None:
-    """Raises `BadFacts` for a table that could not be used, `BadInput` if the file exists or cannot
-    be written."""
+    """Writes a table. Raises `BadFacts` for an unusable table, `BadInput` if the file exists or
+    cannot be written."""
     checked(table, path)
     try:
         with path.open("x", encoding="utf-8") as file:

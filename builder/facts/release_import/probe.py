@@ -1,6 +1,6 @@
-"""Runs alone in an engine's own interpreter: writes what it says of itself to the file `argv[1]`.
+"""Runs alone in an engine's own interpreter and writes the engine's description to `argv[1]`.
 
-It has to work with whatever Python and pydantic the engine brings, and nothing of this package.
+It must work with any Python and pydantic version of the engine, and must not import this package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 
 class Schema(GenerateJsonSchema):
-    """JSON schema in which a type that has none is marked, not refused."""
+    """A JSON schema in which a type without a schema is marked instead of refused."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Any:
         return {"python_object": True}

@@ -16,8 +16,8 @@ from typing import Any, Final
 from ...diagnostics import Diagnostic
 from ...errors import BadFacts, BadInput
 
-MAX_BYTES = 20_000_000  # of one module; the largest of an engine has a hundredth of it
-MAX_IMPORTS = 20  # from a name to what it stands for
+MAX_BYTES = 20_000_000  # of one module; an engine's largest module has a hundredth of it
+MAX_IMPORTS = 20  # from a name to its definition
 
 UNKNOWN: Final[Any] = object()
 """The value of an expression that only running it could tell."""
@@ -73,7 +73,7 @@ class Sources:
                     yield found
 
     def needed(self, name: str) -> Module:
-        """Raises `BadFacts` without it."""
+        """A module that must exist; raises `BadFacts` if it is missing."""
         if (found := self.module(name)) is None:
             what = f"has no module {name}"
             raise BadFacts(Diagnostic(str(self.path), what, "this release is laid out otherwise"))
@@ -133,7 +133,8 @@ class Module:
 
     @cached_property
     def _bound(self) -> Mapping[str, ast.AST]:
-        """Statement by the name that it binds, the first of several, those under `if` too."""
+        """The statement that binds each name, the first if there are several, including those under
+        `if`."""
         found: dict[str, ast.AST] = {}
         for node in _statements(self.tree.body):
             for name in _binds(node):
@@ -175,7 +176,7 @@ class Module:
         return found if found and isinstance(found.node, ast.ClassDef) else None
 
     def needed_class(self, name: str) -> Name:
-        """Raises `BadFacts` without it."""
+        """A class that must exist; raises `BadFacts` if it is missing."""
         if (found := self.class_of(name)) is None:
             what = f"{self.name} has no class {name}"
             remedy = "this release is laid out otherwise"

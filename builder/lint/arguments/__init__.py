@@ -1,1 +1,1 @@
-"""Reads the words of a command as options, by the dialect of its engine."""
+"""Parses the words of a command into options, in the dialect of its engine."""

@@ -1,8 +1,8 @@
-"""Reads the words of a vLLM command, and the keys of its configuration file, as its parser does.
+"""Parses the words of a vLLM command, and the keys of its configuration file, as vLLM does.
 
-Names take dashes or underscores, `--no-x` turns `--x` off, `--x.y 1` sets a key of an option that
-is JSON and `--x.y+ a,b` adds to a list in it, `-O3` is a level of optimisation, and an unambiguous
-beginning of a name stands for it.
+Names take dashes or underscores. `--no-x` turns `--x` off. `--x.y 1` sets a key of a JSON option,
+and `--x.y+ a,b` appends to a list in it. `-O3` sets the optimisation level. A flag can be shortened
+if the short form is unambiguous.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _FLAG = re.compile(r"--?[A-Za-z]")
 _SCALED = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_NOTHING = ("", "None")  # on the command line of an option that may be unset
+_NOTHING = ("", "None")  # unset an optional option on the command line
 _LEVEL = "optimization_level"
 
 
 @dataclass
 class Arguments:
-    """Options by their own names, where each was given, and how it was written there."""
+    """Parsed options by name, with the place of each and its name as written."""
 
     options: dict[str, Any] = field(default_factory=dict)
     places: dict[str, Location] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Arguments:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     unknown: dict[str, tuple[str, Location]] = field(default_factory=dict)
     model: Word | None = None
-    is_open: bool = False  # something else may add to them
+    is_open: bool = False  # more options may be added elsewhere
 
     def set(self, name: str, value: Any, written: str, place: Location) -> None:
         self.options[name] = value
@@ -56,7 +56,8 @@ class Arguments:
 
 
 def read_arguments(words: Sequence[Word], release: Release, is_part: bool = False) -> Arguments:
-    """The options of a command; `is_part` of one whose model and other flags stand elsewhere."""
+    """Parses the options of a command. `is_part` means that the model and other flags are
+    elsewhere."""
     found = Arguments(is_open=is_part)
     rest = list(words)
     while rest:
@@ -86,7 +87,7 @@ def read_arguments(words: Sequence[Word], release: Release, is_part: bool = Fals
 
 
 def _joined(word: Word, release: Release) -> list[str]:
-    """A flag and its value that are one word, which the parser takes for neither."""
+    """Splits a word that contains both a flag and its value, which the parser rejects."""
     name, _, value = word.text.partition(" ")
     is_flag = (
         word.quoted and word.certain and _FLAG.match(name) and "=" not in name and value.strip()
@@ -95,7 +96,7 @@ def _joined(word: Word, release: Release) -> list[str]:
 
 
 def _is_placeholder(text: str) -> bool:
-    """Whether a word only stands for others, or is a blank behind a backslash."""
+    """Whether a word is a placeholder for other words, or a space after a backslash."""
     try:
         if isinstance(json.loads(text), dict | list):
             return False
@@ -162,7 +163,7 @@ def _following(rest: Sequence[Word]) -> Word | None:
 
 
 def _level(name: str, value: Word | None, rest: list[Word], word: Word) -> Word | None:
-    """The level behind `-O`, `-O3`, `-O=3` or `-O 3`."""
+    """The optimisation level from `-O`, `-O3`, `-O=3` or `-O 3`."""
     if value is None and name != "-O":
         return Word(name[2:], word.location, word.certain)
     return value or (rest.pop(0) if _following(rest) else None)
@@ -207,7 +208,7 @@ def _read_key(
     word: Word,
     found: Arguments,
 ) -> None:
-    """A key of an option that is JSON."""
+    """Parses a dotted flag, which sets one key of a JSON option."""
     value = value or (rest.pop(0) if rest else None)
     name = word.text.partition("=")[0]
     if value is None:
@@ -232,7 +233,7 @@ def _read_key(
 
 
 def _of_json(word: Word) -> Any:
-    """A value behind a dotted flag: JSON, a number with a unit, or text."""
+    """The value of a dotted flag: JSON, a number with a unit, or text."""
     if not word.certain or SHELL.search(word.text):
         return Variable(word.text)
     try:
@@ -242,7 +243,7 @@ def _of_json(word: Word) -> Any:
 
 
 def scaled(text: str) -> Any:
-    """`8k` as 8000 and `8K` as 8192; any other text as it is."""
+    """Parses `8k` as 8000 and `8K` as 8192; returns any other text unchanged."""
     match = _SCALED.fullmatch(text.strip())
     if not match:
         return text
@@ -269,8 +270,8 @@ def _value(argument: Argument, word: Word, found: Arguments) -> Any:
 
 
 def _of_text(argument: Argument, text: str) -> Any:
-    """A word as the parser turns it into a value: a number with a unit, one of several numbers, and
-    what has a form of its own, which is not judged."""
+    """Converts a word to a value as the parser does: a number with a unit, or an enum value.
+    Records have their own syntax, which is not checked."""
     row = argument.option
     if text in _NOTHING and row.get("nullable") and row.get("type") != "list":
         return None
@@ -285,7 +286,7 @@ def _of_text(argument: Argument, text: str) -> Any:
 
 
 def _json_value(name: str, word: Word, found: Arguments) -> Any:
-    """JSON, in which a variable may stand for a part."""
+    """Parses JSON; a part of it may be a variable."""
     text = word.text
     if text in _NOTHING:
         return None
@@ -308,8 +309,8 @@ def _number(match: re.Match[str]) -> str:
 def of_mapping(
     data: Mapping[str, Any], places: Mapping[str, Location], release: Release, is_parsed: bool
 ) -> Arguments:
-    """The options of a configuration file, whose keys are flags without their dashes. Of one that
-    the command's parser does not read, every name is a whole one."""
+    """Parses the options of a configuration file, whose keys are flags without dashes. If the
+    command's parser does not read the file (`is_parsed` is false), names cannot be shortened."""
     found = Arguments()
     for key, value in data.items():
         name, place = str(key), places[str(key)]
@@ -358,8 +359,9 @@ Kind = Literal["switch", "one", "maybe", "many", "json", "loose"]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A flag as the parser takes it: a switch, or with one value, maybe one, several, JSON, or what
-    may be JSON; `option` is its row in the release's table, or what its type says of it."""
+    """A flag as the parser defines it. `kind` is a switch, or a flag with one value, an optional
+    value, several values, JSON, or text that may be JSON (`loose`). `option` is its row in the
+    release table, or its type."""
 
     name: str
     spelling: str
@@ -369,8 +371,8 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """The flag that a name stands for: its whole `spelling`, whether it is turned off, and whether
-    only the beginning of it is given."""
+    """The flag that a name matches, with its full `spelling`. `is_off` means that the name turns
+    the flag off, `is_begun` that the name is shortened."""
 
     argument: Argument
     spelling: str
@@ -380,7 +382,7 @@ class Meant:
 
 @lru_cache(maxsize=16)
 def known_flags(release: Release) -> Mapping[str, Argument]:
-    """Every flag of the server by every spelling, those that turn one off included."""
+    """Every flag of the server by every spelling, including the ones that turn a flag off."""
     found = {}
     for flag in release.serve_flags:
         own = {"type": flag.type} if flag.type in ("int", "float") else {}
@@ -422,7 +424,7 @@ def spelled(text: str) -> str:
 
 
 def find_flag(name: str, release: Release) -> Meant | None:
-    """The flag that is meant: the one of this name, or the only one that begins so."""
+    """The flag with this name, or the only flag that begins with it."""
     flags = known_flags(release)
     begun = [name] if name in flags else []
     if not begun and name.startswith("--") and len(name) > 3:

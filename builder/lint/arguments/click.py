@@ -1,4 +1,4 @@
-"""Reads the words of a TensorRT-LLM command as flags, as click does."""
+"""Parses the words of a TensorRT-LLM command into flags, as click does."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class GivenFlag:
 
 @dataclass
 class ParsedCommand:
-    """A server command as a release reads it. `arguments` are words that are no flags, `start` is
-    the place of the program, where that is known."""
+    """A server command, parsed for one release. `arguments` are the words that are not flags.
+    `start` is the location of the program, if known."""
 
     subcommand: str
     given: list[GivenFlag] = field(default_factory=list)
@@ -44,7 +44,7 @@ class ParsedCommand:
         return self._last("extra_llm_api_options")
 
     def value(self, name: str) -> str:
-        """The text that a flag was given, the last one if more than once."""
+        """The value of a flag as text; the last value if the flag is repeated."""
         word = self._last(name)
         return word.text if word else ""
 
@@ -54,7 +54,7 @@ class ParsedCommand:
 
 
 def parse_command(words: Sequence[Word], release: Release) -> ParsedCommand:
-    """The flags of a server command, and the errors of each by itself."""
+    """Parses the flags of a server command and collects the errors of each flag."""
     rest = list(words)
     command = ParsedCommand(server_flags.SERVE)
     if rest and rest[0].text in (server_flags.SERVE, *release.subcommands):
@@ -62,7 +62,7 @@ def parse_command(words: Sequence[Word], release: Release) -> ParsedCommand:
     known = server_flags.spellings(release, command.subcommand)
     while rest:
         word = rest.pop(0)
-        if word.text == "--help":  # every command has it
+        if word.text == "--help":  # valid for every command
             return ParsedCommand(command.subcommand)
         name, equals, rest_of_it = word.text.partition("=")
         if not re.match(r"--?[A-Za-z]", name) or "$" in name:
@@ -73,7 +73,7 @@ def parse_command(words: Sequence[Word], release: Release) -> ParsedCommand:
         if takes_one and rest and not rest[0].text.startswith("--"):
             value = rest.pop(0)
         meant, space, its_value = name.partition(" ")
-        if space and meant in known:  # refused, and known all the same
+        if space and meant in known:  # the command refuses it, but the meaning is clear
             both = Word(its_value.strip(), word.location, word.certain)
             command.given.append(GivenFlag(known[meant], word, both))
         if name in known:
@@ -91,7 +91,7 @@ def parse_command(words: Sequence[Word], release: Release) -> ParsedCommand:
 
 
 def _switched(words: Sequence[Word], known: Mapping[str, Flag]) -> Iterator[Diagnostic]:
-    """Values of flags that take none: the command line is refused for them."""
+    """Reports values after flags that take none; the command refuses them."""
     for index, word in enumerate(words):
         name, equals, text = word.text.partition("=")
         following = words[index + 1] if index + 1 < len(words) else None
@@ -105,7 +105,7 @@ def _switched(words: Sequence[Word], known: Mapping[str, Flag]) -> Iterator[Diag
 
 
 def _misspelt_task(command: ParsedCommand, release: Release) -> Iterator[Diagnostic]:
-    """A word before the model that is a subcommand, misspelt."""
+    """Reports a misspelt subcommand before the model."""
     first, *rest = [*command.arguments[:2], None]
     tasks = (server_flags.SERVE, *release.subcommands)
     if first and rest[0] and first.certain and (near := closest(first.text, tasks)):

@@ -1,7 +1,8 @@
-"""The registry of rules: everything that `check` can report, by noun.
+"""Registers the rules that `check` can report, grouped by subject.
 
-SARIF, code quality and the table in docs/linting.md take their words from here. A rule that the
-data of engines or of job scripts hold has its words there: `table` has all of them.
+SARIF, code quality reports and the table in docs/linting.md take titles and severities from here.
+Rules that are defined in data files, for engines and for job scripts, keep their texts there;
+`table` lists both.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ PORT_TAKEN = Rule("port-taken", "Two servers want the same port of one machine."
 UNKNOWN_PROBE = Rule(
     "unknown-probe", "A probe asks for a path that the server does not have.", "warning"
 )
-# Gpus
+# GPUs
 UNKNOWN_GPU = Rule("unknown-gpu", "No known GPU has this name.")
 GPUS_BELOW_RANKS = Rule(
     "gpus-below-ranks", "A server has fewer GPUs than ranks and does not start."
@@ -166,4 +167,4 @@ TRITON_MODEL_NAME = Rule("triton-model-name", "The name of a model must be that 
 RULES: Final[Mapping[str, Rule]] = {
     rule.id: rule for rule in rules_in((*vars(general_rules).values(), *globals().values()))
 }
-"""The rules that code checks, by id."""
+"""The rules that are implemented in code, by id."""

@@ -1,4 +1,4 @@
-"""Checks Compose services on one host: ports and GPUs taken twice, and files that are missing."""
+"""Checks Compose services on one host: shared ports, shared GPUs and missing files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .sides import different_models, other_side
 
 _DEVICES = "deploy.resources.reservations.devices"
 _PUBLISHED = re.compile(r"(?:(?P<host>[\d.]+):)?(?P<port>\d+):\d+(?:/tcp)?")
-_NUMBER = re.compile(r"(?<![\w$.-])\d{1,3}(?![\w.-])")  # of a GPU, which may be named otherwise too
+_NUMBER = re.compile(r"(?<![\w$.-])\d{1,3}(?![\w.-])")  # of a GPU; UUIDs are names too
 _FRACTIONS = {
     TENSORRT_LLM: "kv_cache_config.free_gpu_memory_fraction",
     VLLM: "gpu_memory_utilization",
@@ -36,7 +36,7 @@ _FRACTION_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service that starts one server, where it stands, and which files it reads."""
+    """A service that starts one server, with its path in the document and its mounts."""
 
     name: str
     path: str
@@ -46,21 +46,21 @@ class Service:
 
     @property
     def outside(self) -> str:
-        """Where its option file is beside the Compose file; empty where that is not said."""
+        """The path of the option file relative to the Compose file; empty if it is unknown."""
         found = (row.outside(self.worker.file_path) for row in self.mounts)
         return next((path for path in found if path and path.startswith(("./", "../"))), "")
 
 
 def service_files(services: Sequence[Service], folder: Path) -> dict[str, Mapping[str, Any]]:
-    """What servers read of files beside a Compose file in a folder, by the last part of the name in
-    the container."""
+    """Reads the option files that servers use from the folder of the Compose file. The keys are the
+    last parts of the file names in the container."""
     rows = [(row.worker.file, row.outside) for row in services]
     found = {name: read_option_file(path, folder) for name, path in rows if path}
     return {name: options for name, options in found.items() if options}
 
 
 def services(document: Yaml, engine: str = TENSORRT_LLM) -> Sequence[Service]:
-    """Those of a Compose file that start one server each, of this engine."""
+    """Returns the services of a Compose file that start exactly one server of this engine."""
     found = []
     for data, path, _, servers in objects(document):
         is_service = path.startswith("services.") and path.count(".") == 1
@@ -77,8 +77,8 @@ def compose_diagnostics(
     files: Mapping[str, Mapping[str, Any]],
     folder: Path,
 ) -> Iterator[Diagnostic]:
-    """All of that, of a file in a folder. `files` are the options of each file that servers read,
-    by the last part of its name."""
+    """Runs all checks on the services of a Compose file in a folder. `files` holds the options of
+    each file that servers read, by the last part of its name."""
     for row in rows:
         if given := row.worker.file_flag:
             made = command_texts(row.data)
@@ -92,12 +92,12 @@ def compose_diagnostics(
 
 
 def _is_placed(row: Service) -> bool:
-    """Whether a swarm puts a service on a host of its own choice."""
+    """Whether a swarm chooses the host of a service."""
     return value_at(row.data, "deploy.placement") is not None
 
 
 def _sides(rows: Sequence[Service]) -> Iterator[Diagnostic]:
-    """Services of the two sides of one service by their names: their models and option files."""
+    """Compares the models and option files of prefill and decode services, found by their names."""
     known = [replace(row.worker, role=side) for row in rows if (side := side_of(row.name))]
     if {row.role for row in known} == {"prefill", "decode"}:
         yield from different_models(known)
@@ -106,7 +106,7 @@ def _sides(rows: Sequence[Service]) -> Iterator[Diagnostic]:
 
 
 def _urls(rows: Sequence[Service], files: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
-    """Services that a router asks at another port than that of their server."""
+    """Reports URLs in a router's configuration whose port is not the one its server listens on."""
     known = {row.name: row for row in rows if port_of(row.worker)}
     routers = [row.worker for row in rows if row.worker.is_disaggregated]
     for side in ("context_servers", "generation_servers"):
@@ -126,8 +126,7 @@ def _servers(router: Server, side: str, files: Mapping[str, Mapping[str, Any]]) 
 
 
 def _missing_on_disk(row: Service, folder: Path) -> Iterator[Diagnostic]:
-    """An option file that is not in the folder beside the file that is mounted, where one of almost
-    the same name is."""
+    """Reports a missing option file if a file with a similar name is in its folder."""
     given = row.worker.file_flag
     file = folder / row.outside
     if not given or not row.outside or is_there(file):
@@ -135,14 +134,14 @@ def _missing_on_disk(row: Service, folder: Path) -> Iterator[Diagnostic]:
     try:
         there = [each.name for each in file.parent.iterdir()]
     except (OSError, ValueError):
-        return  # made elsewhere
+        return  # the folder is created elsewhere
     if file.name not in there and (near := closest(file.name, there)):
         what, fix = f"{row.outside} is not there", f"did you mean {near}?"
         yield located(given[1], row.path, what, fix, MISSING_OPTION_FILE)
 
 
 def _ports(document: Yaml, rows: Collection[Service]) -> Iterator[Diagnostic]:
-    """Ports of the host that two services publish, or at which two of its servers listen."""
+    """Reports host ports that two services publish, or on which two servers listen."""
     owners: dict[str, str] = {}
     for row in rows:
         for port, path in _published(row):
@@ -153,7 +152,7 @@ def _ports(document: Yaml, rows: Collection[Service]) -> Iterator[Diagnostic]:
 
 
 def _published(row: Service) -> Iterator[tuple[str, str]]:
-    """The ports that a service takes of its host, each with its path."""
+    """The host ports that a service uses, each with its path."""
     if row.data.get("network_mode") == "host":
         given, port = row.worker.flag(("--port",)), port_of(row.worker)
         if port.isdigit():
@@ -170,8 +169,8 @@ def _published(row: Service) -> Iterator[tuple[str, str]]:
 def _gpus(
     document: Yaml, rows: Collection[Service], files: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Diagnostic]:
-    """GPUs that two servers have. A number of GPUs is the first ones of the host: docker keeps no
-    account of who has them (moby, daemon/nvidia_linux.go)."""
+    """Reports GPUs that two services share. A plain GPU count means the first GPUs of the host:
+    Docker does not track which container uses them (moby, daemon/nvidia_linux.go)."""
     owners: dict[str, Service] = {}
     for row in rows:
         devices, path = _devices(row)
@@ -188,10 +187,10 @@ def _gpus(
 
 
 def _devices(row: Service) -> tuple[list[str], str]:
-    """The numbers of the GPUs of a service, with their path: those that its variables choose."""
+    """The GPU numbers of a service after its visibility variables are applied, and their path."""
     chosen = {name: (text, path) for name, text, path in environment(row.data) if name in VISIBLE}
     if any(VISIBLE[0] in text for text in command_texts(row.data)):
-        return [], ""  # chosen by a line of its own
+        return [], ""  # the command sets the variable itself
     found, where = _reserved(row)
     if every := chosen.get(VISIBLE[1]):
         found, where = _NUMBER.findall(every[0]), below(row.path, every[1])
@@ -203,7 +202,7 @@ def _devices(row: Service) -> tuple[list[str], str]:
 
 
 def _reserved(row: Service) -> tuple[list[str], str]:
-    """The numbers of the GPUs that a service reserves, with their path."""
+    """The GPU numbers that a service reserves, and their path."""
     for index, device in enumerate(listed(value_at(row.data, _DEVICES))):
         where = below(row.path, f"{_DEVICES}.{index}")
         ids, count = value_at(device, "device_ids"), value_at(device, "count")
@@ -215,7 +214,7 @@ def _reserved(row: Service) -> tuple[list[str], str]:
 
 
 def _fraction(row: Service, files: Mapping[str, Mapping[str, Any]]) -> float:
-    """The part of a GPU's free memory that a server takes for its KV cache."""
+    """The fraction of a GPU's free memory that a server uses for its KV cache."""
     flag, path = row.worker.flag(_FRACTION_FLAGS), _FRACTIONS[row.worker.engine]
     given = flag[0] if flag else value_at(row.worker.given(files) or {}, path)
     try:

@@ -1,4 +1,4 @@
-"""Checks the files that a server reads: mounted, written before the start, spelled right."""
+"""Checks the files that a server reads: mounted, written before the start, spelled correctly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..read.shell_values import Values, with_branches
 from . import FILE_LATE, FILE_NOT_MOUNTED, FILE_OVERWRITTEN, MISSING_OPTION_FILE, PORT_UNREACHED
 from .ports import Launch
 
-# What a server is told to read is no use of it, and neither is a mount.
+# An option file flag or a mount does not count as a use of the file.
 _READ_BY_SERVER = re.compile(rf"(?:{'|'.join(FILE_FLAGS)})[=\s\"',-]+\S+")
 _MOUNTED = re.compile(r"(?:-v|--volume|--mount|--container-mounts)[=\s]+\S+")
 _BETWEEN_NAMES = re.compile(r"[^\w.-]+")
@@ -28,8 +28,9 @@ _ONLY_SHOW = ("cat", "chmod", "echo", "ls", "mkdir", "printf", "rm", "touch")
 
 @dataclass(frozen=True, slots=True)
 class HandedFiles:
-    """Files by the last part of their names. `made` may be there although no text of them is known,
-    `used` are read by something, and `folders` are those into which scripts write them."""
+    """Files that scripts create or use, by the last part of their names. `made` files may exist
+    although their text is unknown. `used` files are read by some command. `folders` maps each file
+    to the folder into which a script writes it."""
 
     made: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
@@ -43,8 +44,8 @@ class HandedFiles:
 def of_scripts(
     scripts: Iterable[Script], around: str = "", places: Iterable[str] = ()
 ) -> HandedFiles:
-    """The files of scripts, those that the file `around` them names in other places, and the paths
-    at which it puts its own texts."""
+    """Collects the files of scripts. `around` is the text of the file that contains the scripts;
+    file names in it count as well. `places` are the paths at which that file puts its own texts."""
     found = HandedFiles(set(_names(_READ_BY_SERVER.sub(" ", around))))
     for path in places:
         found.place(path)
@@ -77,7 +78,7 @@ def _of_redirects(row: Statement, values: Values, sign: str) -> list[str]:
 
 
 def _hand(found: HandedFiles, text: str) -> None:
-    """All that a text names goes to whatever runs or reads the text."""
+    """Records every file that a text mentions as available to the program that reads the text."""
     rest = _READ_BY_SERVER.sub(" ", text)
     found.made.update(_names(rest))
     found.used.update(_names(_MOUNTED.sub(" ", rest)))
@@ -87,14 +88,15 @@ def _names(text: str) -> list[str]:
     return [name for name in _BETWEEN_NAMES.split(text) if "." in name]
 
 
-_SPAN = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")  # of ports that an image opens
+_SPAN = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")  # of ports in EXPOSE
 _WRITERS = ("echo", "printf", "cat")
 # Commands that read no option file.
 _ASIDE = frozenset((*_WRITERS, "mkdir", "cd", "set", "export", "chmod", "#"))
 
 
 def image_files(rows: Sequence[Statement], commands: Sequence[Launch]) -> Iterator[Diagnostic]:
-    """An option file and a port of a Dockerfile's server against what it copies and opens."""
+    """Checks the option file and port of a Dockerfile's server against its COPY and EXPOSE
+    lines."""
     copied = of_copies(rows)
     made = [_text(row) for row in rows if row.words[0].text not in _NO_RUN]
     lines = [row.words for row in rows if row.words[0].text == "EXPOSE"]
@@ -115,7 +117,7 @@ def image_files(rows: Sequence[Statement], commands: Sequence[Launch]) -> Iterat
 
 
 def _text(row: Statement) -> str:
-    """The words of a command and the files that it writes, as one of several lines."""
+    """The words of a command and the names of the files that it writes, as one line of text."""
     files = (word.text for _, word in row.redirects)
     return " ".join([*(word.text for word in row.words), *files, "\n"])
 
@@ -123,7 +125,8 @@ def _text(row: Statement) -> str:
 def file_order(
     rows: Sequence[Statement], commands: Sequence[Launch], values: Values
 ) -> Iterator[Diagnostic]:
-    """Option files that are written twice, or after the server that reads them."""
+    """Reports option files that are written twice, or after the start of the server that reads
+    them."""
     first: dict[str, Location] = {}
     last: dict[str, tuple[int, Location]] = {}
     for index, (row, optional) in enumerate(with_branches(rows)):
@@ -146,7 +149,7 @@ def file_order(
 
 
 def _outputs(row: Statement) -> Sequence[tuple[str, Word]]:
-    """The files that a command only writes, each with the sign of how."""
+    """The files to which a command only writes, each with its operator (`>` or `>>`)."""
     first, *rest = row.words
     if first.text == "tee":
         sign = ">>" if any(word.text in ("-a", "--append") for word in rest) else ">"
@@ -155,7 +158,7 @@ def _outputs(row: Statement) -> Sequence[tuple[str, Word]]:
 
 
 def _is_read(rows: Sequence[Statement], name: str) -> bool:
-    """Whether something between two commands may have read a file."""
+    """Whether any command between two others may read a file."""
     return any(
         "=" not in row.words[0].text
         and (row.words[0].text not in _ASIDE or any(name in word.text for word in row.words))
@@ -167,13 +170,13 @@ RULE = FILE_NOT_MOUNTED
 _ENGINES = frozenset(("docker", "podman", "nerdctl"))
 _FLAGS = ("-v", "--volume")
 COPIES = frozenset(("COPY", "ADD"))
-# Instructions of a Dockerfile that write no file by what runs.
+# Dockerfile instructions that run no command and so create no files.
 _NO_RUN = COPIES | {"FROM", "WORKDIR", "ENV", "ARG", "EXPOSE", "LABEL", "USER"}
 _LONG, _PYXIS = "--mount", "--container-mounts"
-# Of SOURCE:TARGET, where ${NAME:-x} and ${NAME:-${OTHER:-x}} are one part each.
+# The parts of SOURCE:TARGET; ${NAME:-x} and ${NAME:-${OTHER:-x}} count as one part each.
 _PARTS = re.compile(r"((?:\$\{(?:[^{}]|\$\{[^{}]*\})*\}|[^:])*)")
 _ENDS = re.compile(r"&&|\|\||[;|&\n]")  # of commands
-# Folders that an image has too: what is asked for below them may be its own.
+# Folders that images have too: a path below them may be part of the image.
 _OF_IMAGES = frozenset(
     ("", "/app", "/etc", "/home", "/opt", "/root", "/run", "/tmp", "/usr", "/var", "/workspace")
 )
@@ -181,7 +184,7 @@ _OF_IMAGES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """`source`, outside, is seen at `target`; `names` are files that are known to be in it."""
+    """A mount of `source` at `target`; `names` maps the files known to be in it to their paths."""
 
     source: str
     target: str
@@ -191,7 +194,7 @@ class Mount:
         return _below(self.target, path) is not None
 
     def outside(self, path: str) -> str | None:
-        """Where a path of the container is outside."""
+        """The path outside the container for a path inside it."""
         rest = _below(self.target, path)
         return None if rest is None else self.source + rest
 
@@ -199,8 +202,9 @@ class Mount:
 def lost_path(
     path: str, place: Location, where: str, mounts: Sequence[Mount], made: Iterable[str] = ()
 ) -> Iterator[Diagnostic]:
-    """A path that no mount covers, where one of them has what is meant under another path. `made`
-    are the texts of what runs in the container before the path is read, and may write it."""
+    """Reports a path that no mount covers if a mount has the same file at another path. `made` are
+    the texts of commands that run in the container before the path is read: they may create the
+    file."""
     if not path.startswith("/") or is_open(path) or any(row.holds(path) for row in mounts):
         return
     if _is_made(path, made):
@@ -214,7 +218,7 @@ def lost_path(
 
 
 def _is_made(path: str, texts: Iterable[str]) -> bool:
-    """Whether a file, or its folder, is named by another command than the one that reads it."""
+    """Whether a command other than the one that reads a file mentions the file or its folder."""
     folder, _, name = path.rpartition("/")
     lines = _ENDS.split(" ".join(texts).replace("\\\n", " "))
     return sum(name in line or (folder != "" and folder in line) for line in lines) > 1
@@ -226,21 +230,21 @@ def command_paths(
     paths: Sequence[Word],
     written: Collection[str],
 ) -> Iterator[Diagnostic]:
-    """Paths of a server's command that its container does not see. `rows` are its statement behind
-    those that start its shell, `words` stand before the server, `written` are the files that the
-    script has written outside."""
+    """Reports paths on a server's command line that its container does not see. `rows` are the
+    statements that contain the server, outermost first. `words` are the words before the server.
+    `written` are the files that the script writes outside the container."""
     names = [word.text.rpartition("/")[2] for word in words]
     is_run = not _ENGINES.isdisjoint(names) and "run" in names
     given = list(_given(words))
     if not (is_run or given):
         return
     mounts = [mount for text in given for mount in of_text(text)]
-    # Of the shell in the container, which is a word of what starts it.
+    # The script of the container's shell is one word of the command that starts it.
     made = [word.text for word in rows[0].words if re.search(r"\s", word.text)]
     for word in paths:
         path, place = word.text, word.location
         if found := next(lost_path(path, place, "", mounts, made), None):
-            # A cluster may mount more by itself.
+            # A cluster may add mounts.
             yield found if is_run else replace(found, severity="warning")
             continue
         folder = path.rpartition("/")[0]
@@ -251,14 +255,14 @@ def command_paths(
 
 
 def of_copies(rows: Sequence[Statement]) -> list[Mount]:
-    """What the last stage of a Dockerfile copies into its image; nothing where one of its copies
-    goes to a folder that is not known."""
+    """The files that the last stage of a Dockerfile copies into the image. Returns nothing if the
+    target folder of any copy is unknown."""
     stages: dict[str, list[Mount]] = {}
     found: list[Mount] = []
     folder, is_known = "", True
     for row in rows:
         words = [word.text for word in row.words if not word.text.startswith("--")]
-        if not words:  # flags that a lost backslash leaves alone
+        if not words:  # only flags, after a missing backslash
             continue
         if words[0] == "FROM" and len(words) > 1:
             found, folder, is_known = list(stages.get(words[1].lower(), ())), "", True
@@ -273,7 +277,7 @@ def of_copies(rows: Sequence[Statement]) -> list[Mount]:
 
 
 def _joined(folder: str, path: str) -> str:
-    """A path of an image from a folder of it; one with a variable is not known."""
+    """Joins a path to a folder of an image; a path with a variable is returned unchanged."""
     if path.startswith("/") or "$" in path:
         return path
     return f"{folder.rstrip('/')}/{path}" if folder else path
@@ -292,7 +296,8 @@ def of_rows(rows: Any) -> list[Mount]:
 
 
 def of_text(text: str) -> list[Mount]:
-    """Mounts as `SOURCE:TARGET[:MODE]`, with commas between several, or as `source=,target=`."""
+    """Parses mounts from a text. Accepts `SOURCE:TARGET[:MODE]`, separated by commas, and
+    `source=...,target=...`."""
     if re.search(r"(?:^|,)(?:target|destination|dst)=", text):
         pairs = dict(part.partition("=")[::2] for part in text.split(","))
         source = pairs.get("source") or pairs.get("src") or ""
@@ -325,8 +330,9 @@ def _given(words: Sequence[Word]) -> Iterator[str]:
 
 
 def _meant(path: str, mount: Mount) -> tuple[str, Severity] | None:
-    """The path that a mount has for what is at a path, outside or by almost the same name, and how
-    sure that is: what has another name may be in the image."""
+    """Finds the path in a mount that a wrong path probably means, and the severity to report. The
+    wrong path is one from outside the container or has a similar name. A path with a different name
+    may be part of the image, so it is only a warning."""
     is_own = mount.source.startswith("/") and mount.source.rstrip("/") not in _OF_IMAGES
     rest = _below(mount.source, path) if is_own else None
     if rest is not None:
@@ -342,7 +348,7 @@ def _meant(path: str, mount: Mount) -> tuple[str, Severity] | None:
 
 
 def _below(folder: str, path: str) -> str | None:
-    """What of a path stands behind a folder that it is in."""
+    """The part of a path below a folder; `None` if the path is not in the folder."""
     folder = folder.rstrip("/")
     is_in = path == folder or path.startswith(f"{folder}/")
     return path.removeprefix(folder) if is_in else None
@@ -357,8 +363,9 @@ def missing_file(
     read_files: Collection[str],
     handed: HandedFiles,
 ) -> Iterator[Diagnostic]:
-    """A file that nothing gives, where one of almost the same name is given, or in its folder one
-    of options that nothing reads. In a folder that is told later, no file that is read is meant."""
+    """Reports an option file that is not among the given files but is probably misspelt. Suggests a
+    file with a similar name, or the only unread option file in the same folder. If the folder is
+    filled in later (a variable), only unread files are suggested."""
     given = worker.file_flag
     is_known = worker.given(files) is not None or any(map(is_open, (worker.file, *files)))
     if not given or not worker.file or is_known or worker.file in handed.made:

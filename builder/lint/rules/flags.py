@@ -1,4 +1,4 @@
-"""Checks the flags of a command against a release, alone and with the option file."""
+"""Checks the flags of a command against a release, alone and together with the option file."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def beside_flags(
     rule_context: RuleContext,
     section: Section | None = None,
 ) -> Iterator[Diagnostic]:
-    """What flags and option file do to each other, and rules that only both together break: at the
-    flag, or at the option of the file where its `section` is known."""
+    """Checks flags and option file together: conflicts, and rules that only both together violate.
+    Errors are located at the flag, or at the option in the file if its `section` is known."""
     wrong = {row.path for row in command.diagnostics}
     given = {row.spelling: row for row in command.given}
     flags = {
@@ -53,11 +53,11 @@ def beside_flags(
         yield _at(given, diagnostic)
     together = server_flags.with_flags(flags, options, rule_context.release)
     if _is_whole(command, options):
-        together = {_SIZE: 1, **together}  # which the engine takes without
+        together = {_SIZE: 1, **together}  # the engine's default
     broken = list(constraints.violations(together, rule_context))
     if not broken:
         return
-    # What is wrong with the model is said with its options, where they are known.
+    # If the section is known, its own check reports errors of the model.
     of_file = {row.where for row in constraints.violations(options, rule_context)}
     alone = of_file if section else of_file - {"model"}
     setters = {
@@ -77,7 +77,8 @@ def beside_flags(
 
 
 def _is_whole(command: ParsedCommand, options: Mapping[str, Any]) -> bool:
-    """Whether a command and its file say how many GPUs share the model, by silence too."""
+    """Whether a command and its file fully define how many GPUs share the model. A missing size
+    counts as defined: the engine then uses its default."""
     words = (*command.arguments, *(row.word for row in command.given))
     known = bool(options) or command.option_file is None
     flags = {row.flag.name for row in command.given}
@@ -94,10 +95,11 @@ _NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Options as a file gives them: `as_flags` of a command or else as keys, below `path` of a
-    document or `within` a file inside it. Flags of a command that `is_extended` may be those of
-    another program. `gpus` are those of the server, `role` is that of a recipe's, `command` where
-    the flags are of one. Nothing can be added to what an `is_engine_file` holds."""
+    """Options that a file sets, as flags of a command (`as_flags`) or as keys. `path` is their
+    place in the document, `within` the file inside it that contains them. If `is_extended`, some
+    flags may belong to another program. `gpus` are the GPUs of the server, `role` is its role in a
+    recipe, `command` is set for command lines. The options of an `is_engine_file` are complete:
+    nothing else can add to them."""
 
     arguments: Arguments
     path: str = ""
@@ -111,7 +113,7 @@ class Given:
 
 
 def given_diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
-    """The faults of options, and of the names among them that the release does not know."""
+    """Reports wrong options and option names that the release does not have."""
     found = [
         *given.arguments.diagnostics,
         *_unknown(given, rule_context.release),
@@ -132,7 +134,7 @@ def given_diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagn
 
 
 def model_of(arguments: Arguments) -> Named | None:
-    """The model that a command or a file names, as far as it does."""
+    """The model that a command or a file names, or `None`."""
     word = arguments.model
     if word is not None and word.certain:
         return Named(word.text, word.location)
@@ -142,7 +144,7 @@ def model_of(arguments: Arguments) -> Named | None:
 
 
 def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
-    """What is wrong with values, at their places."""
+    """Reports wrong values, located at the values."""
     arguments, release = given.arguments, rule_context.release
     every = arguments.options
     judged = {k: v for k, v in every.items() if k not in formats().converted}
@@ -163,7 +165,7 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
     is_whole = given.is_engine_file or (given.as_flags and "config" not in every)
     for row in constraints.violations(every, rule_context):
         meant = any(where.startswith(f"{row.where}.") for where in unknown)
-        if row.where in wrong or meant:  # one mistake is one error
+        if row.where in wrong or meant:  # report each mistake once
             continue
         if meant_by_others & _options_of(row, release):
             continue
@@ -174,21 +176,22 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
 
 
 def _is_told(row: Diagnostic, options: Mapping[str, Any], release: Release) -> bool:
-    """Whether all that a broken rule rests on stands here: a command and its configuration file
-    have each a part of the options, and what one lacks the other may have. The model is known, or
-    no rule of its facts were broken."""
+    """Whether all options that a violated rule depends on are in this part of the configuration. A
+    command and its configuration file each hold a part of the options, so a missing option may be
+    in the other part. The model does not count: rules about model facts only fail if it is
+    known."""
     return _options_of(row, release) - {"model"} <= options.keys()
 
 
 def _options_of(row: Diagnostic, release: Release) -> set[str]:
-    """The options that a broken rule rests on."""
+    """The options that a violated rule depends on."""
     known = (row.rule, row.severity)
     rules = (x for x in constraints.of_release(release) if (x.id, x.severity) == known)
     return {path.partition(".")[0] for rule in rules for path in rule.options()}
 
 
 def _meant_options(arguments: Arguments, release: Release) -> set[str]:
-    """The options that unknown names are misspellings of, or whose place is there now."""
+    """The options that unknown names misspell, or that replaced them."""
     found: set[str] = set()
     for name in arguments.unknown:
         told = formats().former.get(_option(name), "")
@@ -198,7 +201,7 @@ def _meant_options(arguments: Arguments, release: Release) -> set[str]:
 
 
 def _of_commands(options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:
-    """Wrong numbers for flags of the command that are neither the engine's nor the server's."""
+    """Reports wrong types in flags of the command that neither engine nor server defines."""
     others = {row.name: row.option for row in known_flags(release).values()}
     for name, value in options.items():
         if name in release.top_level or name in release.server_options:
@@ -211,7 +214,7 @@ def _of_commands(options: Mapping[str, Any], release: Release) -> Iterator[Diagn
 
 @lru_cache(maxsize=16)
 def _server(release: Release) -> Release:
-    """The options that the server has beside those of the engine."""
+    """A release table whose root is the options of the server instead of the engine."""
     return replace(release, table={**release.table, "root": release.table["server_root"]})
 
 
@@ -235,7 +238,7 @@ def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
 
 
 def is_meant(flag: str, release: Release) -> bool:
-    """Whether a flag is the engine's in any release, or a misspelling of one of its own."""
+    """Whether a flag belongs to the engine in any release, or misspells one of its flags."""
     option = _option(flag)
     if flag in known_flags(release) or option in formats().former or _having(option, release):
         return True
@@ -245,7 +248,7 @@ def is_meant(flag: str, release: Release) -> bool:
 
 
 def is_of_another(flag: str, release: Release) -> bool:
-    """Whether a flag or a key is one that only another engine has."""
+    """Whether only another engine has this flag or key."""
     option = _option(flag.partition("=")[0])
     if option in {row.name for row in known_flags(release).values()}:
         return False
@@ -253,19 +256,19 @@ def is_of_another(flag: str, release: Release) -> bool:
 
 
 def _keys_of(text: str, name: str) -> str:
-    """A sentence with the key that is meant spelled with dashes where the file has them."""
+    """Spells the suggested key with dashes if the file's key has dashes."""
     if "-" not in name:
         return text
     return re.sub(r"(?<=did you mean )\w+", lambda found: found[0].replace("_", "-"), text)
 
 
 def _option(name: str) -> str:
-    """A flag or key as the name of the option that it would be."""
+    """The option name for a flag or key."""
     return name.lstrip("-").partition(".")[0].replace("-", "_")
 
 
 def _meant(name: str, release: Release) -> str | None:
-    """The option that an unknown name is a misspelling of."""
+    """The option that an unknown name misspells."""
     names = {row.name for row in known_flags(release).values()}
     option = _option(name)
     if turned := _turned(option, names):
@@ -280,21 +283,21 @@ def _meant(name: str, release: Release) -> str | None:
 
 
 def _turned(option: str, names: Collection[str]) -> str | None:
-    """What turns off the option that a name would turn on, or the reverse: `no_enable_x` for
-    `disable_x`."""
+    """The opposite of an existing option: `no_enable_x` for `disable_x`. `None` if the name does
+    not turn an existing option on or off."""
     word, _, rest = option.partition("_")
     other = {"disable": "enable", "enable": "disable", "no": "enable"}.get(word)
     return f"no_{other}_{rest}" if other and f"{other}_{rest}" in names else None
 
 
 def _alike(option: str, names: Collection[str]) -> str | None:
-    """The only option of the same words, written out or cut short."""
+    """The only option with the same words, written out or abbreviated."""
     found = [name for name in names if _is_alike(option.split("_"), name.split("_"))]
     return found[0] if len(found) == 1 else None
 
 
 def _is_alike(words: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether two names are of the same words, written out or cut short."""
+    """Whether two names have the same words, written out or abbreviated."""
     return len(words) == len(others) and all(
         one == two or (len(two) > 2 and one[:3] == two[:3])
         for one, two in zip(words, others, strict=True)
@@ -333,7 +336,7 @@ def _remedy(name: str, release: Release, near: str | None) -> str:
 
 @lru_cache(maxsize=16)
 def _gone(release: Release) -> frozenset[str]:
-    """Options that other releases have, or had before the first table."""
+    """Options that other releases have, or that releases before the first table had."""
     others = releases.of_engine(release.engine)
     names = {row.name for other in others for row in known_flags(other).values()}
     names |= {name for name in formats().former if "." not in name}
@@ -341,18 +344,18 @@ def _gone(release: Release) -> frozenset[str]:
 
 
 def _is_newer(release: Release) -> bool:
-    """Whether a table stands for a release that is newer than all tables."""
+    """Whether a table is used in place of a release that is newer than all tables."""
     newest = releases.known(release.engine)[-1]
     here = order(release.stands_for) if release.stands_for else None
     return release.name == newest and here is not None and here > (order(newest) or ())
 
 
 def _as_written(row: Diagnostic, given: Given, release: Release) -> Diagnostic:
-    """A fault with the name that the file gives an option, a flag where it has flags."""
+    """Changes a diagnostic to use the names from the file: flags for a command line."""
     top, dot, rest = row.path.partition(".")
     written = given.arguments.written.get(top, top)
     fix = row.fix
-    if row.rule == UNKNOWN_KEY and dot:  # a key of an option, whose fix names keys as well
+    if row.rule == UNKNOWN_KEY and dot:  # a key inside an option; its fix names keys too
         fix = formats().former.get(row.path, fix)
     elif given.as_flags:
         fix = _flags_of(fix, release)
@@ -360,7 +363,7 @@ def _as_written(row: Diagnostic, given: Given, release: Release) -> Diagnostic:
 
 
 def _flags_of(text: str, release: Release) -> str:
-    """A sentence with its options spelled as flags."""
+    """Spells the options in a sentence as flags."""
     flags = {row.name: row.spelling for row in known_flags(release).values()}
     flags |= {f"no_{name}": f"--no-{text.lstrip('-')}" for name, text in flags.items()}
 

@@ -34,18 +34,19 @@ def mpi_diagnostics(
     options: Mapping[str, Mapping[str, Any]],
     release: Release,
 ) -> Iterator[Diagnostic]:
-    """The processes that MPI starts against the ranks of the server. `words` stand before it."""
+    """Checks the processes that MPI starts against the ranks of the server. `words` are the words
+    before the server."""
     names = [word.text.rpartition("/")[2] for word in words]
     file = command.option_file
     given = options.get(file.text.rpartition("/")[2]) if file else {}
     if not set(STARTERS) & set(names):
         return
-    # A file may give parallel sizes as well.
+    # The option file may set parallel sizes too.
     flags = {row.spelling: row.value.text for row in command.given if row.value}
     is_known = given is not None
     world = world_size(server_flags.with_flags(flags, given or {}, release)) if is_known else None
     if LAUNCHER not in names:
-        if "srun" not in names:  # or the rules of jobs say what is wrong
+        if "srun" not in names:  # the rules for job scripts report srun
             yield from _servers(words, world)
         return
     if not is_known:
@@ -60,8 +61,9 @@ def mpi_diagnostics(
 
 
 def _servers(words: Sequence[Word], world: int | None) -> Iterator[Diagnostic]:
-    """Processes of MPI that are a server of their own each, as nothing makes them ranks of one: on
-    hosts of their own they may be meant so, if they are not as many as the `world` of one."""
+    """Reports MPI processes that each start a separate server instead of one rank. If they are
+    spread over several hosts, separate servers may be intended, unless their number equals `world`,
+    the ranks of one server."""
     spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
     for word, following in pairwise(words):
         count = whole(following.text) if word.text in ("-n", "-np") else None
@@ -72,7 +74,7 @@ def _servers(words: Sequence[Word], world: int | None) -> Iterator[Diagnostic]:
 
 
 def _is_spread(flag: str, value: str) -> bool:
-    """Whether a flag may put processes on hosts of their own."""
+    """Whether a flag may distribute processes over several hosts."""
     several = flag in _HOSTS and ("," in value or "$" in value)
     return (
         several
@@ -82,7 +84,7 @@ def _is_spread(flag: str, value: str) -> bool:
 
 
 def _slots(words: Sequence[Word]) -> Iterator[Diagnostic]:
-    """Fewer slots of hosts than processes, which Open MPI refuses."""
+    """Reports host lists with fewer slots than processes, which Open MPI refuses."""
     given = {word.text: following for word, following in pairwise(words) if following.certain}
     hosts = next((given[name] for name in _HOSTS if name in given), None)
     count = next((whole(given[name].text) for name in ("-n", "-np") if name in given), None)
@@ -103,7 +105,7 @@ _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_si
 
 
 def world_size(options: Mapping[str, Any]) -> int | None:
-    """The ranks of a server with these options; `None` where a size is no number."""
+    """The number of ranks of a server with these options; `None` if a size is not a number."""
     size = 1
     for name in _SIZES:
         value = options.get(name, 1)
@@ -116,7 +118,7 @@ def world_size(options: Mapping[str, Any]) -> int | None:
 
 
 def _node_gpus(document: Yaml) -> Iterator[Diagnostic]:
-    """More GPUs in a node than one of the kind that the file names has."""
+    """Reports more GPUs per node than a node with the named GPU type has."""
     gpu = named_gpu(document)
     if gpu is None or gpu.name.lower() not in hardware.known():
         return
@@ -129,7 +131,7 @@ def _node_gpus(document: Yaml) -> Iterator[Diagnostic]:
 
 
 def gpus_beside(document: Yaml, path: str) -> Gpus | None:
-    """The GPUs that a launcher has beside its options, of all of its nodes."""
+    """The total number of GPUs over all nodes that a launcher sets next to its options."""
     above = path.rpartition(".")[0]
     beside = beside_options(document, path)
 
@@ -152,7 +154,7 @@ def gpus_beside(document: Yaml, path: str) -> Gpus | None:
 def gpu_diagnostic(
     world: int, gpus: int, place: Location, path: str, within: str = ""
 ) -> Diagnostic | None:
-    """What is wrong where a server of so many ranks has so many GPUs."""
+    """Reports a server whose number of ranks differs from its number of GPUs."""
     if world > gpus:
         what = f"{gpus} GPU{'s' * (gpus != 1)} for a server of {world} ranks: it does not start"
         fix = f"ask for {world} GPUs, or make the parallel sizes multiply to {gpus}"
@@ -165,7 +167,7 @@ def gpu_diagnostic(
 
 
 def recipe_diagnostics(document: Yaml, sections: Sequence[Section]) -> Iterator[Diagnostic]:
-    """What is wrong with the workers, nodes and GPUs of a recipe whose options are these."""
+    """Checks the workers, nodes and GPUs of a recipe with these sections of options."""
     ranks = ((row.role or "agg", world_size(row.options)) for row in sections)
     return rank_diagnostics(document, ranks)
 
@@ -173,8 +175,9 @@ def recipe_diagnostics(document: Yaml, sections: Sequence[Section]) -> Iterator[
 def rank_diagnostics(
     document: Yaml, ranks: Iterable[tuple[str, int | None]]
 ) -> Iterator[Diagnostic]:
-    """The workers, nodes and GPUs of a recipe, against each other and the `ranks` of a server of
-    each role, as far as they are known. They stand with the resources, or with each role."""
+    """Checks the workers, nodes and GPUs of a recipe against each other and against `ranks`.
+    `ranks` are the ranks of one server of each role, `None` if unknown. The numbers are either
+    under `resources` or under each role."""
     yield from _node_gpus(document)
     if not isinstance(value_at(document.data, "resources"), Mapping):
         return
@@ -208,15 +211,15 @@ def rank_diagnostics(
             yield located(*place(on), what, f"give {enough}", GPUS_IDLE, "warning")
 
 
-# ParallelConfig.__post_init__: the ranks of a server, and with data parallelism of all of them.
+# ParallelConfig.__post_init__: the ranks of a server, of all servers with data parallelism.
 SIZES = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "prefill_context_parallel_size",
     "data_parallel_size",
 )
-# With one of these a server is on several nodes, is one of several, or has sizes in a file: its own
-# GPUs tell nothing.
+# With one of these, a server runs on several nodes, is one of several servers, or reads its sizes
+# from a file, so its number of GPUs cannot be checked.
 _ELSEWHERE = (
     "config",
     "nnodes",
@@ -232,13 +235,13 @@ _ELSEWHERE = (
     "device_ids",
     "headless",
 )
-# Of these, what only says that there are several nodes.
+# The options of _ELSEWHERE that only mean several nodes.
 _ON_NODES = ("distributed_executor_backend", "nnodes", "node_rank")
 
 
 def ranks(options: Mapping[str, Any], release: Release, on_all_nodes: bool = False) -> int | None:
-    """The ranks of a server with GPUs of its own, or with those `on_all_nodes`; `None` where a size
-    is not known."""
+    """The number of ranks of a server that has its GPUs to itself; `None` if it is unknown. If
+    `on_all_nodes`, options for several nodes are allowed."""
     if any(name in options and not (on_all_nodes and name in _ON_NODES) for name in _ELSEWHERE):
         return None
     sizes = [as_number(options.get(name, 1)) for name in SIZES if name in release.top_level]
@@ -249,7 +252,7 @@ def ranks(options: Mapping[str, Any], release: Release, on_all_nodes: bool = Fal
 def ranks_diagnostic(
     options: Mapping[str, Any], gpus: Gpus | None, release: Release, is_open: bool
 ) -> Diagnostic | None:
-    """What is wrong where a server has GPUs of its own."""
+    """Reports a server whose ranks differ from the GPUs that are requested for it."""
     if gpus is None or is_open:
         return None
     world = ranks(options, release, gpus.on_all_nodes)
@@ -258,8 +261,9 @@ def ranks_diagnostic(
 
 @dataclass
 class FlagOptions:
-    """The options that the flags of a worker of Dynamo set, which its option file may replace, and
-    `last` those that replace the file's; `unknown` if sizes may be among those filled in later."""
+    """Options that the flags of a Dynamo worker set. `first` are options that the option file may
+    override, `last` are options that override the file. `unknown` is set if parallel sizes may be
+    filled in later."""
 
     first: dict[str, Any] = field(default_factory=dict)
     last: dict[str, Any] = field(default_factory=dict)
@@ -268,7 +272,7 @@ class FlagOptions:
     unknown: bool = False
 
     def over(self, file: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that count beside the file's."""
+        """The effective options when the flags are combined with an option file."""
         together: dict[str, Any] = {}
         for options in (self.first, file, self.last):
             merge_options(together, options, Location(0, 0), {})
@@ -288,7 +292,7 @@ def merge_options(
     places: dict[str, Location],
     path: str = "",
 ) -> None:
-    """Options put over others, group by group."""
+    """Merges options into others, including nested groups."""
     for key, value in given.items():
         where = f"{path}{key}"
         places[where] = place
@@ -304,13 +308,13 @@ def gpus_against_ranks(
     worker: Server, files: Mapping[str, Mapping[str, Any]], own: FlagOptions | None
 ) -> Iterator[Diagnostic]:
     if worker.engine != TENSORRT_LLM:
-        return  # its options are checked with its flags
+        return  # checked together with its flags
     given = {**worker.sizes, **(own.over({}) if own else {})}
     read = worker.given(files)
     file, known = read or {}, not worker.file or read is not None
     if worker.gpus is None or not (known or "tensor_parallel_size" in given):
         return
-    # Of the engine's own server, flags count before the file.
+    # In the engine's own server, the flags override the file.
     world = world_size({**worker.sizes, **own.over(file)} if own else {**file, **given})
     if world is None or (own and own.unknown):
         return
@@ -319,15 +323,15 @@ def gpus_against_ranks(
     if found and gpus.on_all_nodes:
         fix = f"ask for {world} GPUs over all nodes, or make the parallel sizes multiply to"
         found = replace(found, fix=f"{fix} {gpus.count}")
-    if found and not known:  # what the file says may count before the flags
+    if found and not known:  # the file may override the flags
         found = replace(found, severity="warning")
     if found and (given or worker.file or found.severity == "error"):
         yield from _at_each(found, gpus, world)
 
 
 def _at_each(found: Diagnostic, gpus: Gpus, world: int) -> Iterator[Diagnostic]:
-    """What is wrong with the GPUs of a server: where nodes and GPUs of each are given, nothing says
-    which of the two is meant."""
+    """Suggests fixes for a wrong number of GPUs. If both nodes and GPUs per node are set, either
+    may be wrong, so both places are reported."""
     each = gpus.each
     if each is None:
         yield found

@@ -1,4 +1,4 @@
-"""Checks container images: versions that are vulnerable or unknown."""
+"""Checks container images for vulnerable and unknown versions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from ..read.yaml_text import places
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is said of vulnerable versions: a warning, or an error where `refuses` but for products
-    and versions that are `accepted`."""
+    """How to report vulnerable versions: as warnings, or as errors if `refuses`. Products and
+    versions in `accepted` are never errors."""
 
     accepted: Collection[tuple[str, str]] = ()
     refuses: bool = False
 
 
 def read_images(text: str, policy: Policy) -> tuple[int, list[Diagnostic]]:
-    """How many of the publisher's images a file names, and those of vulnerable or unknown
-    versions."""
+    """Counts the publisher's images in a file and reports vulnerable and unknown versions."""
     if "/" not in text:
         return 0, []
-    from ...facts import images  # short option files are checked without
+    from ...facts import images  # imported late: short option files do not need it
 
     named = sum(1 for _ in chain(images.untold(text), images.contents(text)))
     return named, list(_vulnerable(text, policy)) if named else []

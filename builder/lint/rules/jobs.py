@@ -1,4 +1,4 @@
-"""Checks job scripts: the submission, how steps run together, and how the job ends."""
+"""Checks job scripts: the submission, steps that run at the same time, and the exit code."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _OPTION_FILES = ("config", "extra_llm_api_options")
 _SPAWNERS = ("mpirun", "mpiexec", "orterun", "prterun")
 _CLEARED = re.compile(r"(\bunset\b|\s-u).*\b(SLURM_|PMIX?_)|\benv -i\b", re.DOTALL)
 _RANK_COMMAND = "disaggregated_mpi_worker"
-# Commands that neither work nor wait: behind steps in the background, the script is over with them.
+# Commands that neither work nor wait. If only these follow the background steps, the script ends
+# while the steps still run.
 _IDLE = frozenset(("echo", "printf", "date", "fi", "done", "}", "true", "set", "export", ":"))
 _PASSING = re.compile(r"[A-Za-z_]\w*=\S*|sleep \d{1,3}")
 _LEAKED = "UCX_TLS"
 
 
 def job_diagnostics(job: Job, folder: Path, block: int | None) -> Iterator[Diagnostic]:
-    """Everything against a job script. `block` is the nodes of a block, if that is known."""
+    """Runs all checks on a job script. `block` is the nodes per block, if known."""
     yield from submission_diagnostics(job, block)
     for step in job.steps:
         yield from _step(step, job, folder)
@@ -40,14 +41,14 @@ def job_diagnostics(job: Job, folder: Path, block: int | None) -> Iterator[Diagn
 
 
 def ranks(job: Job, folder: Path) -> Iterator[Diagnostic]:
-    """What is against the tasks of each step of a script, which may be no job's."""
+    """Checks the tasks of each step of a script, which may not be a job script."""
     for step in job.steps:
         if step.serves:
             yield from _tasks(step, job, folder)
 
 
 def _tasks(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
-    """The tasks that a step starts against the ranks of its server."""
+    """Checks the number of tasks of a step against the ranks of its server."""
     tasks, launched = _ranks(step, job), step.ranks_command
     world = _world_size(launched, job, folder)
     if tasks is not None and world is not None and tasks != world:
@@ -60,13 +61,13 @@ def _tasks(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
     started, own = _server(step)
     if not started or launched or spawned or (tasks or 1) < 2:
         return
-    if _world_size(own, job, folder) == tasks:  # others are copies, each with GPUs of its own
+    if _world_size(own, job, folder) == tasks:  # otherwise they may be intended as separate servers
         what = f"each of {tasks} tasks starts its own server"
         yield job_diagnostic("job-launcher", started.location, what)
 
 
 def _server(step: Step) -> tuple[Word | None, Sequence[Word]]:
-    """The program of a step's server, and its words; not of one that is a rank itself."""
+    """The program of a step's server and its words; `None` if the program is itself a rank."""
     for words in (step.command, *step.inner):
         for index, word in enumerate(words):
             if is_server(word.text):
@@ -77,7 +78,7 @@ def _server(step: Step) -> tuple[Word | None, Sequence[Word]]:
 
 
 def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
-    """What one step lacks by itself."""
+    """Checks a single step."""
     if not step.serves:
         return
     options, tasks = step.options, _ranks(step, job)
@@ -100,7 +101,7 @@ def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
 
 
 def _spawner(step: Step) -> Iterator[Diagnostic]:
-    """An mpirun inside of a step, where the variables of Slurm tell it to ask Slurm for nodes."""
+    """Reports an mpirun inside srun: because of Slurm's variables, it asks Slurm for nodes."""
     words = [word for words in (step.command, *step.inner) for word in words]
     spawners = [word for word in words if word.text.rpartition("/")[2] in _SPAWNERS]
     if spawners and not _CLEARED.search(" ".join(word.text for word in step.command)):
@@ -109,7 +110,7 @@ def _spawner(step: Step) -> Iterator[Diagnostic]:
 
 
 def _ranks(step: Step, job: Job) -> int | None:
-    """The tasks of a step, from its own options and what it inherits."""
+    """The number of tasks of a step, from its own options and those it inherits from the job."""
     if "ntasks" in step.options:
         return whole(step.options["ntasks"])
 
@@ -123,8 +124,8 @@ def _ranks(step: Step, job: Job) -> int | None:
 
 
 def _world_size(words: Sequence[Word], job: Job, folder: Path) -> int | None:
-    """The ranks that a server wants: from its flags, or from its option file, which the job writes
-    or which lies beside it."""
+    """The number of ranks of a server, from its flags or its option file. The job writes the option
+    file, or the file is in the same folder."""
     words, given = job.values.words(words), {}
     for index, word in enumerate(words):
         name, equals, value = word.text.partition("=")
@@ -152,14 +153,15 @@ def _files(text: str) -> tuple[WrittenFile, ...]:
 
 
 def _written(job: Job, name: str) -> Mapping[str, Any]:
-    """The options of a file that a job writes, if it does so in one way."""
+    """The options of a file that a job writes, if the job writes it exactly once."""
     rows = [row for row in _files(job.text) if row.name == name]
     data = rows[0].documents[0].data if len(rows) == 1 and not rows[0].is_open else None
     return data if isinstance(data, Mapping) else {}
 
 
 def _together(job: Job) -> Iterator[Diagnostic]:
-    """Steps that run at the same time: they share nodes only if told so, and never a port."""
+    """Checks steps that run at the same time. They share nodes only if their options allow it, and
+    they never share a port."""
     steps = _concurrent(job)
     apart = [row for row in steps if not {"overlap", "exact", "exclusive"} & row.options.keys()]
     total = job.number("nodes")
@@ -181,7 +183,7 @@ def _together(job: Job) -> Iterator[Diagnostic]:
 
 
 def _concurrent(job: Job) -> list[Step]:
-    """Steps in the background up to the first wait, and the step in front of which they run."""
+    """Background steps before the first `wait`, and the foreground steps that run with them."""
     found: list[Step] = []
     waits = (i for i, row in enumerate(job.commands) if row.words[0].text == "wait")
     wait = next(waits, len(job.commands))
@@ -203,7 +205,7 @@ def _port(step: Step) -> str:
 
 
 def _variables(job: Job) -> Iterator[Diagnostic]:
-    """Variables of the fabric that break the transfer between servers."""
+    """Reports UCX variables that break the KV cache transfer between servers."""
     assigned = {}
     for row in job.commands:
         for word in row.words:
@@ -227,7 +229,7 @@ def _is_router(step: Step) -> bool:
 
 
 def _end(job: Job) -> Iterator[Diagnostic]:
-    """How the script ends, and whether its exit code is that of its servers."""
+    """Checks how the script ends and whether it returns the exit code of its servers."""
     steps = [step for step in job.steps if step.serves]
     if not steps:
         return
@@ -247,7 +249,7 @@ def _end(job: Job) -> Iterator[Diagnostic]:
 
 
 def _swallowed(job: Job, steps: Sequence[Step]) -> Iterator[Diagnostic]:
-    """A server in the foreground whose exit code nothing hands on."""
+    """Reports servers in the foreground whose exit code is lost."""
     sets = " ".join(" ".join(w.text for w in row.words) for row in job.commands)
     errexit = re.search(r"\bset -\w*e", sets) or re.match(r"#!.*\s-\w*e", job.text)
     over = _last_work(job)
@@ -267,7 +269,7 @@ def _swallowed(job: Job, steps: Sequence[Step]) -> Iterator[Diagnostic]:
 
 
 def _last_work(job: Job) -> int:
-    """Where the last command stands that works or waits."""
+    """The index of the last command that works or waits."""
     busy = (index for index, row in reversed([*enumerate(job.commands)]) if not _is_idle(row))
     return next(busy, -1)
 
@@ -278,7 +280,7 @@ def _is_idle(row: Statement) -> bool:
 
 
 def line_ends(path: Path) -> Iterator[Diagnostic]:
-    """Line ends that the text no longer shows."""
+    """Reports DOS line ends, which the decoded text no longer shows."""
     if b"\r\n" in read_bytes(path):
         what = "has DOS line endings: sbatch refuses it"
         yield job_diagnostic("job-line-ends", Location(1, 1), what)
@@ -287,7 +289,7 @@ def line_ends(path: Path) -> Iterator[Diagnostic]:
 def job_diagnostic(
     rule: str, place: Location, what: str, path: str = "", remedy: str = ""
 ) -> Diagnostic:
-    """What a rule of job scripts has against a place in one."""
+    """A diagnostic of a job script rule at a place in the script."""
     known, row = job_rules()[rule], table()["rules"][rule]
     return located(place, path, what, remedy or row["fix"], known, known.severity)
 
@@ -310,7 +312,7 @@ _PLUGIN = "container-"  # options of pyxis
 
 
 def submission_diagnostics(job: Job, block: int | None) -> Iterator[Diagnostic]:
-    """Everything against the submission. `block` is the nodes of a block, if that is known."""
+    """Runs all checks on the submission. `block` is the nodes per block, if known."""
     if not job.text.startswith("#!"):
         yield job_diagnostic(
             "job-shebang", Location(1, 1), "the first line is not a #! line: sbatch refuses it"
@@ -330,7 +332,7 @@ def submission_diagnostics(job: Job, block: int | None) -> Iterator[Diagnostic]:
 
 
 def _option(option: Option) -> Iterator[Diagnostic]:
-    """One option for sbatch, and whether its value can be one."""
+    """Checks one sbatch option and its value."""
     path, form = f"--{option.name}", _forms().get(option.name)
     if not option.known:
         yield from _unknown(option, "sbatch")
@@ -353,7 +355,8 @@ def _forms() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _unknown(option: Option, program: str) -> Iterator[Diagnostic]:
-    """An option of no Slurm. One that resembles none of its options may be a plug-in's."""
+    """Reports an option that Slurm does not have. If it resembles none of Slurm's options, it may
+    belong to a plug-in."""
     if option.known:
         return
     known, path = option_names(program), f"--{option.name}"
@@ -368,7 +371,7 @@ def _unknown(option: Option, program: str) -> Iterator[Diagnostic]:
 
 
 def _options_together(given: Mapping[str, Option], block: int | None) -> Iterator[Diagnostic]:
-    """Options of one part of a job that do not go together."""
+    """Reports options in one part of a job that contradict each other."""
     for names in table()["alternatives"]:
         both = [given[name] for name in names if name in given]
         if len(both) > 1:
@@ -383,7 +386,7 @@ def _options_together(given: Mapping[str, Option], block: int | None) -> Iterato
 
 
 def _segment(given: Mapping[str, Option], count: int, block: int | None) -> Iterator[Diagnostic]:
-    """Segments share the nodes evenly, and each fits into a block."""
+    """Checks that segments divide the nodes evenly and that each fits into a block."""
     if not (size := _number(given, "segment")):
         return
     place = given["segment"].location
@@ -398,7 +401,7 @@ def _segment(given: Mapping[str, Option], count: int, block: int | None) -> Iter
 
 
 def _range(nodes: Option | None) -> tuple[int, int] | None:
-    """The least and the most nodes that are asked for, if they are plain numbers."""
+    """The minimum and maximum number of nodes, if they are plain numbers."""
     ends = [whole(end) for end in ((nodes and nodes.value) or "").split("-")]
     least, most = ends[0], ends[-1]
     return None if least is None or most is None else (least, most)

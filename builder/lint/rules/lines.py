@@ -1,4 +1,4 @@
-"""Checks what the lines of a script lose: flags, ends of here documents, unset variables."""
+"""Checks scripts for lost flags, unterminated here documents and unset variables."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from .ports import Launch, published, same_port, wrong_port
 
 _NAME = re.compile(r"(?<!\\)\$\{?(\w+)\}?")
 _FUNCTION = re.compile(r"^\s*(?:function\s+\w+|[\w-]+\s*\(\s*\)\s*\{?)", re.M)
-# Variables of the shell and of those that start a script.
+# Variables that the shell or the caller of a script sets.
 _GIVEN = re.compile(
     r"SLURM_\w+|[A-Z]*(?:HOME|USER|PATH|HOSTNAME|HOST|PWD|SHELL|UID|PID|RANDOM|TMPDIR|LINENO|SECONDS)"
 )
-_ASKED = re.compile(r"\$\{(\w+):?[-?=+]")  # which says what to do without it
+_ASKED = re.compile(r"\$\{(\w+):?[-?=+]")  # has a default or an error message
 _SOURCES = frozenset(("source", "."))
-_TELLING = 4  # letters of a name that no other is like by chance; one more beside other scripts
+# The shortest name to compare, to avoid chance matches; one letter more if a script is sourced.
+_TELLING = 4
 
 
 def script_diagnostics(
@@ -39,8 +40,8 @@ def script_diagnostics(
     release: Release,
     options: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Diagnostic]:
-    """All of that in a script. `commands` are those of its servers, in their order, `options` those
-    of each file that it writes, by the last part of its name."""
+    """Runs all checks on a script. `commands` are its server commands in order. `options` holds the
+    options of each file that the script writes, by the last part of its name."""
     rows = found.statements
     yield from of_lines(found, found.commands, values, _starts)
     serving = [row for row in commands if row.subcommand == server_flags.SERVE]
@@ -73,8 +74,8 @@ def script_diagnostics(
 def launch_diagnostics(
     found: Script, launches: Sequence[Launch], values: Values, is_complete: bool
 ) -> Iterator[Diagnostic]:
-    """What is wrong around the server commands of a script, whatever their engine; `is_complete`
-    if its statements start these and no other servers."""
+    """Checks the context of a script's server commands, for every engine. `is_complete` means that
+    the script starts only these servers."""
     rows = found.statements
     for launch in launches:
         yield from published(launch.before, launch.port, launch.host)
@@ -105,7 +106,7 @@ def _default(name: str, release: Release) -> str:
 
 
 def has_functions(text: str) -> bool:
-    """Whether the order of a script's lines is not that of its commands."""
+    """Whether a script has functions, so its commands may run in another order than its lines."""
     return _FUNCTION.search(text) is not None
 
 
@@ -115,8 +116,8 @@ def of_lines(
     values: Values,
     starts: Callable[[Statement], bool],
 ) -> Iterator[Diagnostic]:
-    """What lines of a script lose: the flags of commands whose servers a statement `starts`, the
-    ends of here documents, and variables in the words of its servers."""
+    """Reports lost flags, unterminated here documents and unset variables in a script. `starts`
+    returns whether a statement starts a server; `commands` are the words of the servers."""
     yield from _lost_flags(found.statements, starts)
     yield from _ends(found)
     yield from _unset(found, commands, values)
@@ -141,7 +142,7 @@ def _lost_flags(
 
 
 def _ends(found: Script) -> Iterator[Diagnostic]:
-    """Ends of here documents that only a reader takes for one."""
+    """Reports lines that look like the end of a here document but do not end it."""
     for document in found.here:
         end = document.end.lstrip("\t") if document.strips_tabs else document.end
         place = Location(document.start.line + len(document.text.splitlines()), 1)
@@ -158,10 +159,9 @@ def _ends(found: Script) -> Iterator[Diagnostic]:
 def _unset(
     found: Script, commands: Sequence[Sequence[Word]], values: Values
 ) -> Iterator[Diagnostic]:
-    """Variables that nothing sets, asks for or may get elsewhere, beside one of almost the same
-    name."""
+    """Reports variables that are never set if a variable with a similar name is."""
     words = [word.text for row in found.statements for word in row.words]
-    told = {word for word in words if word.isidentifier()}  # as functions are that ask for them
+    told = {word for word in words if word.isidentifier()}  # such as arguments of functions
     told |= {name for word in words for name in _ASKED.findall(word)}
     shortest = _TELLING + bool(_SOURCES & {row.words[0].text for row in found.statements})
     places = [(word.text, word.location) for words in commands for word in words]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...facts.checkpoint import Checkpoint
 
 UNKNOWN = UNKNOWN_MODEL
-# Where files name them beside the options, the most certain place first.
+# Where files name the model outside the options, most reliable place first.
 _MODELS = (
     "identity.model.repo",
     "model.path",
@@ -34,11 +34,11 @@ _MODELS = (
     "model_path",
     "modelPath",
 )
-# Beside options that stand below another key.
+# Next to options that are nested under a key.
 _BESIDE = ("model", "model_path", "model_name_or_path", "modelPath")
 _PRECISIONS = ("model.precision", "metadata.precision")
 _GPUS = ("resources.gpu_type", "metadata.supported_gpus")
-# Launchers write a precision in their own words.
+# Launchers have their own names for precisions.
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "fp4": ("NVFP4", "FP4"),
     "nvfp4": ("NVFP4",),
@@ -52,8 +52,8 @@ _PREFIX = "hf:"
 
 @lru_cache(maxsize=256)
 def find_model(name: str) -> Checkpoint | None:
-    """The facts of a model by its name on the hub, by a folder that is named like it, or by a
-    folder that is here; `None` where it is not known."""
+    """Finds the facts of a model; `None` if it is unknown. The name is a name on the hub, a folder
+    named after one, or a local folder."""
     name = name.removeprefix(_PREFIX).rstrip("/")
     if not name or is_open(name):
         return None
@@ -67,7 +67,7 @@ def find_model(name: str) -> Checkpoint | None:
 
 
 def _on_the_hub(name: str) -> str:
-    """A name on the hub, or of a folder somewhere else the part that may be one."""
+    """The name on the hub, or the part of a folder's path that may be one."""
     path = Path(name)
     if not path.is_absolute():
         return name
@@ -75,7 +75,7 @@ def _on_the_hub(name: str) -> str:
 
 
 def named_model(options: Mapping[str, Any], document: Yaml, path: str) -> Named | None:
-    """The model of a section: its own, or that of the file around it."""
+    """The model of an options block: its own, or the model of the surrounding file."""
     given = options.get("model")
     if isinstance(given, str) and not (isinstance(given, Variable) or is_open(given)):
         inner = f"{path}.model" if path else "model"
@@ -94,7 +94,7 @@ def named_model(options: Mapping[str, Any], document: Yaml, path: str) -> Named 
 
 
 def beside_options(document: Yaml, path: str) -> Mapping[str, Any]:
-    """What stands beside options at a path, which may be in a list."""
+    """The mapping that contains the options at a path, which may be in a list."""
     data, keys = document.data, path.split(".")[:-1]
     for key in keys:
         if isinstance(data, list) and key.isdecimal() and int(key) < len(data):
@@ -105,7 +105,7 @@ def beside_options(document: Yaml, path: str) -> Mapping[str, Any]:
 
 
 def _of_launcher(model: Named, document: Yaml) -> Named:
-    """The model that a launcher calls by a name of its own, or by that and a precision."""
+    """Replaces a launcher's own name for a model, with or without a precision, by the real name."""
     names = surroundings()["models"]["names"]
     if model.name in names:
         return replace(model, name=names[model.name])
@@ -116,7 +116,7 @@ def _of_launcher(model: Named, document: Yaml) -> Named:
 
 
 def named_gpus(document: Yaml) -> list[Named]:
-    """The kinds of GPU that a file names."""
+    """The GPU types that a file names."""
     for where in _GPUS:
         value = value_at(document.data, where)
         if isinstance(value, str):
@@ -128,13 +128,13 @@ def named_gpus(document: Yaml) -> list[Named]:
 
 
 def named_gpu(document: Yaml) -> Named | None:
-    """The kind of GPU that a file is for, if that is one."""
+    """The GPU type that a file is for, if it names exactly one."""
     rows = named_gpus(document)
     return rows[0] if len(rows) == 1 else None
 
 
 def for_model(rule_context: RuleContext, model: Named | None) -> RuleContext:
-    """The context of options for a model, if that is known; else as it was."""
+    """The rule context for a model; unchanged if the model is unknown."""
     facts = find_model(model.name) if model else None
     if facts is None:
         return rule_context
@@ -149,14 +149,14 @@ def for_model(rule_context: RuleContext, model: Named | None) -> RuleContext:
 
 
 def at_model(diagnostic: Diagnostic, model: Named | None) -> Diagnostic:
-    """An error that the model itself is to blame for, at its name."""
+    """Moves an error about the model itself to the model's name."""
     if diagnostic.path.rpartition(".")[2] != "model" or model is None:
         return diagnostic
     return replace(diagnostic, location=model.location, path=model.path, within="")
 
 
 def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> list[Diagnostic]:
-    """A model that is not known, a precision that it has not, and a GPU that does not exist."""
+    """Reports an unknown model, a precision that it does not have, and unknown GPUs."""
     found = []
     model, gpus = named_model(options, document, path), named_gpus(document)
     for where in _PRECISIONS:
@@ -176,7 +176,7 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
 
 
 def unknown_gpu(gpu: Named) -> list[Diagnostic]:
-    """A kind of GPU without facts; one that is misspelt is an error, any other is only said."""
+    """Reports a GPU type without facts: an error if it is misspelt, else a warning."""
     if gpu.name.lower() in hardware.known():
         return []
     near = closest(gpu.name, hardware.known())
@@ -187,7 +187,7 @@ def unknown_gpu(gpu: Named) -> list[Diagnostic]:
 
 
 def _on_one(gpu: Named, facts: Checkpoint) -> list[Diagnostic]:
-    """One of several kinds of GPU that has no arithmetic for the model."""
+    """Reports a GPU type, one of several in a file, that lacks the model's arithmetic."""
     name = gpu.name.lower()
     has = hardware.load(name).precisions.value if name in hardware.known() else ()
     arithmetic = facts.quantization.arithmetic
@@ -199,7 +199,7 @@ def _on_one(gpu: Named, facts: Checkpoint) -> list[Diagnostic]:
 
 
 def unknown_model(model: Named) -> Diagnostic:
-    """A model without facts; one that is misspelt is a finding, any other is only said once."""
+    """Reports a model without facts, with a suggestion if a known name is similar."""
     name = model.name.removeprefix(_PREFIX)
     near = closest(name, model_names.known_names()) or _completed(name)
     fix = f"did you mean {near}?" if near else ""
@@ -208,8 +208,8 @@ def unknown_model(model: Named) -> Diagnostic:
 
 
 def _completed(name: str) -> str | None:
-    """The one name that begins with all of this one and goes on for a letter or a number, that
-    has a zero where this one has an O, or that another of the known publishers has."""
+    """The only known model name that a name may mean. It continues the name by letters or digits,
+    has a zero for the letter O, or has another known publisher."""
     given, known = name.lower(), list(model_names.known_names())
     publisher, _, model = given.rpartition("/")
     publishers = {other.partition("/")[0].lower() for other in known}
@@ -224,7 +224,7 @@ def _completed(name: str) -> str | None:
 
 
 def _arithmetic(document: Yaml, gpu: Named) -> list[Diagnostic]:
-    """A precision that the GPU has not, where only the file says which one the model has."""
+    """Reports a precision that the GPU lacks if only the file gives the model's precision."""
     for where in _PRECISIONS:
         given = str(value_at(document.data, where))
         words = _FORMATS.get(given.lower())
@@ -251,7 +251,7 @@ def _precisions(document: Yaml, facts: Checkpoint) -> list[Diagnostic]:
 
 
 def unknown_models(workers: Sequence[Server]) -> Iterator[Diagnostic]:
-    """Models of servers of which no facts are known, each once."""
+    """Reports server models without facts, each once."""
     seen = set()
     for worker in workers:
         model = worker.model
@@ -262,7 +262,7 @@ def unknown_models(workers: Sequence[Server]) -> Iterator[Diagnostic]:
 
 
 def context(rule_context: RuleContext, worker: Server | None) -> RuleContext:
-    """The context of the options of a server: its model and GPU, where they are known."""
+    """The rule context for the options of a server: its model, GPU and role, if known."""
     if worker is None:
         return rule_context
     if worker.gpu:

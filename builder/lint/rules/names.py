@@ -1,4 +1,4 @@
-"""Checks names that are misspelt: sections, keys, programs; and quotes that stay open."""
+"""Checks for misspelt sections, keys and programs, and for unclosed quotes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _RESOURCES = ("limits", "requests", "claims")
 
 
 def container_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """What is wrong around containers of which some start a server."""
+    """Checks the resources and ports of the containers in a manifest."""
     yield from misspelt_resources(documents)
     yield from unreached_ports(documents)
 
 
 def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Limits of containers that are the one of GPUs, misspelt, and limits that are misspelt."""
+    """Reports misspelt `limits` keys and misspelt GPU resources of containers."""
     for document in documents:
         for path, place in document.places.items():
             above, _, key = path.rpartition(".resources.")
@@ -42,7 +42,7 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
 
 
 def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
-    """Commands of containers whose program is the server's, misspelt."""
+    """Reports container commands whose program is a misspelt server command."""
     for data, path, *_ in objects(document):
         rows = [
             row
@@ -63,8 +63,8 @@ def _has_words(text: str) -> bool:
 
 
 def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Words of a container's command and rows of its environment that are no texts, as Kubernetes
-    and Compose want them."""
+    """Reports command words and environment rows of containers that are not strings. Kubernetes and
+    Compose require strings."""
     for document in documents:
         for path, data in containers(document.data, ""):
             for key in COMMANDS if "image" in data else ():
@@ -84,14 +84,14 @@ def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
                     yield located(document.locate(where), where, what, fix, NO_TEXT)
 
 
-# What opens and closes something, and what hides the character behind it.
+# Opening and closing characters, escapes and comments.
 _PART = re.compile(r"\\.|\$'(?:[^'\\]|\\.)*'?|\$\(|\$\{|[\"'`(){}]|#[^\n]*", re.DOTALL)
 _CLOSES = {"$(": ")", "(": ")", "${": "}", '"': '"', "`": "`"}
-_IN_TEXT = frozenset(('"', "$(", "${", "`"))  # that double quotes leave their meaning
+_IN_TEXT = frozenset(('"', "$(", "${", "`"))  # keep their meaning inside double quotes
 
 
 def open_quote(text: str) -> Diagnostic | None:
-    """The last quote of a script that nothing closes; `text` has no here documents."""
+    """Reports the last unclosed quote of a script; `text` must not have here documents."""
     at = _open(text)
     if at is None:
         return None
@@ -101,7 +101,7 @@ def open_quote(text: str) -> Diagnostic | None:
 
 
 def _open(text: str) -> int | None:
-    """Where the quote begins that is open at the end of a script."""
+    """The position of the quote that is still open at the end of a script."""
     stack: list[tuple[str, int]] = []
     position = 0
     while found := _PART.search(text, position):
@@ -131,14 +131,14 @@ def _open(text: str) -> int | None:
 
 
 _SERVER_FLAGS = frozenset(("--tp_size", "--ep_size", "--max_batch_size", "--extra_llm_api_options"))
-# What starts another program behind options of its own, and those that stand before an image or
-# a container (of docker, its `run` and `exec`).
+# Programs that start another program after their options; _CONTAINERS also take an image or a
+# container (docker with `run` and `exec`).
 _STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prterun")
 _CONTAINERS = {
     **dict.fromkeys(("docker", "podman", "nerdctl"), ("run", "exec")),
     **dict.fromkeys(("singularity", "apptainer"), ("exec",)),
 }
-# Options of those without a value behind them; one that is not known is taken to have one.
+# Options of these programs that take no value; unknown options are assumed to take one.
 _WITHOUT_VALUE = re.compile(
     r"-[A-Za-z]\d+|-[dilt]{1,4}|-P|--(?:rm|detach|init|interactive|tty|privileged|nv|contain"
     r"|allow-run-as-root|oversubscribe|bind-to-none|tag-output|report-bindings|overlap|exclusive"
@@ -149,7 +149,7 @@ _OF_TWO_VALUES = ("-mca", "--mca", "-gmca", "--gmca")
 
 
 def misspelt_program(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
-    """Commands whose program is the server's, or what starts its ranks, misspelt."""
+    """Reports commands whose program is a misspelt server or rank launcher."""
     for row in rows:
         names = [word.text.rpartition("/")[2] for word in row.words]
         behind = _behind(row.words, names)
@@ -159,7 +159,7 @@ def misspelt_program(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
             starts |= behind
         for index in sorted(starts & {*range(len(names))}):
             name, word = names[index], row.words[index]
-            is_own = "/" in word.text  # somebody's wrapper
+            is_own = "/" in word.text  # a user's wrapper script
             if (
                 not is_own
                 and name not in PROGRAMS
@@ -175,7 +175,7 @@ def misspelt_program(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
 
 
 def _behind(words: Sequence[Word], names: Sequence[str]) -> set[int]:
-    """Where the programs stand that others of a command start."""
+    """The positions of programs that other programs of a command start."""
     found = set()
     for index, name in enumerate(names):
         if name in _STARTERS:
@@ -186,7 +186,7 @@ def _behind(words: Sequence[Word], names: Sequence[str]) -> set[int]:
 
 
 def _after_options(words: Sequence[Word], index: int) -> int:
-    """The first word that is no option and no value of one."""
+    """The index of the first word that is neither an option nor an option's value."""
     while index < len(words) and words[index].text.startswith("-"):
         text = words[index].text
         values = 2 if text in _OF_TWO_VALUES else not _WITHOUT_VALUE.fullmatch(text)
@@ -205,7 +205,7 @@ _PLACEHOLDER = re.compile(r"[$<>{}`]")
 
 
 def layout(document: Yaml) -> str:
-    """The launcher's file that a document is by its sections, one of which may be misspelt."""
+    """The name of the launcher format that a document has by its keys; one key may be misspelt."""
     data = document.data
     if not isinstance(data, Mapping):
         return ""
@@ -216,8 +216,8 @@ def layout(document: Yaml) -> str:
 
 
 def misspelt_sections(document: Yaml, name: str = "") -> Iterator[Diagnostic]:
-    """Keys of a launcher's file that are one of its own, misspelt: it does not read them. Of a
-    part of such a file the `name` of its layout is given."""
+    """Reports misspelt keys of a launcher's file, which the launcher ignores. For a part of such a
+    file, `name` gives the layout."""
     name = name or layout(document)
     for path, known in surroundings()["layouts"][name]["keys"].items() if name else ():
         inside = value_at(document.data, path) if path else document.data
@@ -234,13 +234,13 @@ def misspelt_sections(document: Yaml, name: str = "") -> Iterator[Diagnostic]:
 
 
 def _of_role(key: Any, known: Iterable[str]) -> str | None:
-    """The name of a role here that is called otherwise elsewhere: `generation` is `gen`."""
+    """Another name for the same role: `gen` for `generation`."""
     role = role_of(str(key))
     return next((name for name in known if role and role == role_of(name)), None)
 
 
 def wrong_values(document: Yaml) -> Iterator[Diagnostic]:
-    """Values of a launcher's file that its keys do not take."""
+    """Reports values in a launcher's file that its keys do not accept."""
     row = surroundings()["layouts"].get(layout(document), {})
     for path, allowed in row.get("values", {}).items():
         value = value_at(document.data, path)

@@ -1,4 +1,4 @@
-"""Checks one file against one release: its kind, its options and everything around them."""
+"""Checks options blocks of a file against one release, in their context."""
 
 from __future__ import annotations
 
@@ -21,22 +21,20 @@ from .model import at_model, for_model, named_gpu, named_model
 
 
 def of_empty_documents(source: Text) -> list[Diagnostic]:
-    """What an engine has against a file of options beside which there are empty documents."""
+    """Reports empty documents in an option file."""
     if source.second is None:
         return []
     what = "begins a second document, and one of them is empty"
     return [located(source.second, "", what, "remove ---: an engine reads one document")]
 
 
-# So many errors of one section are enough to see what is wrong with it.
+# At most this many errors are listed for one options block.
 MAX_DIAGNOSTICS = 200
 
 
 def section_diagnostics(section: Section, rule_context: RuleContext) -> Iterator[Diagnostic]:
-    """Options that the release rejects, then rules that the others break.
-
-    `rule_context` is that of the file; what the section itself says goes before.
-    """
+    """Reports options that the release rejects, then rules that the other options violate.
+    `rule_context` is the context of the file; settings of the options block override it."""
     found = validate(rule_context.release, section.options)
     rejected = list(islice(found, MAX_DIAGNOSTICS))
     for diagnostic in rejected:
@@ -51,12 +49,12 @@ def section_diagnostics(section: Section, rule_context: RuleContext) -> Iterator
     for diagnostic in constraints.violations(
         section.options, section_context(section, rule_context)
     ):
-        if diagnostic.where not in values:  # a wrong value is one error, not two
+        if diagnostic.where not in values:  # report a wrong value once
             yield from _of_model(section.locate(diagnostic), section)
 
 
 def _of_model(diagnostic: Diagnostic, section: Section) -> Iterator[Diagnostic]:
-    """An error of the model at its place, which may be beside the options, and at its GPU's."""
+    """Locates an error at the model, which may be outside the options, and also at the GPU."""
     model = named_model(section.options, section.document, section.path)
     yield (found := at_model(diagnostic, model))
     gpu = named_gpu(section.document)
@@ -65,7 +63,7 @@ def _of_model(diagnostic: Diagnostic, section: Section) -> Iterator[Diagnostic]:
 
 
 def section_context(section: Section, rule_context: RuleContext) -> RuleContext:
-    """The rule context of one section of a file."""
+    """The rule context of one options block of a file."""
     context = stated_context(rule_context, section.role, section.workload)
     model = named_model(section.options, section.document, section.path)
     return for_model(context, model)
@@ -74,7 +72,7 @@ def section_context(section: Section, rule_context: RuleContext) -> RuleContext:
 def stated_context(
     rule_context: RuleContext, role: ServerRole | None, load: StatedWorkload
 ) -> RuleContext:
-    """A rule context with what a file or a bundle itself says, as far as it does."""
+    """Adds the role and workload that a file or bundle sets to a rule context."""
     gpu = hardware.load(load.gpu) if load.gpu and load.gpu in hardware.known() else None
     return replace(
         rule_context,
@@ -87,7 +85,7 @@ def stated_context(
 
 
 def _suggest(diagnostic: Diagnostic, section: Section, release: Release) -> Diagnostic:
-    """For an unknown key at the top, the names of the surrounding format count too."""
+    """For an unknown top-level key, also suggests keys of the surrounding format."""
     if diagnostic.rule != UNKNOWN_KEY or "." in diagnostic.where:
         return diagnostic
     if closest(diagnostic.where, [*section.beside, *release.top_level]) in section.beside:

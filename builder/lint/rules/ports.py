@@ -1,4 +1,4 @@
-"""Checks ports: where servers listen, against what opens, publishes or asks for them."""
+"""Checks the ports that servers listen on against ports that are opened, published or probed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from . import FLAG_VALUE, GPU_SHARED, PORT_TAKEN, PORT_UNREACHED
 from .gpus import STARTERS
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
-_WAYS = ("httpGet", "tcpSocket", "grpc")  # of a probe that comes from outside
+_WAYS = ("httpGet", "tcpSocket", "grpc")  # probes that connect from outside
 
 
 def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Ports of containers at which their server does not listen."""
+    """Reports container ports on which the server does not listen."""
     for document in documents:
         for data, path, around, servers in objects(document):
             if len(servers) != 1 or servers[0].engine != TENSORRT_LLM or not port_of(servers[0]):
@@ -42,14 +42,14 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
 
 
 def _is_asked(data: Mapping[str, Any]) -> bool:
-    """Whether something outside of a container asks it for its health, and no command in it."""
+    """Whether a probe reaches a container from outside, not by a command inside it."""
     return any(value_at(data, f"{probe}.{way}") for probe in PROBES for way in _WAYS)
 
 
 def _unreached_host(
     document: Yaml, data: Mapping[str, Any], path: str, server: Server, around: Around
 ) -> Iterator[Diagnostic]:
-    """A server that listens inside of its container alone, of which ports are opened or asked."""
+    """Reports a server that listens only inside its container although its ports are used."""
     words = [word for word, _ in server.words]
     if any(is_open(word) for word in words) or not any(map(is_server, words)):
         return
@@ -57,7 +57,7 @@ def _unreached_host(
     if shares or around.pod.get("hostNetwork") is True:
         return
     if not _is_asked(data) and next(beside(around.pod, data), None):
-        return  # another container of the pod may hand on what is asked
+        return  # another container of the pod may forward requests
     given = server.flag(("--host",))
     host = given[0].strip("\"'") if given else DEFAULT_HOST
     if host in (DEFAULT_HOST, "127.0.0.1"):
@@ -69,8 +69,8 @@ def _unreached_host(
 def unreached_server(
     document: Yaml, data: Mapping[str, Any], path: str, port: str, around: Around
 ) -> Iterator[Diagnostic]:
-    """What is wrong where the one server of a container listens at a port: the ports that the
-    container opens and those that its probes ask."""
+    """Checks the ports that a container opens and probes against its server's port. The container
+    starts exactly one server."""
     ports = _ports(data)
     if not port.isdigit():
         return
@@ -91,7 +91,7 @@ def unreached_server(
 
 
 def _ports(data: Mapping[str, Any]) -> dict[str, str]:
-    """The ports that a container opens, each with its path; none where one of them is no number."""
+    """The ports that a container opens, each with its path; empty if any is not a number."""
     ports: dict[str, str] = {}
     rows = data.get("ports")
     for index, row in enumerate(listed(rows)):
@@ -104,12 +104,12 @@ def _ports(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 _PUBLISHED = re.compile(r"(?:[\d.]+:)?(?:\d+:)?(\d+)(?:/tcp)?")
-# What ends a server before the next one starts.
+# Commands that end or wait for a server before the next one starts.
 _ENDS = frozenset(("kill", "pkill", "killall", "wait", "stop", "trap", "fuser"))
 _ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *STARTERS))
 _VISIBLE_NAME = "CUDA_VISIBLE_DEVICES"
 _VISIBLE = re.compile(rf"{_VISIBLE_NAME}=(\d+(?:,\d+)*)")
-_SHARING = ("fraction", "utilization", "--config", "--extra")  # or a file may say it
+_SHARING = ("fraction", "utilization", "--config", "--extra")  # a file may also set it
 _LAST_PORT = 65535
 _ALL_HOSTS = "0.0.0.0"
 _SAME_HOST = {
@@ -120,12 +120,9 @@ _SAME_HOST = {
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A server command of a script.
-
-    `statements` are those that it is in, outermost first, `before` the words in front of it there.
-    `port` and `host` are where it listens, `own_port` is the one that its words give. `share` is
-    the share of a GPU's memory that it takes, if that is known.
-    """
+    """A server command of a script. `statements` contain the server, outermost first; `before` are
+    the words before it. The server listens on `host` and `port`; `own_port` is the port from its
+    flags. `share` is the fraction of a GPU's memory that it uses, if known."""
 
     statements: tuple[Statement, ...]
     before: Sequence[Word]
@@ -139,7 +136,7 @@ class Launch:
 
     @property
     def gpus(self) -> frozenset[str]:
-        """The GPUs that its line reserves for it."""
+        """The GPUs that the command's line reserves for the server."""
         texts = [word.text for word in self.statements[0].words]
         if self.share is None and any(part in text for text in texts for part in _SHARING):
             return frozenset()
@@ -147,7 +144,7 @@ class Launch:
         return frozenset(found[1].split(",")) if found else frozenset()
 
     def clashes(self, other: Launch) -> bool:
-        """Whether both want one port of one address; 0.0.0.0 is every address."""
+        """Whether both servers need the same port of one address; 0.0.0.0 is every address."""
         ours, theirs = (_SAME_HOST.get(row.host, row.host) for row in (self, other))
         return (
             self.port.isdigit()
@@ -157,7 +154,8 @@ class Launch:
 
 
 def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnostic]:
-    """Ports of a container against that of the server in it. `words` stand before the server."""
+    """Checks the ports that a container publishes against the port of its server. `words` are the
+    words before the server."""
     texts = [word.text for word in words]
     if not {"docker", "podman"} & {text.rpartition("/")[2] for text in texts}:
         return
@@ -180,19 +178,19 @@ def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnosti
 
 
 def wrong_port(port: str, place: Location, path: str) -> Iterator[Diagnostic]:
-    """A number that no port has."""
+    """Reports a number that is too large for a port."""
     if port.isdigit() and int(port[:9]) > _LAST_PORT:
         what, fix = f"{port} is not a port", f"give one up to {_LAST_PORT}"
         yield located(place, path, what, fix, FLAG_VALUE)
 
 
 def same_port(rows: Sequence[Statement], servers: Sequence[Launch]) -> Iterator[Diagnostic]:
-    """Servers that run on one machine at the same time and want the same port."""
+    """Reports servers that run on one machine at the same time and need the same port."""
     known = {row.statements[0].words[0].location: row for row in servers}
     running: list[Launch] = []
     for row in rows:
         words = {word.text for word in row.words}
-        parts = {part for word in words for part in word.split()}  # of `ssh HOST "pkill ..."` too
+        parts = {part for word in words for part in word.split()}  # also for `ssh HOST "pkill ..."`
         if not parts.isdisjoint(_ENDS):
             running.clear()
         server = known.get(row.words[0].location)
@@ -209,7 +207,7 @@ def same_port(rows: Sequence[Statement], servers: Sequence[Launch]) -> Iterator[
 
 
 def _same_gpu(server: Launch, running: Sequence[Launch]) -> Iterator[Diagnostic]:
-    """A server on a GPU of another one, where nothing says that they share it."""
+    """Reports a server on the GPU of another server, unless both limit their share of it."""
     for other in running:
         if (server.share or 1) + (other.share or 1) <= 1:
             continue

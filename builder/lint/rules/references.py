@@ -40,7 +40,7 @@ from .ports import PROBES
 
 
 def graph_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """What is wrong with the graphs of a manifest."""
+    """Checks the Dynamo graphs of a manifest."""
     yield from misspelt_sides(documents)
     yield from domain_nodes(documents)
     for document in documents:
@@ -49,7 +49,7 @@ def graph_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
 
 
 def _misspelt_keys(document: Yaml) -> Iterator[Diagnostic]:
-    """Keys of services that are one of theirs, misspelt: the operator does not see them."""
+    """Reports misspelt keys of graph services, which the operator ignores."""
     known = surroundings()["graph_services"]["names"]
     services = value_at(document.data, "spec.services")
     rows: Mapping[str, Any] = services if isinstance(services, Mapping) else {}
@@ -63,7 +63,7 @@ def _misspelt_keys(document: Yaml) -> Iterator[Diagnostic]:
 
 
 def misspelt_sides(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Services of a Dynamo graph of a side that is misspelt: they are of no side then."""
+    """Reports misspelt prefill or decode roles of Dynamo services, which the operator ignores."""
     for document in documents:
         for data, path, *_ in objects(document):
             side = data.get(SIDE)
@@ -74,7 +74,7 @@ def misspelt_sides(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
 
 
 def domain_nodes(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """A compute domain of fewer nodes than the servers of the graph beside it need."""
+    """Reports a compute domain with fewer nodes than the servers of its graph need."""
     domains = [row for row in documents if _is(row, "ComputeDomain")]
     graphs = [row for row in documents if _is(row, "DynamoGraphDeployment")]
     if len(domains) != 1 or len(graphs) != 1:
@@ -97,16 +97,16 @@ def _is(document: Yaml, kind: str) -> bool:
     return isinstance(document.data, Mapping) and document.data.get("kind") == kind
 
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")  # what a template does not put in later
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")  # has no template variable
 _VOLUME = re.compile(r"(?:^|\.)volumes\.\d+$")
-_TEMPLATE = "spec.channel.resourceClaimTemplate.name"  # which a compute domain makes
+_TEMPLATE = "spec.channel.resourceClaimTemplate.name"  # created by a compute domain
 _RULE = UNKNOWN_REFERENCE
-_MOST_PAIRS = 30_000  # of names that are compared: each takes microseconds
+_MOST_PAIRS = 30_000  # of names to compare; each comparison takes microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """A container that starts one server, with its document and what is around it."""
+    """A container that starts one server, with its document and its surroundings."""
 
     worker: Server
     data: Mapping[str, Any]
@@ -116,7 +116,7 @@ class _Server:
 
 @dataclass(slots=True)
 class _Names:
-    """Names that are known, and the nearest of them to each that is not, looked for once."""
+    """Known names; finds the nearest known name for an unknown one and caches the result."""
 
     known: set[str] = field(default_factory=set)
     told: dict[str, str | None] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class _Names:
 def reference_diagnostics(
     documents: Sequence[Yaml], engine: str = TENSORRT_LLM
 ) -> Iterator[Diagnostic]:
-    """All of that, around the containers that start a server."""
+    """Runs all checks on the containers that start a server and on the objects they use."""
     maps = _config_maps(documents)
     servers = [
         _Server(each.of_engine(engine)[0], each.data, document, each.around)
@@ -146,7 +146,7 @@ def reference_diagnostics(
             mounted = list(_mounts(server, maps))
             made = command_texts(server.data)
             for row in lost_path(path, place, server.worker.path, mounted, made):
-                # A chart may mount more than its values have.
+                # A chart may mount more than its values list.
                 yield row if server.around.pod else replace(row, severity="warning")
         yield from _volumes(server)
         yield from _requests(server)
@@ -161,7 +161,7 @@ def reference_diagnostics(
 
 
 def _config_maps(documents: Sequence[Yaml]) -> dict[str, Mapping[str, Any]]:
-    """The files of each config map by its name."""
+    """The files of each config map, by the name of the map."""
     rows = [row.data for row in documents if value_at(row.data, "kind") == "ConfigMap"]
     names = [str(value_at(row, "metadata.name")) for row in rows]
     files = [value_at(row, "data") for row in rows]
@@ -169,7 +169,7 @@ def _config_maps(documents: Sequence[Yaml]) -> dict[str, Mapping[str, Any]]:
 
 
 def _mounts(server: _Server, maps: Mapping[str, Mapping[str, Any]]) -> Iterator[Mount]:
-    """What a container mounts, with the files of the config maps among it."""
+    """The mounts of a container, with the files of the config maps in them."""
     for name, row in named_rows(server.data.get("volumeMounts")).items():
         target, part = str(row.get("mountPath")).rstrip("/"), row.get("subPath")
         volume = server.around.volumes.get(name)
@@ -183,7 +183,7 @@ def _mounts(server: _Server, maps: Mapping[str, Mapping[str, Any]]) -> Iterator[
 
 
 def _map_sources(volume: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The config maps that a volume is of, alone or with others, each with its path in it."""
+    """The config maps of a volume, plain or projected, each with its path in the volume."""
     alone = value_at(volume, "configMap")
     if isinstance(alone, Mapping):
         yield "configMap", alone
@@ -194,14 +194,15 @@ def _map_sources(volume: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _files(source: Mapping[str, Any], maps: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The files that a volume has of a config map."""
+    """The files of a config map that a volume contains."""
     chosen = [str(value_at(item, "path")) for item in listed(source.get("items"))]
     return chosen or [str(name) for name in maps.get(str(source.get("name")), ())]
 
 
 def _volumes(server: _Server) -> Iterator[Diagnostic]:
-    """Mounts of a volume that the pod has not, beside one of almost the same name."""
-    known = server.around.volumes if server.around.pod else {}  # a chart may add to its values
+    """Reports mounts of a volume that the pod lacks if a volume with a similar name exists."""
+    # A chart may add volumes that its values do not list.
+    known = server.around.volumes if server.around.pod else {}
     for index, row in enumerate(listed(server.data.get("volumeMounts")) if known else ()):
         name = str(value_at(row, "name"))
         if name not in known and _NAME.fullmatch(name) and (near := closest(name, known)):
@@ -211,7 +212,7 @@ def _volumes(server: _Server) -> Iterator[Diagnostic]:
 
 
 def _requests(server: _Server) -> Iterator[Diagnostic]:
-    """Another request of GPUs than their limit: Kubernetes wants both the same."""
+    """Reports a GPU request that differs from the limit: Kubernetes requires them to be equal."""
     resources = server.data.get("resources")
     rows = [value_at(resources, key) for key in ("limits", "requests")]
     limit, request = (number(row.get(GPU)) if isinstance(row, Mapping) else None for row in rows)
@@ -223,7 +224,7 @@ def _requests(server: _Server) -> Iterator[Diagnostic]:
 
 
 def _probes(server: _Server) -> Iterator[Diagnostic]:
-    """Probes that ask for a path which the server has not."""
+    """Reports HTTP probes of a path that the server does not have."""
     own = engines.load(server.worker.engine)
     newest = release.load(release.known(own)[-1], engine=own)
     known = {path for _, path in newest.endpoints}
@@ -241,8 +242,8 @@ def _probes(server: _Server) -> Iterator[Diagnostic]:
 
 
 def _claims(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Templates of claims that are not here, beside one of almost the same name, as compute domains
-    make them."""
+    """Reports missing resource claim templates if one with a similar name exists. Compute domains
+    create templates too."""
     rows = [(value_at(row.data, "kind"), row.data) for row in documents]
     made = [str(value_at(data, _TEMPLATE)) for kind, data in rows if kind == "ComputeDomain"]
     own = [
@@ -261,7 +262,8 @@ def _claims(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
 def _maps(
     documents: Sequence[Yaml], maps: Mapping[str, Mapping[str, Any]], read_files: set[str]
 ) -> Iterator[Diagnostic]:
-    """Config maps that are not here, where one that nobody asks for has what a server reads."""
+    """Reports missing config maps. The suggested map contains a file that a server reads, and no
+    object uses it."""
     asked = [
         (str(source.get("name")), document, below(path, f"{within}.name"))
         for document in documents
@@ -285,8 +287,8 @@ def _maps(
 
 
 def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagnostic]:
-    """Ports of a Service at which the servers that it selects do not listen. One without an address
-    of its own hands nothing on."""
+    """Reports target ports of a Service on which its selected servers do not listen. A headless
+    Service (`clusterIP: None`) forwards no ports and is skipped."""
     spec = value_at(document.data, "spec")
     selector, ports = (value_at(spec, key) for key in ("selector", "ports"))
     if not isinstance(selector, Mapping) or value_at(spec, "clusterIP") == "None":
@@ -310,7 +312,7 @@ def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagno
 
 
 def _pod_labels(documents: Sequence[Yaml]) -> dict[str, _Names]:
-    """The values of each label that pods here have."""
+    """The values of each label on the pods of a manifest."""
     found: dict[str, _Names] = {}
     for document in documents:
         for data, _, around, _ in objects(document):
@@ -320,7 +322,7 @@ def _pod_labels(documents: Sequence[Yaml]) -> dict[str, _Names]:
 
 
 def _selector(document: Yaml, labels: Mapping[str, _Names]) -> Iterator[Diagnostic]:
-    """A label that no pod here has, beside one of almost the same value."""
+    """Reports a selector label that no pod has if a pod has a similar value."""
     selector = value_at(document.data, "spec.selector")
     for key, value in selector.items() if isinstance(selector, Mapping) else ():
         names, text = labels.get(str(key)), str(value)

@@ -1,4 +1,4 @@
-"""Checks requests: structured output without a backend for it, unknown sampling parameters."""
+"""Checks requests for structured output without a backend and for unknown sampling parameters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from . import GUIDE_IGNORED
 RULE = GUIDE_IGNORED
 OPTION = "guided_decoding_backend"
 ASKS = "response_format"
-# A field of a request, an argument of a client, or what the LLM API takes.
+# A request field, a client argument, or a parameter of the LLM API.
 _ASKED = re.compile(rf"\\?[\"']?\b{ASKS}\\?[\"']?\s*[:=](?!=)|\bGuidedDecodingParams\(")
 _ASKS_NOTHING = re.compile(r"[\s{\\\"']*type[\s\\\"':]*text\b|\s*(?:None|null|null,)")
 _BEFORE_NAME = re.compile(r"(?:^|\n)\s*(?:#|//)[^\n]*\Z")
 
 
 def place(text: str) -> Location | None:
-    """Where a text asks for structured output first."""
+    """The first place where a text requests structured output."""
     if ASKS not in text and "GuidedDecodingParams" not in text:
         return None
     for found in _ASKED.finditer(text):
@@ -40,7 +40,8 @@ def place(text: str) -> Location | None:
 
 
 def unguided(text: str, server: str) -> Diagnostic | None:
-    """That a text asks for what a server, described in words, does not give."""
+    """Reports a text that requests structured output which a server does not provide. `server`
+    describes the server in the message."""
     if (where := place(text)) is None:
         return None
     what = f"asks for structured output, and {server} no {OPTION}: the answer may not follow it"
@@ -49,10 +50,8 @@ def unguided(text: str, server: str) -> Diagnostic | None:
 
 
 def of_clients(targets: Sequence[SourceFile], files: Collection[Checked]) -> Iterator[Diagnostic]:
-    """Clients beside option files and servers of one folder of which none has a backend.
-
-    In a folder that is checked as a whole, programs are among its clients.
-    """
+    """Reports clients that request structured output if no server in their folder has a backend.
+    When a whole folder is checked, its Python programs count as clients too."""
     judged = {row.file for row in files if row.judged.sections or row.judged.commands}
     servers: dict[Path, list[Path]] = {}
     clients: dict[Path, set[Path]] = {}
@@ -83,19 +82,19 @@ def _text(path: Path) -> str:
     try:
         return read_text(path)
     except BadInput:
-        return ""  # reported with the file itself, where that was to be read
+        return ""  # reported when the file itself is checked
 
 
 def request_diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
-    """Arguments that no release's class of requests has: the program ends there."""
+    """Reports arguments that the request class lacks in all releases; the program fails there."""
     known = formats()
     api = Api(release.engine.module, (known.request_class,))
     sections = python_api.sections(text, release, api=api) if known.request_class in text else None
     for section in sections or ():
         for name in section.options:
-            # The first argument without a name is not a model's here.
+            # Here the first positional argument is not a model.
             if name in known.request_names or name == "model" or name.startswith("_"):
-                continue  # what begins so is the engine's own, which no list here has
+                continue  # private parameters are not in the list
             what = f"is not an argument of {known.request_class}"
             fix = known.request_words.get(name) or nearest(name, known.request_names)
             yield located(section.document.locate(name), name, what, fix, UNKNOWN_KEY)

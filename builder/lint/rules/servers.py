@@ -1,4 +1,4 @@
-"""Checks each server that a file starts: its flags, its GPUs, its side and its option file."""
+"""Checks each server that a file starts: its flags, GPUs, role and option file."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def server_diagnostics(
     in_job: bool = False,
     handed: HandedFiles = NOTHING_HANDED,
 ) -> Iterator[Diagnostic]:
-    """All of that. `files` are the options of each file that is given beside the servers, by the
-    last part of its name, `handed` what scripts around them do with files. A job may hold several
-    servers: they share its GPUs."""
+    """Runs all checks on the servers of a file. `files` holds the options of each given file, by
+    the last part of its name. `handed` lists the files that scripts create or use. The servers of a
+    job share its GPUs, so with several servers in a job the GPU counts are not checked."""
     known = {row.file for row in servers} | handed.used
     alone: list[Section] = []
     for worker in servers:
@@ -57,7 +57,7 @@ def server_diagnostics(
 
 
 def _own_options(worker: Server) -> FlagOptions:
-    """The options that the flags of a worker of Dynamo set, each at its flag."""
+    """The options that the flags of a Dynamo worker set, each located at its flag."""
     table, own = worker_flags(worker.program), FlagOptions(places={"": worker.words[0][1]})
     for index, (word, place) in enumerate(worker.words):
         name, equals, text = word.partition("=")
@@ -98,7 +98,7 @@ def _options(
     files: Mapping[str, Mapping[str, Any]],
     rule_context: RuleContext,
 ) -> Iterator[Diagnostic]:
-    """What is wrong with the options of the flags, and with them beside those of the file."""
+    """Checks the options from flags, alone and combined with those from the option file."""
     here = context(rule_context, worker)
     if not worker.file:
         for row in section_diagnostics(section, here):
@@ -115,14 +115,15 @@ def _options(
 
 
 def _opened(section: Section) -> Section:
-    """A section whose options are only judged one by one."""
+    """A copy of an options block that is marked as incomplete: only single values are checked."""
     return Section(section.options, section.document, within=section.within, is_open=True)
 
 
 def _block_size(
     worker: Server, own: FlagOptions, files: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Diagnostic]:
-    """Blocks of the router that are not those of the engine: it then routes by prefixes of none."""
+    """Reports a router block size that differs from the engine's. The router then finds no matching
+    prefixes."""
     given = worker.flag((_BLOCKS,))
     size = value_at(own.over(worker.given(files) or {}), "kv_cache_config.tokens_per_block")
     text = given[0].strip("\"'") if given else ""
@@ -133,7 +134,7 @@ def _block_size(
 
 
 def _unknown_flags(worker: Server, release: Release) -> Iterator[Diagnostic]:
-    """Flags that are one of the program's, misspelt, or what its option is called elsewhere."""
+    """Reports misspelt flags of a program and flags that other programs use for its options."""
     table = worker_flags(worker.program)
     if table.holds and next((word for word, _ in worker.tasks), "") not in table.holds:
         return
@@ -152,7 +153,7 @@ def _unknown_flags(worker: Server, release: Release) -> Iterator[Diagnostic]:
 
 
 def _of_other_programs(name: str, table: WorkerFlags, release: Release) -> list[str]:
-    """The flags of a program for what a flag of another program of the engine sets."""
+    """The program's own flags for the option that another program's flag sets."""
     if name in FILE_FLAGS:
         return list(FILE_FLAGS)
     server = flags.spellings(release).get(name)
@@ -162,7 +163,7 @@ def _of_other_programs(name: str, table: WorkerFlags, release: Release) -> list[
 
 
 def _task(worker: Server) -> Iterator[Diagnostic]:
-    """A task of a tool whose name is misspelt."""
+    """Reports a tool's task whose name is misspelt."""
     for word, place in islice(worker.tasks, 1):
         modes = worker_flags(worker.program).modes
         if word not in modes and (near := closest(word, modes)):

@@ -1,4 +1,4 @@
-"""Checks the two sides of disaggregated serving against each other."""
+"""Checks the two sides of disaggregated serving, prefill and decode, against each other."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .options import section_context
 def disagreements(
     sections: Sequence[Section], rule_context: RuleContext, at_both: bool = True
 ) -> Iterator[Diagnostic]:
-    """What the prefill and decode workers of one file should have in common and have not: at the
-    decode worker, and `at_both` of them, as nothing says which is meant."""
+    """Reports options that must be equal on the prefill and decode workers of one file. Located at
+    the decode worker, or with `at_both` at both workers, as either may be wrong."""
     workers = {role: [s for s in sections if s.role == role] for role in ("prefill", "decode")}
     for prefill, decode in product(workers["prefill"][:1], workers["decode"]):
         here = section_context(decode, rule_context)
@@ -46,10 +46,8 @@ _TRANSCEIVER = "cache_transceiver_config"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The options of one worker, what they are judged by, and what it shares with its partners.
-
-    `others` are the tables beside that of the rule context, where its release has none.
-    """
+    """The options of one worker, with its rule context and the service that it belongs to. `others`
+    are more release tables to check, if the release itself has no table."""
 
     path: Path
     section: Section
@@ -60,7 +58,7 @@ class Side:
 
 
 def may_be_side(target: SourceFile) -> bool:
-    """Whether a file belongs to one side, by its bundle or else by its name."""
+    """Whether a file belongs to one side, by its bundle or by its name."""
     if target.diagnostic or target.path.suffix not in YAML_SUFFIXES:
         return False
     if target.context:
@@ -69,7 +67,7 @@ def may_be_side(target: SourceFile) -> bool:
 
 
 def side(target: SourceFile, source: Text, rule_context: RuleContext) -> Side | None:
-    """The worker of a file that holds its options and nothing else."""
+    """The worker that an option file configures; `None` for other files."""
     content = read_options(source.documents, rule_context.release)
     if content is None or content.kind != ENGINE or content.sections[0].is_open:
         return None
@@ -84,10 +82,8 @@ def side(target: SourceFile, source: Text, rule_context: RuleContext) -> Side | 
 
 
 def pair_diagnostics(sides: Sequence[Side]) -> Iterator[Diagnostic]:
-    """What each pair of workers of one service should have in common and has not.
-
-    Places are those in the decode worker's file.
-    """
+    """Reports options that must be equal on each pair of workers of one service. Located in the
+    decode worker's file."""
     silent: list[Side] = []
     prefill, decode = ([row for row in sides if row.section.role == each] for each in _SIDES)
     for one, two in product(prefill, decode):
@@ -112,7 +108,7 @@ def pair_diagnostics(sides: Sequence[Side]) -> Iterator[Diagnostic]:
 
 
 def _without_transceiver(side: Side) -> Iterator[Diagnostic]:
-    """A worker without a way to hand the KV cache over, beside one that has it."""
+    """Reports a worker without a KV cache transceiver if its partner has one."""
     if _TRANSCEIVER in side.section.options:
         return
     context = section_context(side.section, side.rule_context)
@@ -122,7 +118,7 @@ def _without_transceiver(side: Side) -> Iterator[Diagnostic]:
 
 
 def different_models(servers: Sequence[Server]) -> Iterator[Diagnostic]:
-    """Models that differ between the two sides of one service."""
+    """Reports models that differ between the two sides of one service."""
     prefill = [row.model for row in servers if row.role == "prefill" and row.model]
     for worker in servers:
         model = worker.model if worker.role == "decode" else None
@@ -133,7 +129,7 @@ def different_models(servers: Sequence[Server]) -> Iterator[Diagnostic]:
 
 
 def wrong_mode(worker: Server) -> Iterator[Diagnostic]:
-    """A side that is given twice, and differently."""
+    """Reports an unknown mode, or one that contradicts the role of the service."""
     given = worker.flag((MODE_FLAG,))
     side = given[0].strip("\"'") if given else ""
     modes = worker_flags(worker.program).modes
@@ -150,8 +146,8 @@ _SIDE_ALONE = re.compile(r"(?<![a-z])(?:prefill|decode|ctx|gen)(?![a-z])", re.IG
 
 
 def other_side(worker: Server) -> Iterator[Diagnostic]:
-    """An option file that is by its name one of the other side; words that other things have too,
-    as in `context_2k` and `text-generation`, tell none."""
+    """Reports an option file whose name belongs to the other side. Ambiguous words, as in
+    `context_2k` and `text-generation`, are ignored."""
     side = side_of(worker.file) if _SIDE_ALONE.search(worker.file) else None
     if (given := worker.file_flag) and {side, worker.role} == {"prefill", "decode"}:
         what = f"{given[0]} is for {side} workers by its name, but this is a {worker.role} worker"

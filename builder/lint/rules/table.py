@@ -1,4 +1,4 @@
-"""All rules with those in data, for reports and the table in docs/linting.md."""
+"""Lists all rules, including those defined in data, for reports and docs/linting.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .jobs import job_rules
 
 @cache
 def every() -> Mapping[str, Rule]:
-    """Everything that check can report, by id."""
+    """Every rule that `check` can report, by id."""
     found = {**RULES, **job_rules()}
     rows: dict[str, list[Constraint]] = {}
     for name in engines.names():
@@ -30,7 +30,7 @@ def every() -> Mapping[str, Rule]:
 
 
 def markdown() -> Iterator[str]:
-    """The table of the rules that are not about single options, line by line."""
+    """The lines of the table of rules that are not about single options."""
     yield "| rule | usually | what is wrong |"
     yield "|---|---|---|"
     for id, rule in sorted({**RULES, **job_rules()}.items()):

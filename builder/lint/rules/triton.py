@@ -1,4 +1,4 @@
-"""Checks Triton's `config.pbtxt`: that Triton can read it and the engine's model works with it."""
+"""Checks Triton's `config.pbtxt`: Triton must be able to read it and the model must accept it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SAMPLING = "sampling_param_"
 
 @cache
 def schema() -> Mapping[str, Any]:
-    """Names and types of the fields of every message, and the words of every enum."""
+    """Names and types of the fields of every message, and the values of every enum."""
     document: dict[str, Any] = data_file.load(
         TRITON / "model_config.yaml", plain_data.MODEL_CONFIG_FILE
     )
@@ -45,7 +45,7 @@ def schema() -> Mapping[str, Any]:
 
 @cache
 def llmapi() -> Mapping[str, Any]:
-    """What the engine's own Triton model needs."""
+    """The requirements of the engine's own Triton model."""
     document: dict[str, Any] = data_file.load(
         TRITON / "llmapi_model.yaml", plain_data.LLM_API_MODEL_FILE
     )
@@ -53,7 +53,7 @@ def llmapi() -> Mapping[str, Any]:
 
 
 def config_diagnostics(text: str, path: Path) -> Iterator[Diagnostic]:
-    """Every error of a model configuration; `path` says in which folder it is used."""
+    """Reports every error of a model configuration; `path` gives the folder that it is in."""
     config, broken = parse(text)
     yield from _message(config, "ModelConfig", "")
     if broken:
@@ -66,15 +66,15 @@ def config_diagnostics(text: str, path: Path) -> Iterator[Diagnostic]:
 
 
 def is_llmapi(config: Message) -> bool:
-    """Whether this is the model by which Triton serves the engine's LLM API: others in Python take
-    a text as well, but none of its sampling parameters."""
+    """Whether a configuration is for the Triton model that serves the engine's LLM API. Other
+    Python models also have a text input, but none of its sampling parameters."""
     names = {_text(item, "name") for item in _messages(config, "input")}
     is_own = any(name.startswith(_SAMPLING) for name in names & llmapi()["inputs"].keys())
     return _text(config, "backend") == "python" and llmapi()["required_input"] in names and is_own
 
 
 def _message(message: Message, kind: str, path: str) -> Iterator[Diagnostic]:
-    """Unknown fields, wrong types and fields given twice, at any depth."""
+    """Reports unknown fields, wrong types and duplicate fields, at any depth."""
     fields: Mapping[str, str] = schema()["messages"][kind]
     first: dict[str, Location] = {}
     counts: Counter[str] = Counter()
@@ -131,7 +131,7 @@ def _value(value: Scalar | Message, kind: str, path: str) -> Iterator[Diagnostic
     elif kind in schema()["enums"]:
         words = schema()["enums"][kind]
         if _whole(-(2**31), 2**31 - 1)(value):
-            return  # the number of a word; protobuf takes any
+            return  # the number of an enum value; protobuf accepts any
         if value.text not in words or value.kind != "name":
             quoted = value.kind == "string" and value.text in words
             remedy = "write it without quotes" if quoted else nearest(value.text, words)
@@ -178,7 +178,7 @@ _EXPECTED = {
 
 
 def _tensors(config: Message) -> Iterator[Diagnostic]:
-    """Inputs and outputs without a name, type or shape, and names given twice."""
+    """Reports inputs and outputs without a name, type or shape, and duplicate names."""
     for group in ("input", "output"):
         seen: dict[str, int] = {}
         for index, tensor in enumerate(_messages(config, group)):
@@ -197,7 +197,7 @@ def _tensors(config: Message) -> Iterator[Diagnostic]:
 
 
 def _folder(config: Message, path: Path) -> Iterator[Diagnostic]:
-    """A name other than that of the folder, where the folder is one of a model repository."""
+    """Reports a model name that differs from its folder's name in a model repository."""
     name, folder = _text(config, "name"), path.absolute().parent
     if name and name != folder.name and _has_versions(folder):
         place = next(row.location for row in config.fields if row.name == "name")
@@ -232,7 +232,7 @@ def _llmapi(config: Message) -> Iterator[Diagnostic]:
 
 
 def _instances(config: Message) -> Iterator[Diagnostic]:
-    """The engine takes its GPUs itself: Triton must make one instance, without a GPU."""
+    """Checks the instance groups: the engine places itself, so one instance without a GPU."""
     kind, rule = llmapi()["instance_kind"], TRITON_INSTANCE_GROUP
     groups = _messages(config, "instance_group")
     if not groups:
@@ -255,7 +255,7 @@ def _instances(config: Message) -> Iterator[Diagnostic]:
 def _tensor(
     tensor: Message, known: Mapping[str, str], path: str, is_input: bool
 ) -> Iterator[Diagnostic]:
-    """A known tensor of another type, and an input that every request would have to carry."""
+    """Reports a wrong data type of a known tensor, and an input that should be optional."""
     name, found = _text(tensor, "name"), _text(tensor, "data_type")
     if name in known and found in schema()["enums"]["DataType"] and found != known[name]:
         what, remedy = f"is {found}", f"model.py reads {name} as {known[name]}"
@@ -277,6 +277,6 @@ def _messages(message: Message, name: str) -> list[Message]:
 
 
 def _text(message: Message, name: str) -> str:
-    """A scalar field as written, or nothing."""
+    """The text of a scalar field, or an empty string."""
     values = [value for value in message.named(name) if isinstance(value, Scalar)]
     return values[0].text if values else ""

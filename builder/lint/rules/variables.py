@@ -1,4 +1,4 @@
-"""Checks environment variables of engines and their libraries: names and values."""
+"""Checks the names and values of environment variables for engines and their libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VARIABLE = re.compile(
     r"(?<![\w$.{/-])(?:T[A-Z]*L[A-Z]*|TRT_LLM|TENSORRT_?LLM)(?:_[A-Z0-9]+)+(?![\w/-])"
 )
 _ENGINE = re.compile(r"^(?:TLLM|TRT_?LLM|TENSORRT_?LLM)_")
-# A variable with its value: in a shell, in a mapping, or with the value below the name.
+# A variable with its value: in a shell, in a mapping, or as `name` and `value` keys.
 _SETTING = re.compile(
     r"(?<![\w$.{/-])(?P<name>(?:T[A-Z]*LLM|NCCL|UCX|PYTORCH)_[A-Z0-9_]+)"
     r"[\"']?(?:=|[ \t]*:[ \t]+|,?\s*[\"']?value[\"']?[ \t]*:[ \t]*)"
@@ -28,7 +28,7 @@ _SETTING = re.compile(
 _OF_LIBRARY = re.compile(
     r"(?<![\w$.{/-])(NCCL|UCX|HF_HUB)_[A-Z0-9_]+(?=[\"']?(?:[=:,\]]|\s+[\w\"']|\s*$))"
 )
-# A variable that a script sets for itself, reads, or gives to programs.
+# Variables that a script sets for itself, reads, or passes to programs.
 _SET = re.compile(r"""^[ \t]*([A-Z]\w*)=(?:"[^"\n]*"|'[^'\n]*'|[^\s"';&|])*[ \t]*(?:;|#|$)""", re.M)
 _READ = re.compile(r"\$\{?([A-Z]\w*)")
 _GIVING = re.compile(r"(?:\bexport|\s-x|\s-e|--env|--export)[\s=].*")
@@ -37,7 +37,7 @@ _NAMES = re.compile(r"[A-Z]\w*")
 
 
 def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
-    """Variables of the engine that are misspelt, or have a value that it does not know."""
+    """Reports misspelt engine variables and values that the engine does not know."""
     misspelt = list(_misspelt_variables(text))
     own = _own_variables(text) if misspelt else set()
     yield from (row for row in misspelt if row.path not in own)
@@ -59,7 +59,7 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
 
 
 def _unknown_word(value: str, known: Sequence[str]) -> tuple[str, str] | None:
-    """The first word of a list that is a known one with a slip, and the known one."""
+    """The first misspelt word in a list, and the known word that it resembles."""
     lower = [row.lower() for row in known]
     for word in (part.partition(":")[0] for part in value.split(",")):
         if word.lower() in lower:
@@ -71,7 +71,7 @@ def _unknown_word(value: str, known: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
-    """Variables that are one of the engine's, misspelt: it does not read them."""
+    """Reports misspelt engine and library variables, which are ignored."""
     known = surroundings()["variables"]
     for number, line in enumerate(text.splitlines(), 1):
         if "_" not in line or line.lstrip().startswith("#"):
@@ -99,7 +99,7 @@ def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
 
 
 def _own_variables(text: str) -> set[str]:
-    """Variables that a script sets and reads itself, and that no program gets."""
+    """Variables that a script sets and reads itself but does not pass to any program."""
     if _ALL_GIVEN.search(text):
         return set()
     given = {name for line in _GIVING.findall(text) for name in _NAMES.findall(line)}
@@ -107,8 +107,7 @@ def _own_variables(text: str) -> set[str]:
 
 
 def _of_prefix(name: str, known: Iterable[str]) -> str | None:
-    """The only name that is this one with another spelling of the engine's name before it, or
-    with its words in another order."""
+    """The only known name that differs in the engine's prefix or in the order of words."""
     rest = sorted(_ENGINE.sub("", name).split("_"))
     is_own = _ENGINE.match(name) is not None
     rows = [row for row in known if is_own and sorted(_ENGINE.sub("", row).split("_")) == rest]
@@ -116,18 +115,18 @@ def _of_prefix(name: str, known: Iterable[str]) -> str | None:
 
 
 def _slip(name: str, known: Iterable[str]) -> str | None:
-    """The name that this one is with slips of the fingers, and no other name's beginning."""
+    """The known name that this name misspells by a typing error."""
     near = closest(name, known)
     return near if near and is_misspelling(name, near) else None
 
 
 def _but_one(name: str, known: Iterable[str]) -> str | None:
-    """The only name that this one is with a letter or digit too many or too few at its end."""
+    """The only known name with one character more or less at its end."""
     rows = [row for row in known if row == name[:-1] or row[:-1] == name]
     return rows[0] if len(rows) == 1 else None
 
 
-# Where a line sets one: `NAME=`, `NAME:`, `name: NAME` of a container, `ENV NAME value`.
+# A line that sets a variable: `NAME=`, `NAME:`, `name: NAME` (container), `ENV NAME value`.
 _SET_HERE = re.compile(
     r"(?<![\w$.{-])(?:(?P<plain>VLLM_[A-Z0-9_]+)(?=[\"']?[ \t]*[:=])"
     r"|(?<=name: )[\"']?(?P<named>VLLM_[A-Z0-9_]+)"
@@ -136,8 +135,8 @@ _SET_HERE = re.compile(
 
 
 def unread_variables(text: str, release: Release) -> Iterator[Diagnostic]:
-    """Variables that are misspelt, or that other releases read. One that nobody knows may be the
-    file's own, as one is that it asks for."""
+    """Reports variables that are misspelt or that only other releases read. An unknown variable
+    that resembles none may belong to the file itself, as does one that the file reads."""
     for number, line in enumerate(text.splitlines(), 1):
         if "VLLM_" not in line or line.lstrip().startswith("#"):
             continue

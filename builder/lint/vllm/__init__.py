@@ -1,6 +1,6 @@
-"""Files of vLLM: `may_hold` tells which they may be, `reader` reads them.
+"""Checks files of vLLM: `may_hold` finds candidates quickly, `reader` reads and checks them.
 
-Most files are none, and these are told without what reads them.
+Most files do not belong to vLLM, and `may_hold` skips them without importing the reader.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from ..engine import ENGINE_FILE, VLLM, formats
 
 
 def may_hold(name: str, text: str, data: Any) -> bool:
-    """Whether a file may hold commands or options of the engine, told without its tables. `data` is
-    that of its first document."""
+    """Whether a file may contain commands or options of vLLM, without loading the release tables.
+    `data` is the content of the first document."""
     known = formats()
     wrapped = (*known.wrapped_in, known.wrapped_beside)
     names = (VLLM, VLLM.upper(), *known.signature, *known.marks, *wrapped)

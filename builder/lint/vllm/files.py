@@ -1,4 +1,4 @@
-"""Reads the options of vLLM in a file: of commands, configuration files and launchers."""
+"""Reads vLLM options from commands, configuration files and launcher files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ..read.yaml_text import SHELL, MaskedText
 from ..rules import STRAY_WORD
 from ..rules.flags import Given, is_meant, is_of_another
 
-_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of a key in whatever case
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of a key in any case style
 
 
 def of_script(text: str, release: Release) -> Iterator[Given]:
@@ -56,7 +56,7 @@ def of_script(text: str, release: Release) -> Iterator[Given]:
 
 
 def of_program(text: str, release: Release) -> Iterator[Given]:
-    """The options that a Python program constructs engines with, and those of its commands."""
+    """The options with which a Python program constructs engines, and those in its commands."""
     for command in in_program(text):
         yield _of_command(command, release, is_extended(text))
     api = Api(release.engine.module, formats().python_classes)
@@ -86,8 +86,8 @@ def _of_section(section: Section, release: Release) -> Given:
 
 
 def _wrapped(document: Yaml, data: Mapping[str, Any], path: str, release: Release) -> Given:
-    """The options that another program's file or class hands to the engine and to its server, by
-    their own names."""
+    """The options that another program's file or class passes to the engine and its server. They
+    keep vLLM's names."""
     found = Arguments()
     for key, value in data.items():
         place = document.locate(below(path, str(key)))
@@ -105,14 +105,15 @@ def _wrapped(document: Yaml, data: Mapping[str, Any], path: str, release: Releas
 
 
 def is_extended(text: str) -> bool:
-    """Whether a file says that an extension reads its commands, which has flags of its own."""
+    """Whether a file uses an extension that adds its own flags to the command."""
     return any(word in text for word in formats().extensions)
 
 
 def of_document(
     document: Yaml, text: str, release: Release, name: str = "", is_told: bool = False
 ) -> list[Given]:
-    """The options in a document; `name` is that of its file, which `is_told` to be the engine's."""
+    """The options in a document. `name` is the file name. `is_told` means that the user named vLLM
+    as the engine."""
     data = document.data
     if not isinstance(data, Mapping):
         return []
@@ -129,7 +130,7 @@ def of_document(
 
 
 def _of_roles(document: Yaml, release: Release) -> Iterator[Given]:
-    """The options of a recipe's roles that this engine serves, beside those of its launcher."""
+    """The options of a recipe's roles that vLLM serves, apart from the launcher's options."""
     for role, engine in recipe_roles(document.data):
         path = f"roles.{role}.args"
         if engine == VLLM and isinstance(args := value_at(document.data, path), Mapping):
@@ -142,7 +143,7 @@ def _is_engine_file(name: str, data: Any) -> bool:
 
 
 def _engine_file(document: Yaml, release: Release, within: str) -> Given:
-    """The engine's options by their own names, as Triton's backend hands them on."""
+    """The options in the model file of Triton's vLLM backend, by their vLLM names."""
     found = Arguments()
     for key, value in document.data.items():
         place = document.locate(str(key))
@@ -155,15 +156,16 @@ def _engine_file(document: Yaml, release: Release, within: str) -> Given:
 
 
 def hits(data: Any, release: Release) -> int:
-    """How many keys of a mapping are flags of the server, by any spelling."""
+    """The number of keys in a mapping that are flags of the server, in any spelling."""
     keys = [str(key) for key in data] if isinstance(data, Mapping) else []
     return sum(find_flag(spelled(f"--{key}"), release) is not None for key in keys)
 
 
 def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool:
-    """Whether a mapping is a configuration file of the server: most keys are its flags, and one of
-    them is nobody else's. Of one that has dashes or `is_told` to be the engine's, most keys are
-    whole flags with a value that they may have."""
+    """Whether a mapping is a configuration file of the server. At least half of its keys are flags,
+    and one of them is unique to vLLM. Without a unique key, the file must use dashes or the user
+    must name vLLM (`is_told`); then half of the keys must be complete flags with a plausible
+    value."""
     if not isinstance(data, Mapping) or not data:
         return False
     names = [str(key).replace("-", "_").removeprefix("no_") for key in data]
@@ -195,7 +197,8 @@ def _configuration(
     names: Mapping[str, str] | None = None,
     is_parsed: bool = True,
 ) -> Given:
-    """`names` are those of options by those of keys, where keys are spelled otherwise."""
+    """The options of a configuration file. `names` maps each key to its option name, for files that
+    spell options differently."""
     names = names or {str(key): str(key) for key in data}
     places = {names[str(key)]: document.locate(below(path, str(key))) for key in data}
     options = {names[str(key)]: value for key, value in data.items()}
@@ -229,7 +232,7 @@ def _of_command(command: CommandLine, release: Release, extended: bool) -> Given
 def _walk(
     document: Yaml, data: Any, path: str, release: Release, extended: bool, known: set[str]
 ) -> Iterator[Given]:
-    """Lists of flags, groups of options, and files and texts inside a document."""
+    """Finds lists of flags, groups of options, and embedded files and texts in a document."""
     items: Any = enumerate(data) if isinstance(data, list) else ()
     if isinstance(data, Mapping):
         items = data.items()
@@ -238,7 +241,8 @@ def _walk(
         runs = False
     for key, value in items:
         inner, name = below(path, str(key)), str(key)
-        if key == "value" and data.get("name") in formats().flag_lists:  # of a variable
+        # An environment variable with `name` and `value`.
+        if key == "value" and data.get("name") in formats().flag_lists:
             name = data["name"]
         if isinstance(value, Mapping) and _is_wrapped(data, name):
             yield _wrapped(document, value, inner, release)
@@ -260,13 +264,13 @@ def _walk(
 
 
 def _is_text(value: str, path: str) -> bool:
-    """Whether a value is a text or a file of its own."""
+    """Whether a value is a text of several lines or an embedded file."""
     return "\n" in value or re.search(r"\.ya?ml$", path) is not None
 
 
 def _are_ours(words: Sequence[Word], path: str, beside: Any, release: Release) -> bool:
-    """Whether a list of flags is for the engine: what it stands in names it, or most of the flags
-    are the engine's and what it stands in names no other program."""
+    """Whether a list of flags is for vLLM. Its surroundings mention vLLM, or most flags are vLLM's
+    and the surroundings mention no other program."""
     parts = {part.lower() for key in path.split(".") for part in _PARTS.findall(key)}
     is_other = not parts.isdisjoint(formats().other_programs)
     named = {key: text for key, text in beside.items() if isinstance(text, str)}
@@ -283,7 +287,7 @@ def _are_ours(words: Sequence[Word], path: str, beside: Any, release: Release) -
 def _of_list(
     words: Sequence[Word], path: str, beside: Any, release: Release, extended: bool
 ) -> Given:
-    """A list of flags, of which another server may take some for itself."""
+    """Parses a list of flags; another server may use some of them."""
     read = read_arguments(words, release, is_part=True)
     if formats().handed_on_beside in beside:
         extended = True
@@ -294,7 +298,7 @@ def _of_list(
 
 
 def _is_wrapped(data: Any, name: str) -> bool:
-    """Whether options of an engine that is not said to be another one stand at a key."""
+    """Whether a key holds engine options and no other engine is mentioned."""
     known = formats()
     is_held = name in known.wrapped_in.values() and known.wrapped_beside in data
     return is_held and known.wrapped_not not in str(data).lower()
@@ -303,7 +307,7 @@ def _is_wrapped(data: Any, name: str) -> bool:
 def _in_text(
     document: Yaml, text: str, path: str, release: Release, extended: bool
 ) -> Iterator[Given]:
-    """A text of several lines: one for readers, or a file of a config map."""
+    """Reads a text of several lines: documentation, or a file of a config map."""
     if "```" in text:
         for command in in_prose(text, path, document):
             yield _of_command(command, release, extended)
@@ -320,8 +324,8 @@ def _in_text(
 def _asked_gpus(
     document: Yaml, data: Mapping[str, Any], path: str, options: Mapping[str, Any]
 ) -> Gpus | None:
-    """The GPUs that a chart asks for beside options, unless a server may have more nodes or flags
-    give its sizes too."""
+    """The GPUs that a chart requests next to the options. Unknown (`None`) if a server may use more
+    nodes, or if flags also set its parallel sizes."""
     lists = " ".join(str(options[key]) for key in formats().flag_lists if key in options)
     for key, of_nodes in formats().asked_gpus.items():
         count = int_at(data, key)
@@ -334,8 +338,8 @@ def _asked_gpus(
 def _held(
     document: Yaml, data: Mapping[str, Any], path: str, release: Release, gpus: Gpus | None
 ) -> Iterator[Given]:
-    """Options that a launcher hands to its workers, by role or for all; a chart may spell them as
-    `maxModelLen`. `gpus` are those of a server."""
+    """Options that a launcher passes to its workers, by role or for all workers. A chart may spell
+    them as `maxModelLen`. `gpus` are the GPUs of one server."""
     roles = [key for key in data if key in formats().roles and isinstance(data[key], Mapping)]
     for role in roles:
         inner = below(path, str(role))
@@ -352,7 +356,7 @@ def _held(
 
 
 def _of_chart(key: str, release: Release) -> str:
-    """The option that a key without underscores stands for; a key that is none in snake case."""
+    """The option name for a key in camel case; an unknown key in snake case."""
     if "_" in key or "-" in key or key.islower():
         return key
     flat = {row.name.replace("_", ""): row.name for row in known_flags(release).values()}
@@ -360,7 +364,7 @@ def _of_chart(key: str, release: Release) -> str:
 
 
 def _words(document: Yaml, value: Any, path: str) -> list[Word]:
-    """The words of a list of flags, or of flags in one text."""
+    """The words of a list of flags, or of a single text with flags."""
     if isinstance(value, str):
         rows = [(path, value)]
     else:
@@ -383,7 +387,7 @@ def _split(value: Any, place: Location) -> Sequence[Word]:
 
 
 def told(data: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Texts for readers, which run nothing themselves, by their paths."""
+    """Finds documentation texts, which run nothing, with their paths."""
     items: Any = data.items() if isinstance(data, Mapping) else ()
     for key, value in enumerate(data) if isinstance(data, list) else items:
         inner = below(path, str(key))

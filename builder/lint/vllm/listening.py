@@ -1,4 +1,4 @@
-"""Where servers of vLLM listen, and the commands of a script that start them."""
+"""Finds the addresses on which vLLM servers listen, and the commands that start them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..read.containers import object_at
 from ..rules.flags import Given
 from ..rules.ports import Launch, unreached_server, wrong_port
 
-_NO_PORT = ("headless", "uds")  # a server with one of these listens elsewhere
+_NO_PORT = ("headless", "uds")  # with one of these, a server does not listen on a port
 
 
 def listening_diagnostics(
     given: Given, document: Yaml | None, release: Release
 ) -> Iterator[Diagnostic]:
-    """What is wrong with the port of a command in a document or a script."""
+    """Checks the port of a command in a document or a script."""
     options, command = given.arguments.options, given.command
     if command is None or any(options.get(name) for name in _NO_PORT):
         return
@@ -72,7 +72,7 @@ def _number(value: object) -> float | None:
 
 
 def _value(given: Given, name: str, release: Release) -> str:
-    """The value of an option, or its default; empty where neither is known."""
+    """The value of an option or its default; empty if neither is known."""
     read = given.arguments
     may_differ = read.is_open or given.is_extended or "config" in read.options
     default = "" if may_differ else release.server_options[name]["default"]

@@ -1,4 +1,4 @@
-"""Checks a file of vLLM: whether it is one, which release it names, what that has against it."""
+"""Checks a vLLM file: decides whether it is one, finds its release and validates its options."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RECIPE = "vLLM recipe"
 
 
 def option_files(source: Text) -> Iterator[tuple[Word, Named | None]]:
-    """The configuration files that the commands of a file read, each with the model of its one."""
+    """The configuration files that the commands of a file read, each with the command's model."""
     flag = f"--{engines.load(VLLM).option_file_flag}"
     for row, _ in _given(source, _newest(), is_told=False) if flag in source.text else ():
         if row.as_flags and (file := option_file(row)):
@@ -66,15 +66,15 @@ def option_files(source: Text) -> Iterator[tuple[Word, Named | None]]:
 
 
 def is_options(source: Text, is_told: bool = False) -> bool:
-    """Whether a file holds options and nothing else, those of some engine."""
+    """Whether a file contains only options, of any engine."""
     return len(source.documents) == 1 and (
         _is_model(source) or is_configuration(source.documents[0].data, _newest(), is_told)
     )
 
 
 def is_alone(source: Text, table: Release, is_told: bool) -> bool:
-    """Whether a file of options is this engine's and not that of `table`, which knows fewer of
-    them; `is_told` if no other engine is asked for."""
+    """Whether an option file belongs to vLLM and not to the engine of `table`. The engine that
+    knows more of the options wins. `is_told` means that no other engine is requested."""
     if not is_options(source, is_told):
         return False
     if is_told:
@@ -82,12 +82,12 @@ def is_alone(source: Text, table: Release, is_told: bool) -> bool:
     data = source.documents[0].data
     known = sum(str(key) in table.top_level for key in data)
     own = hits(data, _newest())
-    is_dashed = any("-" in str(key) for key in data)  # no other engine spells options so
+    is_dashed = any("-" in str(key) for key in data)  # only vLLM uses dashes
     return _is_model(source) or own > known or (is_dashed and own == known)
 
 
 def _is_model(source: Text) -> bool:
-    """Whether a file is that of Triton's backend for this engine."""
+    """Whether a file is the model file of Triton's vLLM backend."""
     data = source.documents[0].data if source.documents else None
     is_named = source.path.name == ENGINE_FILE
     return is_named and isinstance(data, Mapping) and "model" in data
@@ -100,14 +100,16 @@ def _newest() -> Release:
 
 
 def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
-    """One file by one release; of no kind where it holds nothing of the engine."""
+    """Checks one file against one release; the kind is `None` if it has nothing of vLLM."""
     table = rule_context.release
     rows = _given(source, table, is_told)
     if not rows:
         return Verdict(None, [])
     given = [row for row, _ in rows]
     lifted = {rule for rule, variable in formats().lifted.items() if variable in source.text}
-    lifted |= {DUPLICATE_KEY} if source.is_template else set()  # branches, of which one counts
+    lifted |= (
+        {DUPLICATE_KEY} if source.is_template else set()
+    )  # only one branch of the template is used
     every = (row for each in given for row in given_diagnostics(each, rule_context))
     found = [row for row in every if row.rule not in lifted]
     found += unread_variables(source.text, table)
@@ -132,8 +134,8 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
 
 
 def is_former(row: Diagnostic) -> bool:
-    """Whether an unknown option is one that releases before the first table had, or a value of one
-    may be of a form that they took."""
+    """Whether an unknown option or value comes from a release before the first table. Options may
+    have been removed since then, and values may have had another form."""
     keys = [key.lstrip("-").replace("-", "_") for key in row.path.split(".")]
     ends = {".".join(keys[depth:]) for depth in range(len(keys))}
     if row.rule in (FLAG_VALUE, VALUE_TYPE):
@@ -143,7 +145,7 @@ def is_former(row: Diagnostic) -> bool:
 
 
 def _given(source: Text, table: Release, is_told: bool) -> list[tuple[Given, Yaml | None]]:
-    """The options of a file, with the document that they stand in."""
+    """The options of a file, each with the document that contains it."""
     if source.form in (SCRIPT, DOCKERFILE):
         return [(row, None) for row in of_script(source.text, table)]
     if source.form == PYTHON:
@@ -156,7 +158,7 @@ def _given(source: Text, table: Release, is_told: bool) -> list[tuple[Given, Yam
 
 
 def _no_json(text: str) -> Iterator[Diagnostic]:
-    """What Triton's backend, which reads JSON, does not take in a file that is YAML as well."""
+    """Reports YAML syntax in a file that Triton's backend reads as JSON."""
     try:
         json.loads(text)
     except json.JSONDecodeError as fault:
@@ -168,7 +170,7 @@ def _no_json(text: str) -> Iterator[Diagnostic]:
 def _of_script(
     source: Text, given: Sequence[Given], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
-    """What is wrong around the servers of a script; its lines are checked once for all engines."""
+    """Checks the servers of a script; lines are checked once for all engines."""
     found = read_script(source.text)
     values = Values(found.statements)
     rows = [row for row in given if row.command and not row.command.is_part]
@@ -183,7 +185,7 @@ def _of_script(
 def _of_containers(
     source: Text, given: Sequence[Given], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
-    """What is wrong around the servers that containers start."""
+    """Checks the servers that containers start."""
     servers = in_documents(source.documents, VLLM)
     if not servers:
         return
@@ -202,7 +204,7 @@ def _of_containers(
 
 
 def told_lines(source: Text) -> Iterator[int]:
-    """The lines of texts for readers."""
+    """The line numbers of documentation texts."""
     for document in source.documents:
         for path, text in told(document.data):
             start = (document.blocks.get(path) or document.locate(path)).line
