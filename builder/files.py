@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from .diagnostics import Diagnostic
 from .errors import BadFacts, BadInput, ToolkitError
 
+MANIFEST = "manifest.json"  # the file that makes a folder a bundle
 # What a person writes. The index of a checkpoint with hundreds of thousands of tensors is larger.
 MAX_BYTES = 10_000_000
 MAX_JSON_BYTES = 64_000_000

@@ -11,13 +11,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from ...bundle import MANIFEST
 from ...diagnostics import NOWHERE, Diagnostic, located
 from ...documents import scan_yaml, value_at
 from ...errors import BadFacts, BadInput, ToolkitError
 from ...facts import engines
 from ...facts.release import ServerRole
-from ...files import is_folder, is_there, load_json_mapping, read_text
+from ...files import MANIFEST, is_folder, is_there, load_json_mapping, read_text
 from ..model import StatedWorkload, int_at
 from ..rules import DAMAGED_BUNDLE, UNREADABLE
 from .forms import SUFFIXES, is_dockerfile, is_recipe
