@@ -16,14 +16,13 @@ from ...facts.release import Release
 from ...rules import flags as server_flags
 from ...rules.rule_inputs import as_number
 from ..arguments.click import ParsedCommand
-from ..engine import LAUNCHER, TENSORRT_LLM
+from ..engine import LAUNCHER, MPI_STARTERS, TENSORRT_LLM
 from ..model import Gpus, Section, Server, Word, below, int_at
 from ..read.slurm import whole
 from . import GPUS_BELOW_RANKS, GPUS_IDLE, NODE_GPUS
 from .jobs import job_diagnostic
 from .model import beside_options, named_gpu
 
-STARTERS = ("mpirun", "mpiexec")
 _HOSTS, _SLOTS = ("-H", "-host", "--host"), re.compile(r"[\w.-]+:(\d{1,4})")
 _SPREADING = ("hostfile", "machinefile", "f", "ppn", "npernode", "N")  # over hosts
 
@@ -39,7 +38,7 @@ def mpi_diagnostics(
     names = [word.text.rpartition("/")[2] for word in words]
     file = command.option_file
     given = options.get(file.text.rpartition("/")[2]) if file else {}
-    if not set(STARTERS) & set(names):
+    if not set(MPI_STARTERS) & set(names):
         return
     # The option file may set parallel sizes too.
     flags = {row.spelling: row.value.text for row in command.given if row.value}

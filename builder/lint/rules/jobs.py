@@ -11,7 +11,7 @@ from typing import Any
 from ...diagnostics import Diagnostic, Location, closest, located, nearest
 from ...files import read_bytes
 from ...general_rules import Rule
-from ..engine import LAUNCHER, is_server
+from ..engine import LAUNCHER, MPI_STARTERS, is_server
 from ..model import Statement, Word
 from ..read.option_file import read_option_file
 from ..read.shell import read_script
@@ -20,7 +20,6 @@ from ..read.slurm import Job, Option, Step, option_names, table, whole
 
 _SIZES = (("tensor_parallel_size", "tp_size"), ("pipeline_parallel_size", "pp_size"))
 _OPTION_FILES = ("config", "extra_llm_api_options")
-_SPAWNERS = ("mpirun", "mpiexec", "orterun", "prterun")
 _CLEARED = re.compile(r"(\bunset\b|\s-u).*\b(SLURM_|PMIX?_)|\benv -i\b", re.DOTALL)
 _RANK_COMMAND = "disaggregated_mpi_worker"
 # Commands that neither work nor wait. If only these follow the background steps, the script ends
@@ -57,7 +56,7 @@ def _tasks(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
         place = inherited.location if inherited else step.location
         yield job_diagnostic("job-ranks", place, what, "srun --ntasks")
     words = [word for words in (step.command, *step.inner) for word in words]
-    spawned = any(word.text.rpartition("/")[2] in _SPAWNERS for word in words)
+    spawned = any(word.text.rpartition("/")[2] in MPI_STARTERS for word in words)
     started, own = _server(step)
     if not started or launched or spawned or (tasks or 1) < 2:
         return
@@ -103,7 +102,7 @@ def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
 def _spawner(step: Step) -> Iterator[Diagnostic]:
     """Reports an mpirun inside srun: because of Slurm's variables, it asks Slurm for nodes."""
     words = [word for words in (step.command, *step.inner) for word in words]
-    spawners = [word for word in words if word.text.rpartition("/")[2] in _SPAWNERS]
+    spawners = [word for word in words if word.text.rpartition("/")[2] in MPI_STARTERS]
     if spawners and not _CLEARED.search(" ".join(word.text for word in step.command)):
         what = f"{spawners[0].text} inside of srun finds the variables of Slurm"
         yield job_diagnostic("job-mpirun-in-srun", spawners[0].location, what)

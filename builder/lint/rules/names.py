@@ -10,7 +10,7 @@ from typing import Any
 from ...diagnostics import Diagnostic, Location, closest, is_misspelling, located
 from ...documents import Variable, Yaml, value_at
 from ...general_rules import UNKNOWN_VALUE, VALUE_TYPE
-from ..engine import COMMAND, LAUNCHER, PROGRAMS, surroundings
+from ..engine import COMMAND, LAUNCHER, MPI_STARTERS, PROGRAMS, surroundings
 from ..model import Statement, Word, below, role_of
 from ..read.containers import COMMANDS, GPU, command_keys, containers, listed, objects, words_of
 from ..read.shell import statements
@@ -133,7 +133,7 @@ def _open(text: str) -> int | None:
 _SERVER_FLAGS = frozenset(("--tp_size", "--ep_size", "--max_batch_size", "--extra_llm_api_options"))
 # Programs that start another program after their options; _CONTAINERS also take an image or a
 # container (docker with `run` and `exec`).
-_STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prterun")
+_STARTERS = ("srun", *MPI_STARTERS)
 _CONTAINERS = {
     **dict.fromkeys(("docker", "podman", "nerdctl"), ("run", "exec")),
     **dict.fromkeys(("singularity", "apptainer"), ("exec",)),

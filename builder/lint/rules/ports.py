@@ -10,7 +10,7 @@ from typing import Any
 
 from ...diagnostics import Diagnostic, Location, located
 from ...documents import Yaml, value_at
-from ..engine import TENSORRT_LLM, is_server
+from ..engine import MPI_STARTERS, TENSORRT_LLM, is_server
 from ..model import Server, Statement, Word, below, is_open
 from ..read.containers import (
     DEFAULT_HOST,
@@ -23,7 +23,6 @@ from ..read.containers import (
     port_of,
 )
 from . import FLAG_VALUE, GPU_SHARED, PORT_TAKEN, PORT_UNREACHED
-from .gpus import STARTERS
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _WAYS = ("httpGet", "tcpSocket", "grpc")  # probes that connect from outside
@@ -106,7 +105,7 @@ def _ports(data: Mapping[str, Any]) -> dict[str, str]:
 _PUBLISHED = re.compile(r"(?:[\d.]+:)?(?:\d+:)?(\d+)(?:/tcp)?")
 # Commands that end or wait for a server before the next one starts.
 _ENDS = frozenset(("kill", "pkill", "killall", "wait", "stop", "trap", "fuser"))
-_ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *STARTERS))
+_ELSEWHERE = frozenset(("docker", "podman", "srun", "ssh", *MPI_STARTERS))
 _VISIBLE_NAME = "CUDA_VISIBLE_DEVICES"
 _VISIBLE = re.compile(rf"{_VISIBLE_NAME}=(\d+(?:,\d+)*)")
 _SHARING = ("fraction", "utilization", "--config", "--extra")  # a file may also set it
