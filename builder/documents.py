@@ -329,6 +329,18 @@ def scan_yaml(text: str, start: Location = START) -> list[Yaml]:
     return documents or [Yaml(places={"": start})]
 
 
+def _too_deep(text: str) -> Location | None:
+    """The first bracket that is deeper than is read."""
+    depth = 0
+    for position, letter in enumerate(text):
+        depth += (letter in "[{") - (letter in "]}")
+        if depth > MAX_DEPTH:
+            return Location(
+                text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
+            )
+    return None
+
+
 def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
     """The parser's error, at the location that it names or that has the refused character."""
     mark = getattr(error, "problem_mark", None)
@@ -338,8 +350,8 @@ def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
         place = Location(before.count("\n") + 1, control.start() - before.rfind("\n"))
     else:
         place = Location(mark.line + 1, mark.column + 1) if mark else NOWHERE
-    if "nesting depth" in reason:  # newer parsers count it themselves
-        return located(place, "", "is nested too deeply", "flatten it")
+    if "nesting depth" in reason:  # newer parsers count brackets ahead of what they return
+        return located(_too_deep(text) or place, "", "is nested too deeply", "flatten it")
     if "cannot start any token" in reason and _character(text, place) == "\t":
         reason = "found a tab character where indentation is expected"
     if "mapping values are not allowed" in reason and (odd := _odd_indent(text, place)):

@@ -23,7 +23,7 @@ from .rules.options import MAX_DIAGNOSTICS, of_empty_documents, section_diagnost
 
 _WARNING = Policy()
 # Environment variables and programs: such a file holds more than options.
-_MORE = re.compile(r"[A-Z]{2,}_[A-Z]|\b(?:trtllm-|vllm|dynamo|python)")
+_MORE = re.compile(r"[A-Z]_[A-Z]|\b(?:trtllm-|vllm|dynamo|python)")
 
 
 def check_file(
