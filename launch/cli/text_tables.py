@@ -118,7 +118,7 @@ def bench_table(document: Mapping[str, Any]) -> str:
         lines.append("ended by a failure: later points are missing")
     if (engine := document["subject"]["engine"])["rehearsal"]:
         what = "the reference engine" if engine["used"] == REFERENCE else "the engine's CPU build"
-        lines.append(f"a rehearsal: {what} on a miniature; these figures say nothing about a GPU")
+        lines.append(f"rehearsal: {what} on a miniature; this says nothing about GPUs")
     if limited := [one["label"] for one in document["points"] if one.get("client_limited")]:
         share = document["client"]["share_of_limit"]
         text = f"warning: the client was the limit at {', '.join(limited)}: a load process used "
