@@ -68,7 +68,7 @@ def test_a_rehearsal_is_known_and_said(reference: Reference, tmp_path: Path) -> 
     assert subject["bundle"]["digest"] == reference.bundle.digest
     assert (subject["gpu"], subject["num_gpus"]) == ("h100", 1)
     url = bench(tmp_path, reference.url, *SMALL, "--concurrency", "1", "--requests", "2")
-    assert "a rehearsal: the reference engine on a miniature" in url.stdout
+    assert "rehearsal: the reference engine on a miniature" in url.stdout
 
 
 def test_the_tokenizer_is_that_of_the_servers_checkpoint(
