@@ -107,9 +107,8 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
         return Verdict(None, [])
     given = [row for row, _ in rows]
     lifted = {rule for rule, variable in formats().lifted.items() if variable in source.text}
-    lifted |= (
-        {DUPLICATE_KEY} if source.is_template else set()
-    )  # only one branch of the template is used
+    if source.is_template:  # which uses only one of its branches
+        lifted.add(DUPLICATE_KEY)
     every = (row for each in given for row in given_diagnostics(each, rule_context))
     found = [row for row in every if row.rule not in lifted]
     found += unread_variables(source.text, table)

@@ -19,8 +19,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(state.STATE_FOLDER, raising=False)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
+    (tmp_path / "desk").mkdir()
+    monkeypatch.chdir(tmp_path / "desk")
     return tmp_path / "home"
 
 
@@ -72,7 +72,7 @@ def test_a_named_folder_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_services_of_others_in_a_folder_that_one_used_are_found(tmp_path: Path) -> None:
     submit(tmp_path / "a", "svc")
     theirs = leave(tmp_path / "a", "theirs")
-    here = leave(tmp_path / "work" / "runs", "here")
+    here = leave(tmp_path / "desk" / "runs", "here")
     assert services.find(None, "theirs") == theirs
     assert services.find(None, "here") == here
     found = services.every_in(services.roots(None))
@@ -85,7 +85,7 @@ def test_a_folder_that_was_moved_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as fault:
         services.find(None, "svc")
     [diagnostic] = fault.value.diagnostics
-    assert diagnostic.message.startswith(f"has no state in {tmp_path}/a, {tmp_path}/work/runs")
+    assert diagnostic.message.startswith(f"has no state in {tmp_path}/a, {tmp_path}/desk/runs")
     assert f"was submitted with its state in {tmp_path}/a/svc" in str(diagnostic)
     assert services.find(tmp_path / "b", "svc").root == tmp_path / "b"
 
@@ -102,7 +102,7 @@ def test_without_a_home_nothing_is_remembered(tmp_path: Path, home: Path) -> Non
     with pytest.raises(OSError, match="Not a directory"):
         services.remember(ServiceFolder(tmp_path / "a", "svc"))
     assert services.remembered() == []
-    assert services.roots(None) == [tmp_path / "work" / "runs"]
+    assert services.roots(None) == [tmp_path / "desk" / "runs"]
 
 
 def test_a_folder_that_cannot_be_read_hides_no_other(
