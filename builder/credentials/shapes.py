@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 _DATA = Path(__file__).parent.parent / "data" / "credentials.yaml"
 
 
@@ -33,6 +31,8 @@ SCHEMA: Any = {
 @cache
 def known() -> Mapping[str, Any]:
     """The shipped formats and names; `check` and the tests hold the file to `SCHEMA`."""
+    import yaml  # commands that read no text start sooner without it
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     found: Mapping[str, Any] = yaml.load(_DATA.read_text(encoding="utf-8"), Loader=loader)
     return found
