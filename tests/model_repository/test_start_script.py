@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -37,6 +38,15 @@ trap "" TERM
 echo started
 sleep 600 &
 wait
+"""
+STAND_IN_THAT_SIGNALS_BACK = f"""#!{sys.executable}
+import os, signal, sys, time
+if sys.argv[1] == "--help":
+    sys.exit()
+signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGTERM))
+print("started", flush=True)
+while True:
+    time.sleep(600)
 """
 IN_A_CONTAINER = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
 
@@ -419,6 +429,18 @@ def test_a_server_that_does_not_end_is_killed_with_all_it_started(
     script.signal(number)
     script.assert_ended(128 + signal.SIGKILL)
     assert "the server is killed as it has not ended in 1 s" in script.log
+
+
+def test_a_second_signal_counts_while_the_first_is_passed_on(begin: Begin, tmp_path: Path) -> None:
+    stand_in = tmp_path / "bin/tritonserver"
+    stand_in.parent.mkdir()
+    stand_in.write_text(STAND_IN_THAT_SIGNALS_BACK)
+    stand_in.chmod(0o755)
+    script = begin(first=stand_in.parent, wait=False)
+    wait_for_log(script, "started")
+    script.signal(signal.SIGTERM)
+    script.assert_ended(128 + signal.SIGKILL)
+    assert "the server is killed after a second signal" in script.log
 
 
 def test_a_full_disk_of_the_log_stops_nothing(begin: Begin) -> None:

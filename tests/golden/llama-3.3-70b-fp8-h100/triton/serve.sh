@@ -124,9 +124,10 @@ stop() {
   if [[ -n $deadline ]]; then abort "after a second signal"; else
     [[ -n $lost || -z $watcher ]] || kill -KILL -- "-$watcher" 2>/dev/null || true
     : >"$SERVE_STOP_FILE" || true
-    kill -TERM "$server" 2>/dev/null || true
+    # The deadline first: bash runs this again within itself when a signal comes meanwhile.
     sleep 310 &
     deadline=$!
+    kill -TERM "$server" 2>/dev/null || true
   fi
 }
 # shellcheck disable=SC2329  # called by a trap
