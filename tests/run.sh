@@ -129,7 +129,7 @@ run_all() {
 vllm_wanted=${TEST_VLLM:-}
 unset TEST_VLLM
 # shellcheck disable=SC2329  # called by begin
-set_up_vllm() { timeout 900 bash "$here/launch/setup_engine.sh" vllm rehearse,dev; }
+set_up_vllm() { timeout 1800 bash "$here/launch/setup_engine.sh" vllm rehearse,dev; }
 # shellcheck disable=SC2329  # called by step
 run_on_vllm() {
   TEST_SHELL=$$ TEST_VLLM=1 timeout 900 "$PYTHON" -m pytest -p no:cacheprovider \
@@ -145,7 +145,7 @@ side_by_side=(--numprocesses "$((workers > 8 ? 8 : workers))" --dist loadgroup -
 newer=${SLURM_ROOT:-/opt/slurm-newer}
 # shellcheck disable=SC2329  # called by begin
 run_on_newer_slurm() {
-  quietly timeout -s INT 300 tests/newer_slurm.sh "$newer" || return 0 # said at the end
+  quietly timeout -s INT 1200 tests/newer_slurm.sh "$newer" || return 0 # said at the end
   # What failed in the run beside it is in the cache, which this one leaves alone.
   SLURM_ROOT="$newer" run_pytest -p no:cacheprovider \
     tests/slurm/test_accepted.py tests/launch/slurm/test_probe.py
