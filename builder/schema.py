@@ -32,19 +32,10 @@ from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, Generic, Literal, Self, TypeVar, dataclass_transform
 
-from . import credentials
+from . import credentials, general_rules
 from .diagnostics import Diagnostic, either, nearest
 from .documents import DATA
 from .errors import BadInput
-from .general_rules import (
-    MISSING_KEY,
-    UNKNOWN_KEY,
-    UNKNOWN_VALUE,
-    VALUE,
-    VALUE_RANGE,
-    VALUE_TYPE,
-    Rule,
-)
 
 MAX_DEPTH = 50  # of a recursive schema
 
@@ -247,11 +238,11 @@ class _Reader:
         if origin is Path:
             if not (DATA / value).exists():
                 what = f"{value} is neither a file nor a folder of builder/data"
-                self._add(path, what, "correct it", UNKNOWN_VALUE)
+                self._add(path, what, "correct it", general_rules.UNKNOWN_VALUE)
             return DATA / value
         return self._object(kind, origin, value, path) if _is_class(origin) else value
 
-    def _add(self, path: str, message: str, fix: str, rule: Rule) -> None:
+    def _add(self, path: str, message: str, fix: str, rule: general_rules.Rule) -> None:
         self.diagnostics.append(Diagnostic("", message, fix, rule, path=path))
 
     def _wrong_type(self, value: Any, path: str, kinds: Iterable[Any]) -> None:
@@ -263,7 +254,7 @@ class _Reader:
             fix = f"""write "{shown}" in quotes (in a shell '"{shown}"')"""
         elif path in self._examples or fix == _MAPPING[1]:
             fix = f"write {self._example(path)}"
-        self._add(path, f"{shown} is not {either(expected)}", fix, VALUE_TYPE)
+        self._add(path, f"{shown} is not {either(expected)}", fix, general_rules.VALUE_TYPE)
 
     def _example(self, path: str) -> str:
         last = path.rpartition(".")[2]
@@ -271,7 +262,7 @@ class _Reader:
 
     def _not_allowed(self, value: Any, names: Collection[object], path: str) -> None:
         fix = nearest(str(value), map(str, names))
-        self._add(path, f"{_shown(value, path)} is not allowed", fix, UNKNOWN_VALUE)
+        self._add(path, f"{_shown(value, path)} is not allowed", fix, general_rules.UNKNOWN_VALUE)
 
     def _plain(self, kind: Any, value: Any, path: str) -> None:
         """Checks data that stays plain by the literal that describes it."""
@@ -313,7 +304,7 @@ class _Reader:
                 self._bounded(note, found, value, path)
             elif isinstance(note, Check) and not note.holds(found):
                 what = f"{_shown(value, path)} is not allowed"
-                self._add(path, what, note.requirement, VALUE_RANGE)
+                self._add(path, what, note.requirement, general_rules.VALUE_RANGE)
             elif isinstance(note, Reference) and found not in (names := note.names()):
                 self._not_allowed(found, names, path)
             elif isinstance(note, Plain):
@@ -340,7 +331,7 @@ class _Reader:
                 and not re.fullmatch(bounds.pattern, value)
             ):
                 what = f"{_shown(value, path)} is not allowed"
-                self._add(path, what, f"it must match {bounds.pattern}", VALUE_RANGE)
+                self._add(path, what, f"it must match {bounds.pattern}", general_rules.VALUE_RANGE)
             return
         for limit, sign, holds in (
             (bounds.le, "<=", operator.le),
@@ -367,12 +358,12 @@ class _Reader:
             what = f"{_shown(value, path)} is too {'short' if length < least else 'long'}"
         else:
             what, fix = "is empty", "write something" if is_text else f"write {self._example(path)}"
-        self._add(path, what, fix, VALUE_RANGE)
+        self._add(path, what, fix, general_rules.VALUE_RANGE)
         return False
 
     def _out_of_range(self, given: Any, path: str, bound: str) -> None:
         what = f"{_shown(given, path)} is out of range"
-        self._add(path, what, f"must be {bound}", VALUE_RANGE)
+        self._add(path, what, f"must be {bound}", general_rules.VALUE_RANGE)
 
     def _union(self, kinds: tuple[Any, ...], value: Any, path: str) -> Any:
         """The value as the first kind that it fits, else the errors of the nearest one."""
@@ -407,7 +398,7 @@ class _Reader:
             if kind is not Literal or origin is not dict:
                 name = self.read(key_kind, key, place)
             if name in found:
-                self._add(place, f"repeats {name}", "keep one", VALUE)
+                self._add(place, f"repeats {name}", "keep one", general_rules.VALUE)
             found[name] = self.read(item_kind, item, place)
         return found
 
@@ -417,7 +408,7 @@ class _Reader:
         fields = fields_of(kind)
         keys = {name: required for name, (_, required) in fields.items()}
         if path.count(".") > MAX_DEPTH:
-            self._add(path, "is nested too deeply", "flatten it", VALUE_TYPE)
+            self._add(path, "is nested too deeply", "flatten it", general_rules.VALUE_TYPE)
             return None
         found = {
             name: self.read(inner, value[name], _below(path, name))
@@ -437,7 +428,7 @@ class _Reader:
     def _inconsistent(self, found: Iterable[tuple[str, str]], path: str) -> None:
         for where, what in found:
             message, _, fix = what.partition("; ")
-            self._add(_below(path, where) if where else path, message, fix, VALUE)
+            self._add(_below(path, where) if where else path, message, fix, general_rules.VALUE)
 
     def _changed(self, change: Callable[[Any], Any], value: Any, path: str) -> Any:
         """The value that a function makes of another one, or the error that it raises."""
@@ -445,7 +436,7 @@ class _Reader:
             return change(value)
         except ValueError as error:
             message, _, fix = str(error).partition("; ")
-            self._add(path, message, fix, VALUE)
+            self._add(path, message, fix, general_rules.VALUE)
             return value
 
     def _check_keys(
@@ -460,12 +451,12 @@ class _Reader:
         for name in value:
             if name not in keys:
                 fix = f"write {meant[name]}" if name in meant else nearest(str(name), keys)
-                self._add(_below(path, name), "unknown key", fix, UNKNOWN_KEY)
+                self._add(_below(path, name), "unknown key", fix, general_rules.UNKNOWN_KEY)
         for name, required in keys.items():
             if required and name not in value and name not in meant.values():
                 place = _below(path, name)
                 fix = f"write {self._example(place)}" if place in self._examples else "add it"
-                self._add(place, "is missing", fix, MISSING_KEY)
+                self._add(place, "is missing", fix, general_rules.MISSING_KEY)
 
 
 @cache

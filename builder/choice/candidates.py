@@ -24,7 +24,6 @@ from ..estimates import Estimate, Estimator, Interval, Question, Refusal
 from ..estimates.measurements import layout_text
 from ..estimates.names import layout_of, weight_precision
 from ..facts import published_results
-from ..facts.published_results import flatten
 from ..planning import Plan
 from ..planning.choices import SIZE, Layout, layouts
 from ..planning.plan_builder import DRAFT_METHOD, MTP_DRAFT_TOKENS
@@ -62,13 +61,6 @@ class Candidate:
         return self.layout.num_gpus * self.instances
 
     @property
-    def drafts(self) -> int:
-        """Draft tokens of a step: the user's own where they are decided."""
-        if self.mtp_draft_tokens is None:
-            return layout_of(self.base.overrides)[-1]
-        return self.mtp_draft_tokens
-
-    @property
     def title(self) -> str:
         """The layout and the drafts in a few letters: DP8/EP8 MTP1."""
         text = layout_text(self.layout.tp, self.layout.ranks, self.layout.ep)
@@ -90,6 +82,7 @@ class Candidate:
     def question(self, concurrency: int) -> Question:
         """How fast one of the servers is with so many requests at a time."""
         request, facts = self.base.deployment, self.base.facts
+        own_drafts = layout_of(self.base.overrides)[-1]
         return Question(
             model=self.base.model,
             gpu=facts.gpu.name,
@@ -102,7 +95,7 @@ class Candidate:
             osl=request.workload.osl,
             concurrency=concurrency,
             release=facts.release.name,
-            mtp=self.drafts,
+            mtp=own_drafts if self.mtp_draft_tokens is None else self.mtp_draft_tokens,
         )
 
 
@@ -176,109 +169,6 @@ class Planned:
         return self.plan.budget.max_concurrency if self.plan else 0
 
 
-class Planner:
-    """Plans candidates; one that differs in nothing that a plan sees is planned once, and of
-    servers whose GPUs do not hold a share of the load none that has more of it."""
-
-    def __init__(self) -> None:
-        self._plans: dict[tuple[Any, ...], Planned] = {}
-        self._too_small: dict[tuple[Any, ...], tuple[int, Planned]] = {}
-        self._impossible: dict[tuple[Any, ...], Planned | None] = {}
-
-    def plan(self, candidate: Candidate, concurrency: int) -> Planned:
-        """The plan of one server under its share of the load."""
-        if refused := self._of_targets(candidate):
-            return refused
-        server = (
-            candidate.gpu,
-            candidate.layout,
-            candidate.mtp_draft_tokens,
-            candidate.instances > 1,
-            candidate.max_batch_size,
-        )
-        key = (*server, concurrency)
-        if key not in self._plans:
-            least, known = self._too_small.get(server, (concurrency + 1, None))
-            if least > concurrency:
-                known = self._without_drafts(candidate, concurrency)
-            self._plans[key] = found = known or self._plan(candidate, concurrency)
-            if found.objections and all(row.where in _OF_GPUS for row in found.objections):
-                self._too_small[server] = min(least, concurrency), found
-        return self._plans[key]
-
-    def _of_targets(self, candidate: Candidate) -> Planned | None:
-        """That targets cannot have so many GPUs or servers, whatever their layout and load."""
-        size = candidate.gpu, candidate.num_gpus, candidate.instances
-        if size not in self._impossible:
-            objections = tuple(targets.diagnostics(_request(candidate, 1)))
-            self._impossible[size] = Planned(None, objections) if objections else None
-        return self._impossible[size]
-
-    def own_drafts(self, candidate: Candidate, concurrency: int) -> int | None:
-        """The draft tokens that the planner itself gives it, `None` if none."""
-        planned = self.plan(replace(candidate, mtp_draft_tokens=None), concurrency)
-        decisions = planned.plan.decisions if planned.plan else ()
-        return next((row.value for row in decisions if row.path == MTP_DRAFT_TOKENS), None)
-
-    def _without_drafts(self, candidate: Candidate, concurrency: int) -> Planned | None:
-        """The candidate that drafts nothing, if it cannot be planned: drafts only need more."""
-        if not candidate.mtp_draft_tokens:
-            return None
-        plain = self.plan(replace(candidate, mtp_draft_tokens=0), concurrency)
-        return None if plain.plan else plain
-
-    def _plan(self, candidate: Candidate, concurrency: int) -> Planned:
-        request, facts = _request(candidate, concurrency), candidate.base.facts
-        published = published_results.published(
-            facts.checkpoint, facts.gpu.name, candidate.num_gpus, request.role
-        )
-        try:
-            return Planned(planning.plan(request, replace(facts, published=published)))
-        except BadInput as error:
-            return Planned(None, tuple(error.diagnostics))
-
-
-def _request(candidate: Candidate, concurrency: int) -> Deployment:
-    """The deployment whose servers have so many requests at a time each."""
-    base = candidate.base
-    return base.deployment.replaced(
-        hardware=base.deployment.hardware.replaced(num_gpus=candidate.num_gpus),
-        workload=base.deployment.workload.replaced(concurrency=concurrency * candidate.instances),
-        instances=candidate.instances,
-        engine_config=with_settings(
-            base.deployment.engine_config, base.overrides, candidate.settings()
-        ),
-    )
-
-
-def with_settings(
-    given: Mapping[str, Any], overrides: Mapping[str, Any], settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The user's `engine_config` with chosen settings that it does not have."""
-    merged = {name: dict(v) if isinstance(v, dict) else v for name, v in given.items()}
-    for path, value in settings.items():
-        parent, _, last = path.rpartition(".")
-        if path in overrides or (parent and parent in overrides):
-            continue
-        place = merged.setdefault(parent, {}) if parent else merged
-        place.setdefault(last, value)
-    return merged
-
-
-def taken(settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that the choice decided, the user's own left out."""
-    return {path: value for path, value in settings.items() if path not in flatten(overrides)}
-
-
-@cache
-def load_levels() -> tuple[int, ...]:
-    """Concurrent requests that are tried for a rate, each about a quarter above the one before."""
-    found = [1]
-    while found[-1] < MOST_CONCURRENCY:
-        found.append(min(max(found[-1] + 1, found[-1] * 5 // 4), MOST_CONCURRENCY))
-    return tuple(found)
-
-
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """Latencies of a request in ms, and output tokens/s of all servers together.
@@ -312,22 +202,76 @@ class Forecast:
         return {"ttft_ms": self.ttft_ms, "itl_ms": self.itl_ms, "e2e_ms": self.e2e_ms}[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Overload:
-    """A candidate that is too slow for the rate: it finishes at most `requests_per_s`."""
-
-    requests_per_s: float
+Outcome = Forecast | Refusal | float
+"""The number is the most requests/s that a candidate finishes which is too slow for the rate."""
 
 
-Outcome = Forecast | Refusal | Overload
+class Search:
+    """Plans candidates and forecasts their speed under the workload of one request.
 
+    A candidate that differs in nothing that a plan sees is planned once, and of servers whose GPUs
+    do not hold a share of the load none that has more of it. Estimates are computed once.
+    """
 
-class LoadModel:
-    """Forecasts the speed of candidates under one workload; estimates are computed once."""
-
-    def __init__(self, estimator: Estimator, request: ChoiceRequest) -> None:
-        self._workload = request.workload
+    def __init__(self, request: ChoiceRequest, estimator: Estimator) -> None:
+        self.request, self._workload = request, request.workload
         self._estimate = cache(estimator.promise)
+        self._plans: dict[tuple[Any, ...], Planned] = {}
+        self._too_small: dict[tuple[Any, ...], tuple[int, Planned]] = {}
+        self._impossible: dict[tuple[Any, ...], Planned | None] = {}
+
+    def plan(self, candidate: Candidate, concurrency: int) -> Planned:
+        """The plan of one server under its share of the load."""
+        if refused := self._of_targets(candidate):
+            return refused
+        server = (
+            candidate.gpu,
+            candidate.layout,
+            candidate.mtp_draft_tokens,
+            candidate.instances > 1,
+            candidate.max_batch_size,
+        )
+        key = (*server, concurrency)
+        if key not in self._plans:
+            least, known = self._too_small.get(server, (concurrency + 1, None))
+            if least > concurrency:
+                known = self._without_drafts(candidate, concurrency)
+            self._plans[key] = found = known or self._plan(candidate, concurrency)
+            if found.objections and all(row.where in _OF_GPUS for row in found.objections):
+                self._too_small[server] = min(least, concurrency), found
+        return self._plans[key]
+
+    def _of_targets(self, candidate: Candidate) -> Planned | None:
+        """That targets cannot have so many GPUs or servers, whatever their layout and load."""
+        size = candidate.gpu, candidate.num_gpus, candidate.instances
+        if size not in self._impossible:
+            objections = tuple(targets.diagnostics(_request(candidate, 1)))
+            self._impossible[size] = Planned(None, objections) if objections else None
+        return self._impossible[size]
+
+    def own_drafts(self, candidate: Candidate) -> int | None:
+        """The draft tokens that the planner itself gives it, `None` if none."""
+        plain = replace(candidate, mtp_draft_tokens=None)
+        planned = self.plan(plain, self.share(plain))
+        decisions = planned.plan.decisions if planned.plan else ()
+        return next((row.value for row in decisions if row.path == MTP_DRAFT_TOKENS), None)
+
+    def _without_drafts(self, candidate: Candidate, concurrency: int) -> Planned | None:
+        """The candidate that drafts nothing, if it cannot be planned: drafts only need more."""
+        if not candidate.mtp_draft_tokens:
+            return None
+        plain = self.plan(replace(candidate, mtp_draft_tokens=0), concurrency)
+        return None if plain.plan else plain
+
+    def _plan(self, candidate: Candidate, concurrency: int) -> Planned:
+        request, facts = _request(candidate, concurrency), candidate.base.facts
+        published = published_results.published(
+            facts.checkpoint, facts.gpu.name, candidate.num_gpus, request.role
+        )
+        try:
+            return Planned(planning.plan(request, replace(facts, published=published)))
+        except BadInput as error:
+            return Planned(None, tuple(error.diagnostics))
 
     def share(self, candidate: Candidate) -> int:
         """The concurrent requests of one server, if the workload has a number of them."""
@@ -372,9 +316,45 @@ class LoadModel:
                 return Forecast(found, candidate.num_gpus, level, 0, *times, speed)
             most = max(most, finished)
         if most:
-            return Overload(most * candidate.instances)
+            return most * candidate.instances
         assert refusal is not None
         return refusal
+
+
+def _request(candidate: Candidate, concurrency: int) -> Deployment:
+    """The deployment whose servers have so many requests at a time each."""
+    base = candidate.base
+    return base.deployment.replaced(
+        hardware=base.deployment.hardware.replaced(num_gpus=candidate.num_gpus),
+        workload=base.deployment.workload.replaced(concurrency=concurrency * candidate.instances),
+        instances=candidate.instances,
+        engine_config=with_settings(
+            base.deployment.engine_config, base.overrides, candidate.settings()
+        ),
+    )
+
+
+def with_settings(
+    given: Mapping[str, Any], overrides: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The user's `engine_config` with chosen settings that it does not have."""
+    merged = {name: dict(v) if isinstance(v, dict) else v for name, v in given.items()}
+    for path, value in settings.items():
+        parent, _, last = path.rpartition(".")
+        if path in overrides or (parent and parent in overrides):
+            continue
+        place = merged.setdefault(parent, {}) if parent else merged
+        place.setdefault(last, value)
+    return merged
+
+
+@cache
+def load_levels() -> tuple[int, ...]:
+    """Concurrent requests that are tried for a rate, each about a quarter above the one before."""
+    found = [1]
+    while found[-1] < MOST_CONCURRENCY:
+        found.append(min(max(found[-1] + 1, found[-1] * 5 // 4), MOST_CONCURRENCY))
+    return tuple(found)
 
 
 def _sum(one: Interval, other: Interval) -> Interval:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import render
-from ..estimates import Interval, Refusal
+from ..estimates import Refusal
 from ..estimates.intervals import number
 from . import report
 from .report import SHORT_NAMES, figures, reason, servers_text, source
@@ -34,15 +34,6 @@ NAMES = {
     "output_tokens_per_s_per_gpu": ("tokens/s per GPU", ""),
     "usd_per_million_output_tokens": ("USD per million tokens", ""),
 }
-
-
-class Label(NamedTuple):
-    """The name of a mark, and where it begins or ends, depending on its anchor."""
-
-    x: float
-    y: float
-    words: str
-    anchor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +82,12 @@ def text(selection: Selection, chosen: Option | None) -> str:
         tiles=list(_tiles(selection, chosen)) if chosen else [],
         errors=errors,
         chart=_chart(selection, chosen) if selection.estimated else None,
-        rows=[_row(option, selection, chosen) for option in _ordered(selection, chosen)],
+        rows=[_row(option, selection, chosen) for option in selection.ordered(chosen)],
         priced=bool(selection.request.prices_usd),
         left_out=_left_out(selection),
         measurements=report.measurement_texts(selection),
         notes=report.notes(selection, chosen),
     )
-
-
-def _ordered(selection: Selection, chosen: Option | None) -> list[Option]:
-    first = [chosen] if chosen else []
-    return [*first, *(o for o in selection.kept if o is not chosen), *selection.nearest]
 
 
 def _tiles(selection: Selection, chosen: Option) -> Iterator[dict[str, str]]:
@@ -129,7 +115,9 @@ def _row(option: Option, selection: Selection, chosen: Option | None) -> dict[st
         "figures": [(number(v.value), f"{number(v.low)} to {number(v.high)}") for v in shown],
         "rows": found.estimate.rows,
         "free": number(plan.budget.margin_gib),
-        "missed": ", ".join(f"{SHORT_NAMES[m.name]} by {m.excess:.0%}" for m in option.misses),
+        "missed": ", ".join(
+            f"{SHORT_NAMES[name]} by {excess:.0%}" for name, excess in option.misses.items()
+        ),
     }
 
 
@@ -149,41 +137,29 @@ def _left_out(selection: Selection) -> list[tuple[str, int]]:
 
 def _chart(selection: Selection, chosen: Option | None) -> dict[str, Any]:
     options = selection.estimated
-    users = {id(o): _speed(o)[0] for o in options}
-    per_gpu = {id(o): _speed(o)[1] for o in options}
-    x = axis([found.high for found in users.values()], LEFT, RIGHT)
-    y = axis([found.high for found in per_gpu.values()], BOTTOM, TOP)
+    x = axis([option.speeds[0].high for option in options], LEFT, RIGHT)
+    y = axis([option.speeds[1].high for option in options], BOTTOM, TOP)
     labelled = [*([chosen] if chosen else []), *(o for o in selection.front if o is not chosen)]
     labels = _labels(labelled, x, y, names_gpus=len(selection.request.bases) > 1)
-    front = [(x.at(users[id(o)].value), y.at(per_gpu[id(o)].value)) for o in selection.front]
+    speeds = [option.speeds for option in selection.front]
     return {
         "width": WIDTH,
         "height": HEIGHT,
         "frame": {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM},
         "x_ticks": [(x.at(tick), number(tick)) for tick in x.ticks],
         "y_ticks": [(y.at(tick), number(tick)) for tick in y.ticks],
-        "front": " ".join(f"{a},{b}" for a, b in front),
+        "front": " ".join(f"{x.at(a.value)},{y.at(b.value)}" for a, b in speeds),
         "marks": [
-            _mark(o, o is chosen, users[id(o)], per_gpu[id(o)], x, y, labels.get(id(o)))
+            _mark(o, o is chosen, x, y, labels.get(id(o)))
             for o in reversed([*labelled, *(o for o in options if o not in labelled)])
         ],
     }
 
 
-def _speed(option: Option) -> tuple[Interval, Interval]:
-    assert option.forecast is not None
-    return option.forecast.tok_s_per_user, option.forecast.tok_s_per_gpu
-
-
 def _mark(
-    option: Option,
-    is_chosen: bool,
-    user: Interval,
-    per_gpu: Interval,
-    x: Axis,
-    y: Axis,
-    label: Label | None,
+    option: Option, is_chosen: bool, x: Axis, y: Axis, label: Mapping[str, Any] | None
 ) -> dict[str, Any]:
+    user, per_gpu = option.speeds
     kind = "kept" if option.keeps else "missed"
     tip = (
         f"{servers_text(option)}: {number(user.value)} tokens/s per user ({number(user.low)} to "
@@ -201,12 +177,15 @@ def _mark(
     }
 
 
-def _labels(options: Sequence[Option], x: Axis, y: Axis, names_gpus: bool) -> dict[int, Label]:
-    """Positions of the labels next to their marks; a label without room is left out."""
+def _labels(
+    options: Sequence[Option], x: Axis, y: Axis, names_gpus: bool
+) -> dict[int, dict[str, Any]]:
+    """The labels next to their marks: the words, and where they begin or end, depending on their
+    anchor. A label without room is left out."""
     taken: list[tuple[float, float, float, float]] = []
-    found: dict[int, Label] = {}
+    found: dict[int, dict[str, Any]] = {}
     for option in options:
-        user, per_gpu = _speed(option)
+        user, per_gpu = option.speeds
         a, b = x.at(user.value), y.at(per_gpu.value)
         words = servers_text(option).partition(", ")[0]
         words = words if names_gpus else words.partition(" on ")[0]
@@ -217,7 +196,8 @@ def _labels(options: Sequence[Option], x: Axis, y: Axis, names_gpus: bool) -> di
             if inside and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
                 anchor, at = ("start", left) if left > a else ("end", left + width)
-                found[id(option)] = Label(round(at, 1), round(base, 1), words, anchor)
+                place = {"x": round(at, 1), "y": round(base, 1)}
+                found[id(option)] = {**place, "words": words, "anchor": anchor}
                 break
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import chain
 from math import ceil
 from pathlib import Path
@@ -14,12 +15,13 @@ from ..deployment import USUAL_PERCENTILE, Document, Objective
 from ..diagnostics import Diagnostic
 from ..documents import dump_yaml
 from ..errors import BadFacts, BadInput, ToolkitError
-from ..estimates import Interval, Question, Refusal
+from ..estimates import Interval, Refusal, batch
 from ..estimates.intervals import number
 from ..estimates.measurements import layout_text
 from ..estimates.question import rows_text
+from ..facts.published_results import flatten
 from ..files import whole_file
-from .candidates import Forecast, Overload, taken, with_settings
+from .candidates import Forecast, with_settings
 from .request import ChoiceRequest, closed
 from .selection import WORTH_MEASURING, Option, Selection
 
@@ -60,14 +62,17 @@ def chosen_document(selection: Selection, option: Option) -> Document:
     base, forecast = candidate.base, option.forecast
     assert forecast is not None
     settings = candidate.settings()
-    own = taken(settings, base.overrides)
+    given = flatten(base.overrides)
     load = (forecast.running + forecast.waiting) * candidate.instances
     record = {
         "objective": request.objective,
         "reason": reason(selection, option),
         "source": source(option),
-        "settings": own,
-        "estimate": {name: _rounded(found) for name, found in figures(option, request).items()},
+        "settings": {path: value for path, value in settings.items() if path not in given},
+        "estimate": {
+            name: batch.interval(found, digits=4)
+            for name, found in figures(option, request).items()
+        },
     }
     values: dict[str, Any] = {
         "hardware": {"gpu": candidate.gpu, "num_gpus": candidate.num_gpus},
@@ -153,11 +158,6 @@ def write_text(file: Path, text: str, option: str) -> None:
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise BadInput(Diagnostic(str(file), what, f"choose another file with {option}")) from None
-
-
-def _rounded(found: Interval) -> dict[str, float]:
-    values = {"low": found.low, "value": found.value, "high": found.high}
-    return {name: float(f"{value:.4g}") for name, value in values.items()}
 
 
 def question_text(found: Selection) -> list[str]:
@@ -267,8 +267,8 @@ def refusal(found: Selection) -> ToolkitError:
     if found.overloaded:
         wanted, rates, gpus = found.request.workload.request_rate or 0.0, [], []
         for option in found.overloaded:
-            assert isinstance(option.outcome, Overload)
-            rates.append(option.outcome.requests_per_s)
+            assert isinstance(option.outcome, float)
+            rates.append(option.outcome)
             gpus.append(_gpus_for(option, wanted / rates[-1]))
         what = f"no candidate is fast enough: the fastest handles {number(max(rates))} requests/s"
         remedy = f"lower it, or allow at least {min(gpus)} GPUs"
@@ -308,7 +308,9 @@ def _more(times: float) -> str:
 def _objectives_missed(found: Selection) -> list[Diagnostic]:
     """One diagnostic for each target that no candidate meets, or for all of them together."""
     limits, nearest = found.request.slo.limits_ms, found.nearest[0]
-    near = ", ".join(f"{SHORT_NAMES[m.name]} {number(m.upper_ms)} ms" for m in nearest.misses)
+    assert nearest.forecast is not None
+    uppers = {name: nearest.forecast.latency(name).high for name in nearest.misses}
+    near = ", ".join(f"{SHORT_NAMES[name]} {number(ms)} ms" for name, ms in uppers.items())
     remedy = f"the nearest is {servers_text(nearest)} with {near} at the upper end"
     rows = [
         _at(
@@ -366,7 +368,7 @@ def document(found: Selection, chosen: Option | None) -> dict[str, Any]:
             if least > request.slo.limits_ms[name]
         ],
         "nearest": [_option(o, found, id(o) in front) for o in found.nearest[:1] if not chosen],
-        "measure": [_question(question) for question in found.measurements()],
+        "measure": list(map(batch.measurement, found.measurements())),
         "notes": notes(found, chosen),
     }
 
@@ -395,20 +397,13 @@ def _option(option: Option, found: Selection, on_front: bool) -> dict[str, Any]:
         row["concurrency"] = outcome.running + outcome.waiting
         row["running"] = outcome.running
         row["estimate"] = {
-            name: {"low": value.low, "value": value.value, "high": value.high}
-            for name, value in figures(option, found.request).items()
+            name: asdict(value) for name, value in figures(option, found.request).items()
         }
         row["rows"] = outcome.estimate.rows
         row["nearest_rows"] = [str(near) for near in outcome.estimate.nearest]
-        row["misses"] = {miss.name: round(miss.excess, 4) for miss in option.misses}
-    elif isinstance(outcome, Overload):
-        row["most_requests_per_s"] = outcome.requests_per_s
+        row["misses"] = {name: round(excess, 4) for name, excess in option.misses.items()}
+    elif isinstance(outcome, float):
+        row["most_requests_per_s"] = outcome
     elif outcome is not None:
         row["refused"] = outcome.reason
     return row
-
-
-def _question(question: Question) -> dict[str, Any]:
-    names = ("model", "gpu", "precision", "engine", "tp", "ep", "attention_dp", "isl", "osl")
-    found = {name: getattr(question, name) for name in (*names, "concurrency", "mtp")}
-    return {name: value for name, value in found.items() if value is not None}

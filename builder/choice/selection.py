@@ -8,36 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..deployment import Objective, Slo
-from ..estimates import Estimator, Question, Refusal
-from .candidates import (
-    Candidate,
-    Forecast,
-    LoadModel,
-    Outcome,
-    Overload,
-    Planned,
-    Planner,
-    candidates,
-)
+from ..estimates import Estimator, Interval, Question, Refusal
+from .candidates import Candidate, Forecast, Outcome, Planned, Search, candidates
 from .request import ChoiceRequest
 
 MOST_MEASUREMENTS = 4  # proposed if evidence is missing
 # From this ratio on, a likely option is worth measuring before the best sure one is chosen.
 WORTH_MEASURING = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """A target that is missed: the upper end of the interval is above the limit."""
-
-    name: str
-    limit_ms: float
-    upper_ms: float
-
-    @property
-    def excess(self) -> float:
-        """How far the upper end is above the limit, as a share of the limit."""
-        return self.upper_ms / self.limit_ms - 1
 
 
 @dataclass(frozen=True)
@@ -60,15 +37,15 @@ class Option:
         return self.outcome if isinstance(self.outcome, Forecast) else None
 
     @cached_property
-    def misses(self) -> tuple[Miss, ...]:
-        found = self.forecast
-        if found is None:
-            return ()
-        return tuple(
-            Miss(name, limit, found.latency(name).high)
+    def misses(self) -> dict[str, float]:
+        """The missed targets: by how much the upper end is above each, as a share of it."""
+        if (found := self.forecast) is None:
+            return {}
+        return {
+            name: found.latency(name).high / limit - 1
             for name, limit in self.slo.limits_ms.items()
             if found.latency(name).high > limit
-        )
+        }
 
     @property
     def keeps(self) -> bool:
@@ -86,9 +63,10 @@ class Option:
         )
 
     @property
-    def excess(self) -> float:
-        """The largest excess over a target."""
-        return max((miss.excess for miss in self.misses), default=0.0)
+    def speeds(self) -> tuple[Interval, Interval]:
+        """Output tokens/s per user and per GPU."""
+        assert self.forecast is not None
+        return self.forecast.tok_s_per_user, self.forecast.tok_s_per_gpu
 
 
 @dataclass(frozen=True)
@@ -129,21 +107,30 @@ class Selection:
     def nearest(self) -> list[Option]:
         """Options that fit and miss a target, the nearest miss first."""
         missing = (option for option in self.estimated if option.misses)
-        return sorted(missing, key=lambda option: option.excess)
+        return sorted(missing, key=lambda option: max(option.misses.values()))
+
+    def ordered(self, chosen: Option | None) -> list[Option]:
+        """The chosen option, the others that meet the targets, and the nearest misses."""
+        first = [chosen] if chosen else []
+        kept = [option for option in self.kept if option is not chosen]
+        return [*first, *kept, *self.nearest]
 
     @cached_property
     def front(self) -> list[Option]:
         """The Pareto front: no other has more tokens/s both per user and per GPU."""
         found: list[Option] = []
-        for option in sorted(self.estimated, key=_speeds, reverse=True):
-            if not found or _speeds(option)[1] > _speeds(found[-1])[1]:
+        rows = [([speed.value for speed in option.speeds], option) for option in self.estimated]
+        best = 0.0
+        for (_, per_gpu), option in sorted(rows, key=lambda row: row[0], reverse=True):
+            if per_gpu > best:
                 found.append(option)
+                best = per_gpu
         return found
 
     @property
     def overloaded(self) -> list[Option]:
         """Options that fit and are too slow for the request rate."""
-        return [o for o in self.options if o.fits and isinstance(o.outcome, Overload)]
+        return [o for o in self.options if o.fits and isinstance(o.outcome, float)]
 
     def least_ms(self) -> dict[str, float]:
         """The lowest upper end for each target, whatever the others are."""
@@ -186,23 +173,18 @@ _VALUES: Mapping[Objective, Callable[[Forecast, float], float]] = {
 }
 
 
-def _speeds(option: Option) -> tuple[float, float]:
-    assert option.forecast is not None
-    return option.forecast.tok_s_per_user.value, option.forecast.tok_s_per_gpu.value
-
-
 def select(request: ChoiceRequest, estimator: Estimator) -> Selection:
     """Plan and estimate every candidate."""
-    load, planner = LoadModel(estimator, request), Planner()
+    search = Search(request, estimator)
     found: list[Option] = []
     for candidate in candidates(request):
-        option = _option(candidate, load, planner, request)
+        option = _option(candidate, search)
         found.append(option)
-        found += _with_smaller_batch(option, load, planner, request)
-    return Selection(request, tuple(_told_apart(found, load, planner)))
+        found += _with_smaller_batch(option, search)
+    return Selection(request, tuple(_told_apart(found, search)))
 
 
-def _told_apart(options: Iterable[Option], load: LoadModel, planner: Planner) -> Iterable[Option]:
+def _told_apart(options: Iterable[Option], search: Search) -> Iterable[Option]:
     """One of several options that differ only in a draft length that the rows do not record.
 
     The measurements used speculative decoding without recording its draft length: the planner's own
@@ -218,54 +200,48 @@ def _told_apart(options: Iterable[Option], load: LoadModel, planner: Planner) ->
     for group in groups.values():
         own = None
         if len(group) > 1:
-            own = planner.own_drafts(group[0].candidate, load.share(group[0].candidate))
+            own = search.own_drafts(group[0].candidate)
         yield next((o for o in group if o.candidate.mtp_draft_tokens == own), group[0])
 
 
-def _option(
-    candidate: Candidate, load: LoadModel, planner: Planner, request: ChoiceRequest
-) -> Option:
+def _option(candidate: Candidate, search: Search) -> Option:
     """The candidate as it is planned; if the KV cache holds fewer requests, some wait."""
-    share = load.share(candidate)
-    planned = planner.plan(candidate, share)
+    share, request = search.share(candidate), search.request
+    planned = search.plan(candidate, share)
     if planned.plan is None:
         return Option(candidate, planned, None, request.slo)
     if request.workload.concurrency is None:
-        outcome = load.forecast(candidate)
+        outcome = search.forecast(candidate)
         running = outcome.running if isinstance(outcome, Forecast) else 1
-        return Option(candidate, planner.plan(candidate, running), outcome, request.slo)
+        return Option(candidate, search.plan(candidate, running), outcome, request.slo)
     ranks = candidate.layout.ranks
     if 0 < planned.holds < share and (room := planned.holds // ranks):
-        return _of_batch(replace(candidate, max_batch_size=room), load, planner, request)
-    return Option(candidate, planned, load.forecast(candidate), request.slo)
+        return _of_batch(candidate, room, search)
+    return Option(candidate, planned, search.forecast(candidate), request.slo)
 
 
-def _of_batch(
-    candidate: Candidate, load: LoadModel, planner: Planner, request: ChoiceRequest
-) -> Option:
-    assert candidate.max_batch_size is not None
-    outcome = load.forecast(candidate, candidate.max_batch_size * candidate.layout.ranks)
-    planned = planner.plan(candidate, load.share(candidate))
-    return Option(candidate, planned, outcome, request.slo)
+def _of_batch(candidate: Candidate, batch: int, search: Search) -> Option:
+    candidate = replace(candidate, max_batch_size=batch)
+    outcome = search.forecast(candidate, batch * candidate.layout.ranks)
+    planned = search.plan(candidate, search.share(candidate))
+    return Option(candidate, planned, outcome, search.request.slo)
 
 
-def _with_smaller_batch(
-    option: Option, load: LoadModel, planner: Planner, request: ChoiceRequest
-) -> Sequence[Option]:
+def _with_smaller_batch(option: Option, search: Search) -> Sequence[Option]:
     """If tokens come too slowly: smaller batches, down to the first that is fast enough."""
-    names = {miss.name for miss in option.misses}
-    if request.workload.concurrency is None or "itl_ms" not in names or not option.fits:
-        return ()
     candidate, found = option.candidate, []
-    if "max_batch_size" in candidate.base.overrides:
+    is_given = "max_batch_size" in candidate.base.overrides
+    if search.request.workload.concurrency is None or is_given or not option.fits:
         return ()
-    batch = candidate.max_batch_size or -(-load.share(candidate) // candidate.layout.ranks)
+    if "itl_ms" not in option.misses:
+        return ()
+    batch = candidate.max_batch_size or -(-search.share(candidate) // candidate.layout.ranks)
     while batch > 1:
         batch //= 2
-        smaller = _of_batch(replace(candidate, max_batch_size=batch), load, planner, request)
+        smaller = _of_batch(candidate, batch, search)
         if smaller.forecast is None:
             break
         found.append(smaller)
-        if "itl_ms" not in {miss.name for miss in smaller.misses}:
+        if "itl_ms" not in smaller.misses:
             break
     return found

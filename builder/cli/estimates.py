@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts, BadInput
+from . import terminal
 from .terminal import WIDTH, Parser, add_deployment, add_json, columns, print_json, wrapped
 
 if TYPE_CHECKING:
@@ -24,17 +25,10 @@ MAX_SHOWN = 40  # characters of a value that is refused
 def add_estimate(parser: Parser) -> None:
     text = "a deployment file, or the name of a preset; not with --batch"
     parser.add_argument("deployment", nargs="?", help=text)
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="change a value of the deployment, e.g. workload.isl=8192",
-    )
+    terminal.add_set(parser, "workload.isl=8192")
     text = "concurrent requests over all servers, e.g. 1,4,16 (default: the workload's concurrency)"
     parser.add_argument("--concurrency", type=_loads, metavar="N,N,...", help=text)
-    text = "a folder of results of launch bench, used like the public measurements"
-    parser.add_argument("--rows", type=Path, metavar="DIR", help=text)
+    terminal.add_rows(parser)
     text = "US dollars per GPU hour: also show the cost per million output tokens"
     parser.add_argument("--price", type=_price, metavar="USD", help=text)
     text = "accepted tokens per step with draft tokens, including the target model's own"
@@ -263,12 +257,7 @@ def _refusal(load: int, found: Refusal) -> Iterator[str]:
 _SHOWN = 12  # options in the table; --json lists all
 _GPU, _LAYOUT = "GPU", "LAYOUT"
 _NUMBERS = frozenset(("FREE", "TTFT MS", "ITL MS", "E2E S", "ROWS", "TOK/S/GPU", "$/M", "GPUS"))
-_SPARE = (
-    "E2E S",
-    "FREE",
-    "TTFT MS",
-    "ROWS",
-)  # dropped in this order if the table is too wide
+_SPARE = ("E2E S", "FREE", "TTFT MS", "ROWS")  # dropped in this order if the table is too wide
 _COLUMN_LEGENDS = {  # of the columns that are shown
     "": "value<conservative upper bound, ! if that misses the target",
     "FREE": "FREE: spare KV cache in GiB per GPU",
@@ -279,21 +268,11 @@ _COLUMN_LEGENDS = {  # of the columns that are shown
 
 def add_choose(parser: Parser) -> None:
     add_deployment(parser)
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write the chosen deployment"
-    )
-    parser.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="write a chart of the options with their Pareto front",
-    )
-    parser.add_argument(
-        "--rows",
-        type=Path,
-        metavar="DIR",
-        help="a folder of results of launch bench, used like the public measurements",
-    )
+    text = "write the chosen deployment"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+    text = "write a chart of the options with their Pareto front"
+    parser.add_argument("--html", type=Path, metavar="FILE", help=text)
+    terminal.add_rows(parser)
     add_json(parser)
 
 
@@ -325,7 +304,7 @@ def choice_text(found: Selection, chosen: Option | None) -> str:
 
     head = report.question_text(found)
     parts = ["\n".join("\n".join(wrapped("", row)) for row in head)]
-    shown = _in_order(found, chosen)
+    shown = found.ordered(chosen)
     if shown:
         parts.append(_options_table(found, shown[:_SHOWN], chosen))
         if (more := len(shown) - _SHOWN) > 0:
@@ -338,16 +317,10 @@ def choice_text(found: Selection, chosen: Option | None) -> str:
         lines += wrapped("evidence: ", report.source(chosen))
     parts.append("\n".join(lines))
     parts += ("\n".join(wrapped("note: ", note)) for note in report.notes(found, chosen))
-    if chosen is None or not shown:
-        parts += _next_measurements(found)
+    rows = report.measurement_texts(found) if chosen is None or not shown else []
+    if rows:
+        parts.append("\n".join(["Measure, most informative first:", *(f"  {row}" for row in rows)]))
     return "\n\n".join(parts)
-
-
-def _in_order(found: Selection, chosen: Option | None) -> list[Option]:
-    """The chosen option, the others that meet the targets, and the nearest misses."""
-    first = [chosen] if chosen else []
-    kept = [option for option in found.kept if option is not chosen]
-    return [*first, *kept, *found.nearest]
 
 
 def _options_table(found: Selection, shown: Sequence[Option], chosen: Option | None) -> str:
@@ -359,16 +332,13 @@ def _options_table(found: Selection, shown: Sequence[Option], chosen: Option | N
     while True:
         cells = [heads, *([row[head] for head in heads] for row in rows)]
         table = columns(cells, [place for place, head in enumerate(heads) if head in _NUMBERS])
-        if max(map(len, table.splitlines())) <= WIDTH or not (spare := _spare(heads)):
+        spare = [head for head in _SPARE if head in heads]
+        if max(map(len, table.splitlines())) <= WIDTH or not spare:
             break
-        heads.remove(spare)
+        heads.remove(spare[0])
     legend = [words for head, words in _COLUMN_LEGENDS.items() if head in heads]
     legend += ["B: max_batch_size"] if any(" B" in row[_LAYOUT] for row in rows) else []
     return "\n".join([table, "", *wrapped("", "; ".join(legend))])
-
-
-def _spare(heads: Sequence[str]) -> str | None:
-    return next((head for head in _SPARE if head in heads), None)
 
 
 def _option_cells(found: Selection, option: Option, is_chosen: bool) -> dict[str, str]:
@@ -379,9 +349,8 @@ def _option_cells(found: Selection, option: Option, is_chosen: bool) -> dict[str
     assert forecast is not None and option.planned.plan is not None
     batch = f" B{candidate.max_batch_size}" if candidate.max_batch_size else ""
     several = f"{candidate.instances}x " if candidate.instances > 1 else ""
-    missed = {miss.name for miss in option.misses}
     times = {
-        head: f"{number(value.value)}<{number(value.high)}{'!' if name in missed else ''}"
+        head: f"{number(value.value)}<{number(value.high)}{'!' if name in option.misses else ''}"
         for head, name, value in (
             ("TTFT MS", "ttft_ms", forecast.ttft_ms),
             ("ITL MS", "itl_ms", forecast.itl_ms),
@@ -402,10 +371,3 @@ def _option_cells(found: Selection, option: Option, is_chosen: bool) -> dict[str
         "TOK/S/GPU": f"{number(speed.value)} ±{speed.half_width:.0%}",
         **cost,
     }
-
-
-def _next_measurements(found: Selection) -> Iterator[str]:
-    from ..choice import report
-
-    if rows := report.measurement_texts(found):
-        yield "\n".join(["Measure, most informative first:", *(f"  {row}" for row in rows)])

@@ -6,106 +6,45 @@ Verbs import what they need when they run, which keeps `--help` fast.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import get_args
+from types import ModuleType
 
 from .. import __version__, command
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
-from . import bundles, check, deployments, estimates, releases
+from . import bundles, check, deployments, estimates, releases, terminal
 
-
-def _add_completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=get_args(command.Shell))
-
-
-def _run_completion(options: argparse.Namespace) -> None:
-    from .. import deployment, targets
-    from ..facts import hardware, model_names, release
-
-    known: Mapping[str, command.Words] = {
-        "deployment": deployment.preset_names,
-        "target": targets.names,
-        "checkpoint": lambda: sorted(model_names.known_names()),
-        "release": release.known,
-        "like": release.known,
-        "gpu": hardware.known,
-    }
-    print(command.completion_script(options.shell, parser(), "trtllm-builder", known), end="")
-
-
-# A verb's help text, the function that adds its arguments, and the one that runs it.
-_Verb = tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], None]]
-VERBS: dict[str, _Verb] = {
-    "presets": (
-        "list the presets with their published figures",
-        deployments.add_presets,
-        deployments.run_presets,
-    ),
-    "inspect": (
-        "show the facts of a checkpoint; weights are not read",
-        deployments.add_inspect,
-        deployments.run_inspect,
-    ),
+# The module of each verb, with its `add_VERB` for arguments and its `run_VERB`; its help text.
+VERBS: dict[str, tuple[ModuleType, str]] = {
+    "presets": (deployments, "list the presets with their published figures"),
+    "inspect": (deployments, "show the facts of a checkpoint; weights are not read"),
     "plan": (
+        deployments,
         "show limits, memory and options on one screen; --why adds the reasons",
-        deployments.add_plan,
-        deployments.run_plan,
     ),
     "choose": (
+        estimates,
         "choose GPUs, layout and batch size that meet the targets, from measurements",
-        estimates.add_choose,
-        estimates.run_choose,
     ),
     "estimate": (
+        estimates,
         "estimate the speed of a deployment from measurements, or say what to measure",
-        estimates.add_estimate,
-        estimates.run_estimate,
     ),
-    "render": ("write the bundle of a deployment", deployments.add_render, deployments.run_render),
-    "check": (
-        "check option files, Triton models, deployments, bundles, scripts",
-        check.add_check,
-        check.run_check,
-    ),
-    "explain": (
-        "show the reason and source of a value in a bundle",
-        bundles.add_explain,
-        bundles.run_explain,
-    ),
-    "diff": ("show what changed between two bundles", bundles.add_diff, bundles.run_diff),
-    "verify": (
-        "check every file and the signature of a bundle",
-        bundles.add_verify,
-        bundles.run_verify,
-    ),
-    "sign": ("sign a bundle with an SSH key", bundles.add_sign, bundles.run_sign),
-    "advisories": (
-        "list known vulnerabilities",
-        releases.add_advisories_list,
-        releases.run_advisories,
-    ),
-    "release": (
-        "list the option tables of releases, or import one",
-        releases.add_release,
-        releases.run_release,
-    ),
-    "miniature": (
-        "write a tiny checkpoint of the same architecture",
-        deployments.add_miniature,
-        deployments.run_miniature,
-    ),
-    "completion": (
-        "print the completion script for bash or zsh",
-        _add_completion,
-        _run_completion,
-    ),
+    "render": (deployments, "write the bundle of a deployment"),
+    "check": (check, "check option files, Triton models, deployments, bundles, scripts"),
+    "explain": (bundles, "show the reason and source of a value in a bundle"),
+    "diff": (bundles, "show what changed between two bundles"),
+    "verify": (bundles, "check every file and the signature of a bundle"),
+    "sign": (bundles, "sign a bundle with an SSH key"),
+    "advisories": (releases, "list known vulnerabilities"),
+    "release": (releases, "list the option tables of releases, or import one"),
+    "miniature": (deployments, "write a tiny checkpoint of the same architecture"),
+    "completion": (terminal, "print the completion script for bash or zsh"),
 }
 
 
@@ -143,15 +82,15 @@ def _warn_of_old_advisories() -> None:
 
 def parser(named: Sequence[str] = ()) -> command.Parser:
     """The parser of all verbs; if `named` has one, only that verb gets its arguments."""
-    parser = command.Parser(
+    found = command.Parser(
         prog="python -m builder",
         description="From a checkpoint, GPUs and a workload to a deployment.",
     )
-    parser.add_argument("--version", action="version", version=__version__)
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for name, (text, add_arguments, run) in VERBS.items():
+    found.add_argument("--version", action="version", version=__version__)
+    verbs = found.add_subparsers(metavar="VERB", required=True)
+    for name, (module, text) in VERBS.items():
         sub = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=getattr(module, f"run_{name}"), parser=parser)
         if name in named or VERBS.keys().isdisjoint(named):
-            add_arguments(sub)
-    return parser
+            getattr(module, f"add_{name}")(sub)
+    return found

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
-from .terminal import Parser, add_advisories, add_json, columns, print_json, wrapped
+from . import terminal
+from .terminal import Parser, columns, print_json, wrapped
 
 if TYPE_CHECKING:
     from ..facts.release import Release
@@ -22,7 +23,7 @@ def add_release(parser: Parser) -> None:
     text = "list the shipped tables, and tables from files"
     sub = actions.add_parser("list", help=text, description=text)
     sub.add_argument("tables", nargs="*", metavar="TABLE.json", help="imported tables")
-    add_json(sub)
+    terminal.add_json(sub)
 
     text = "write the table of a release from an installed engine or a manifest"
     sub = actions.add_parser("import", help=text, description=text)
@@ -48,12 +49,11 @@ def add_release(parser: Parser) -> None:
 
 
 def run_release(options: argparse.Namespace) -> None:
-    _release_list(options) if options.action == "list" else _release_import(options)
-
-
-def _release_list(options: argparse.Namespace) -> None:
     from ..facts import release
 
+    if options.action == "import":
+        _release_import(options)
+        return
     given = [release.load(name) for name in options.tables]
     rows = release_rows([*release.of_all_engines(), *given])
     print_json(rows) if options.json else print(releases_table(rows))
@@ -118,46 +118,28 @@ def release_rows(tables: Sequence[Release]) -> list[dict[str, Any]]:
 
 
 def releases_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    table = [
-        (
-            "ENGINE",
-            "RELEASE",
-            "PUBLISHED",
-            "OPTIONS",
-            "FLAGS",
-            "TRITON CONTAINERS",
-            "INHERITED FROM",
-            "BASED ON",
-        )
-    ]
+    heads = ("ENGINE", "RELEASE", "PUBLISHED", "OPTIONS", "FLAGS")
+    table = [(*heads, "TRITON CONTAINERS", "INHERITED FROM", "BASED ON")]
     for row in rows:
+        known = (row["engine"], row["name"], row["published"] or "-")
         counts = (str(row["options"]), str(row["flags"]))
         carried = ", ".join(dict.fromkeys(row["carried_from"].values())) or "-"
         containers = ", ".join(row.get("triton_containers", ())) or "-"
         standing = f"changes to {row['based_on']}" if row["based_on"] else ""
         nearest = f"nearest {row['nearest']}" if row["nearest"] else ""
-        table.append(
-            (
-                row["engine"],
-                row["name"],
-                row["published"] or "-",
-                *counts,
-                containers,
-                carried,
-                standing or nearest or "-",
-            )
-        )
+        table.append((*known, *counts, containers, carried, standing or nearest or "-"))
     return columns(table)
 
 
-def add_advisories_list(parser: Parser) -> None:
-    add_json(parser)
-    add_advisories(parser)
+def add_advisories(parser: Parser) -> None:
+    terminal.add_json(parser)
+    terminal.add_advisories(parser)
 
 
 def run_advisories(options: argparse.Namespace) -> None:
     rows = advisory_rows()
-    print_json(rows) if options.json else print(advisories_text(rows))
+    text = "\n\n".join("\n".join(_advisories_of(row)) for row in rows)
+    print_json(rows) if options.json else print(text)
 
 
 def advisory_rows() -> list[dict[str, Any]]:
@@ -194,10 +176,6 @@ def _open_row(product: str, version: str) -> dict[str, Any]:
         "refused": advisories.is_refused(product, version),
         "open": [{key: row[key] for key in keys} for row in found],
     }
-
-
-def advisories_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "\n\n".join("\n".join(_advisories_of(row)) for row in rows)
 
 
 def _advisories_of(row: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Shared arguments of verbs, and their output: JSON, or text for a terminal of 80 columns."""
+"""Shared arguments of verbs, their output as JSON or text of 80 columns, and their completion."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from .. import command
 from ..command import Override
 from ..diagnostics import Diagnostic, one_line
 
@@ -22,20 +23,9 @@ Parser = argparse.ArgumentParser
 
 def add_deployment(parser: Parser) -> None:
     parser.add_argument("deployment", help="a deployment file, or the name of a preset")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="change a value of the deployment, e.g. workload.concurrency=32",
-    )
-    parser.add_argument(
-        "--target",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="also render this target, e.g. kubernetes, monitoring or handoff",
-    )
+    add_set(parser, "workload.concurrency=32")
+    text = "also render this target, e.g. kubernetes, monitoring or handoff"
+    parser.add_argument("--target", action="append", default=[], metavar="NAME", help=text)
     add_advisories(parser)
     parser.add_argument(
         "--site",
@@ -45,20 +35,22 @@ def add_deployment(parser: Parser) -> None:
         metavar="FILE",
         help="the profile of a Slurm cluster; adds the target slurm",
     )
-    parser.add_argument(
-        "--strict",
-        action="append_const",
-        dest="set",
-        const=Override("strict=true", "--strict"),
-        help="refuse versions whose vulnerabilities are unknown",
-    )
-    parser.add_argument(
-        "--assume-release",
-        action="append_const",
-        dest="set",
-        const=Override(ASSUME_RELEASE, "--assume-release"),
-        help=ASSUME_RELEASE_HELP,
-    )
+    for option, change, text in (
+        ("--strict", "strict=true", "refuse versions whose vulnerabilities are unknown"),
+        ("--assume-release", ASSUME_RELEASE, ASSUME_RELEASE_HELP),
+    ):
+        made = Override(change, option)
+        parser.add_argument(option, action="append_const", dest="set", const=made, help=text)
+
+
+def add_set(parser: Parser, example: str) -> None:
+    text = f"change a value of the deployment, e.g. {example}"
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help=text)
+
+
+def add_rows(parser: Parser) -> None:
+    text = "a folder of results of launch bench, used like the public measurements"
+    parser.add_argument("--rows", type=Path, metavar="DIR", help=text)
 
 
 def add_output(parser: Parser) -> None:
@@ -73,6 +65,27 @@ def add_advisories(parser: Parser) -> None:
 
 def add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_completion(parser: Parser) -> None:
+    parser.add_argument("shell", choices=get_args(command.Shell))
+
+
+def run_completion(options: argparse.Namespace) -> None:
+    from .. import deployment, targets
+    from ..facts import hardware, model_names, release
+
+    known: Mapping[str, command.Words] = {
+        "deployment": deployment.preset_names,
+        "target": targets.names,
+        "checkpoint": lambda: sorted(model_names.known_names()),
+        "release": release.known,
+        "like": release.known,
+        "gpu": hardware.known,
+    }
+    print(
+        command.completion_script(options.shell, options.parser(), "trtllm-builder", known), end=""
+    )
 
 
 WIDTH = 80

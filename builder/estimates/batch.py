@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,24 +49,24 @@ def read(text: str, name: str) -> list[Line]:
 def _line(line: str, name: str, number: int) -> Line:
     try:
         return _question(line)
-    except _Wrong as error:
-        what, remedy = error.args
-        return Diagnostic(f"{name}:{number}", what, remedy, location=Location(number, 1))
+    except BadInput as error:
+        (wrong,) = error.diagnostics
+        return replace(wrong, where=f"{name}:{number}", location=Location(number, 1))
 
 
-class _Wrong(Exception):
-    """An error in a line, and its remedy."""
+def _wrong(what: str, remedy: str) -> BadInput:
+    return BadInput(Diagnostic("", what, remedy))
 
 
 def _question(line: str) -> Question:
     try:
         row = parse_json(line, unique_keys=True)
     except ValueError as error:
-        raise _Wrong(f"is not JSON: {error}", "write one object a line") from None
+        raise _wrong(f"is not JSON: {error}", "write one object a line") from None
     if not isinstance(row, dict):
-        raise _Wrong("is not an object", "write one object a line")
+        raise _wrong("is not an object", "write one object a line")
     if unknown := sorted(row.keys() - set(FIELDS)):
-        raise _Wrong(f"{unknown[0]} is unknown", _spelling(unknown[0], FIELDS))
+        raise _wrong(f"{unknown[0]} is unknown", _spelling(unknown[0], FIELDS))
     fields: dict[str, Any] = {name: _text(row, name) for name in _TEXTS}
     fields |= {name: _size(row, name) for name in _SIZES}
     return Question(**fields | _layout(row, fields["tp"]), **_optional(row))
@@ -91,7 +92,7 @@ def _spelling(name: str, known: Iterable[str]) -> str:
 def _text(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise _Wrong(f"{name} is {_shown(row, name)}", "give a text")
+        raise _wrong(f"{name} is {_shown(row, name)}", "give a text")
     return value
 
 
@@ -99,7 +100,7 @@ def _size(row: Mapping[str, Any], name: str, otherwise: str = "") -> int:
     value = _whole(row.get(name))
     if value is None or not 1 <= value <= LARGEST:
         remedy = f"give {otherwise}a whole number from 1 to {LARGEST}"
-        raise _Wrong(f"{name} is {_shown(row, name)}", remedy)
+        raise _wrong(f"{name} is {_shown(row, name)}", remedy)
     return value
 
 
@@ -117,13 +118,13 @@ def _shown(row: Mapping[str, Any], name: str) -> str:
 def _optional(row: Mapping[str, Any]) -> dict[str, Any]:
     release, mtp, acceptance = (row.get(name) for name in _OPTIONAL)
     if release is not None and not isinstance(release, str):
-        raise _Wrong(f"release is {_shown(row, 'release')}", "give a text such as 1.2.1")
+        raise _wrong(f"release is {_shown(row, 'release')}", "give a text such as 1.2.1")
     if mtp is not None and ((mtp := _whole(mtp)) is None or not 0 <= mtp <= 16):
         remedy = "give the number of draft tokens of a step, 0 to 16"
-        raise _Wrong(f"mtp is {_shown(row, 'mtp')}", remedy)
+        raise _wrong(f"mtp is {_shown(row, 'mtp')}", remedy)
     if acceptance is not None and not _is_acceptance(acceptance, mtp):
         what = f"acceptance is {_shown(row, 'acceptance')}"
-        raise _Wrong(what, "give the tokens that a step gives: from 1 to mtp + 1, with mtp")
+        raise _wrong(what, "give the tokens that a step gives: from 1 to mtp + 1, with mtp")
     return {"release": release or None, "mtp": mtp, "acceptance": acceptance}
 
 
@@ -196,8 +197,8 @@ def document(found: Estimate | Refusal, *notes: str) -> dict[str, Any]:
     return row | ({"notes": list(notes)} if notes else {})
 
 
-def interval(value: Interval) -> dict[str, float]:
-    return {name: float(f"{getattr(value, name):.{DIGITS}g}") for name in ("low", "value", "high")}
+def interval(value: Interval, digits: int = DIGITS) -> dict[str, float]:
+    return {name: float(f"{end:.{digits}g}") for name, end in asdict(value).items()}
 
 
 def measurement(question: Question) -> dict[str, Any]:

@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from builder.choice import page, report, request, selection
-from builder.choice.candidates import (
-    MOST_CONCURRENCY,
-    LoadModel,
-    Planner,
-    candidates,
-    load_levels,
-)
+from builder.choice.candidates import MOST_CONCURRENCY, Search, candidates, load_levels
 from builder.choice.selection import Selection, rank
 from builder.estimates import Estimator, Question, Refusal
 from tests.conftest import Run
@@ -100,20 +94,25 @@ def test_what_the_memory_does_not_hold_is_never_chosen(select: Select) -> None:
         assert option.planned.holds >= option.forecast.running
 
 
-def test_what_gpus_do_not_hold_is_not_planned_again_for_more_load(write: Write) -> None:
-    planner = Planner()
-    file = write({"num_gpus: {at_most: 8}": "num_gpus: 1"})
-    for one in candidates(request.read(str(file))):
+def test_what_gpus_do_not_hold_is_not_planned_again_for_more_load(
+    write: Write, estimator: Estimator
+) -> None:
+    asked = request.read(str(write({"num_gpus: {at_most: 8}": "num_gpus: 1"})))
+    planner = Search(asked, estimator)
+    for one in candidates(asked):
         refused = planner.plan(one, 8)
         assert {row.where for row in refused.objections} == {"hardware.num_gpus"}
         assert planner.plan(one, 64) is refused
         assert planner.plan(one, 4) is not refused
 
 
-def test_more_gpus_than_a_target_can_have_are_no_reason_to_refuse_fewer(write: Write) -> None:
+def test_more_gpus_than_a_target_can_have_are_no_reason_to_refuse_fewer(
+    write: Write, estimator: Estimator
+) -> None:
     several = {"at_most: 8": "at_most: 16", "[trtllm_serve]": "[trtllm_serve, compose]"}
-    planner, planned = Planner(), set()
-    for one in candidates(request.read(str(write(several)))):
+    asked = request.read(str(write(several)))
+    planner, planned = Search(asked, estimator), set()
+    for one in candidates(asked):
         found = planner.plan(one, 4)
         too_many = any("more than the 8 of a machine" in row.message for row in found.objections)
         assert too_many == (one.num_gpus > 8)
@@ -144,7 +143,7 @@ def test_of_refusals_at_a_rate_the_first_that_tells_most_is_kept(
 
     monkeypatch.setattr(estimator, "promise", refuse)
     asked = request.read(str(write({"concurrency: 32": "request_rate: 2"})))
-    outcome = LoadModel(estimator, asked).forecast(candidates(asked)[0])
+    outcome = Search(asked, estimator).forecast(candidates(asked)[0])
     assert isinstance(outcome, Refusal)
     assert outcome.question.concurrency == kept
 
