@@ -165,8 +165,7 @@ def _take_disaggregated(raw: Raw, found: Import) -> None:
     else:
         workers, tp, dp, ep = _pool(raw, "decode")
         row = _row(raw, model, (tp, dp, ep), found)
-        prefill = measurements.Pool(*_pool(raw, "prefill"))
-        found.disaggregated.append(DisaggregatedRow(row, workers, prefill))
+        found.disaggregated.append(DisaggregatedRow(row, workers, *_pool(raw, "prefill")))
 
 
 def _pool(raw: Raw, pool: str) -> tuple[int | None, int, int, int]:

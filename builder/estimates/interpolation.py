@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, compress, product
 from math import ceil, exp, floor, log2, sqrt
-from operator import mul, ne
+from operator import add, mul, ne
 from typing import NamedTuple
 
 FAR = 6.0  # the smooth part reaches so many times farther than the curve's
@@ -239,18 +239,12 @@ class Surface:
         """`axes` are the knots of concurrency, ISL and OSL; `columns` the first and the other
         tokens' milliseconds over the concurrencies, of every ISL and OSL in turn."""
         self.axes = axes
-        size = (len(axes[1]), len(axes[2]))
-        first, rest = _grids(columns)
-        self._first = _rising(first, size, along_osl=False)
-        self._rest = _rising(rest, size, along_osl=True)
-        self._whole = _rising(
-            [
-                [a + b for a, b in zip(*pair, strict=True)]
-                for pair in zip(self._first, self._rest, strict=True)
-            ],
-            size,
-            along_osl=True,
-        )
+        size, pairs = (len(axes[1]), len(axes[2])), list(map(list, columns))
+        self._first = _rising([[one for one, _ in row] for row in pairs], size, along_osl=False)
+        self._rest = _rising([[rest for _, rest in row] for row in pairs], size, along_osl=True)
+        both = zip(self._first, self._rest, strict=True)
+        whole = [list(map(add, first, rest)) for first, rest in both]
+        self._whole = _rising(whole, size, along_osl=True)
 
     def at(self, sizes: Sizes) -> RequestMs:
         """Times of a load inside the knots."""
@@ -280,17 +274,6 @@ def _between(axis: Sequence[int], size: int) -> tuple[tuple[int, float], ...]:
         return ((low, 1.0),)
     part = (size - axis[low]) / (axis[above] - axis[low])
     return (low, 1.0 - part), (above, part)
-
-
-def _grids(
-    columns: Iterable[Iterable[tuple[float, float]]],
-) -> tuple[list[list[float]], list[list[float]]]:
-    first, rest = [], []
-    for column in columns:
-        pairs = list(column)
-        first.append([pair[0] for pair in pairs])
-        rest.append([pair[1] for pair in pairs])
-    return first, rest
 
 
 def _rising(

@@ -109,43 +109,31 @@ class Row(NamedTuple):
         return f"{self.deployed(self.num_gpus)}, {layout_text(*self.layout)}, {self.measured}"
 
 
-class Pool(NamedTuple):
-    """Prefill servers: how many, if known, and the layout of each."""
+class DisaggregatedRow(NamedTuple):
+    """One measurement of separate prefill and decode servers. `server` is a row of one decode
+    server with the load of all; the numbers of servers are `None` where they are unknown."""
 
+    server: Row
+    decode_workers: int | None
     prefill_workers: int | None
     prefill_tp: int
     prefill_attention_dp: int
     prefill_ep: int
 
-
-class DisaggregatedRow(NamedTuple):
-    """One measurement of separate prefill and decode servers. `server` is a row of one decode
-    server with the load of all."""
-
-    server: Row
-    decode_workers: int | None
-    prefill: Pool
-
-    @classmethod
-    def of(cls, cells: Sequence[Any]) -> DisaggregatedRow:
-        """From the cells of a line."""
-        size = len(Row._fields)
-        return cls(Row._make(cells[:size]), cells[size], Pool._make(cells[size + 1 :]))
-
     def cells(self) -> tuple[Any, ...]:
-        return (*self.server, self.decode_workers, *self.prefill)
+        return (*self.server, *self[1:])
 
     def describe(self) -> str:
         """The row in a few words, its values last."""
-        row, pool = self.server, self.prefill
-        decode, prefill = layout_text(*row.layout), layout_text(*pool[1:])
+        row = self.server
+        decode, prefill = layout_text(*row.layout), layout_text(*self[3:])
         return (
-            f"{row.deployed()}, separate servers: prefill {_times(pool.prefill_workers)}{prefill}, "
+            f"{row.deployed()}, separate servers: prefill {_times(self.prefill_workers)}{prefill}, "
             f"decode {_times(self.decode_workers)}{decode}, {row.measured}"
         )
 
 
-DISAGGREGATED_FIELDS = (*Row._fields, "decode_workers", *Pool._fields)
+DISAGGREGATED_FIELDS = (*Row._fields, *DisaggregatedRow._fields[1:])
 
 
 def _times(workers: int | None) -> str:
@@ -207,7 +195,7 @@ _KINDS: Mapping[str, _Kind] = {
     "ttft_ms": _TIME.optional(),
     "tpot_ms": _TIME,
     **dict.fromkeys(("prefill_workers", "decode_workers"), _COUNT.optional()),
-    **dict.fromkeys(Pool._fields[1:], _COUNT),
+    **dict.fromkeys(DisaggregatedRow._fields[3:], _COUNT),
 }
 _UNLIKE = frozenset(("id", "ttft_ms", "tpot_ms"))  # columns of which no two cells are alike
 
@@ -235,7 +223,8 @@ def _of_model(text: str, model: str) -> str:
 def read_disaggregated(path: Path = DISAGGREGATED) -> list[DisaggregatedRow]:
     """The rows of separate prefill and decode servers."""
     text = read_text(path, BadFacts, MAX_BYTES)
-    return [DisaggregatedRow.of(cells) for cells in _parse(text, path, DISAGGREGATED_FIELDS)]
+    size, rows = len(Row._fields), _parse(text, path, DISAGGREGATED_FIELDS)
+    return [DisaggregatedRow(Row._make(cells[:size]), *cells[size:]) for cells in rows]
 
 
 @cache

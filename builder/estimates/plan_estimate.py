@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,23 +31,6 @@ DISAGREEING = "measurements disagree"
 OPEN = ("assumed", "derived")  # grades of decisions without a published configuration
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedPoint:
-    """A published figure, and the estimate for the same load."""
-
-    source: str
-    concurrency: int
-    measure: str
-    published: float
-    low: float
-    value: float
-    high: float
-
-    @property
-    def agrees(self) -> bool:
-        return self.low <= self.published <= self.high
-
-
 def question_of(plan: Plan, concurrency: int | None = None) -> Question:
     """The question about one server of a plan under its share of the load, or of another load.
 
@@ -59,11 +42,10 @@ def question_of(plan: Plan, concurrency: int | None = None) -> Question:
     share = concurrency_per_instance(request)
     if concurrency is not None:
         share = -(-concurrency // request.instances)
-    precision = facts.checkpoint.precision
     return Question(
         model=names.of_checkpoint(facts.checkpoint),
         gpu=request.hardware.gpu,
-        precision=names.weight_precision(precision),
+        precision=names.weight_precision(facts.checkpoint.precision),
         engine=names.engine_name(request.engine.name),
         tp=tp,
         ep=ep,
@@ -160,19 +142,19 @@ def document(plan: Plan) -> dict[str, Any]:
         "rows": found.rows,
         **rows,
         "notes": list(found.notes),
-        "published": [
-            {**asdict(point), "agrees": point.agrees} for point in published_points(plan)
-        ],
+        "published": list(published_points(plan)),
     }
 
 
 def measures(plan: Plan, found: Estimate) -> dict[str, Interval]:
     """The estimated figures by names with units; rates are of all servers."""
+    times = {"ttft_ms": found.ttft_ms, "tpot_ms": found.tpot_ms, "e2e_ms": found.e2e_ms}
+    return times | _rates(found, plan.deployment.instances)
+
+
+def _rates(found: Estimate, instances: int = 1) -> dict[str, Interval]:
     return {
-        "ttft_ms": found.ttft_ms,
-        "tpot_ms": found.tpot_ms,
-        "e2e_ms": found.e2e_ms,
-        "output_tokens_per_s": found.output_tok_s.map(plan.deployment.instances),
+        "output_tokens_per_s": found.output_tok_s.map(instances),
         "output_tokens_per_s_per_user": found.tok_s_per_user,
         "output_tokens_per_s_per_gpu": found.tok_s_per_gpu,
     }
@@ -197,8 +179,9 @@ def published_text(point: Mapping[str, Any]) -> str:
     return f"{what}, {estimate}: {verdict} ({point['source']})"
 
 
-def published_points(plan: Plan) -> Iterator[PublishedPoint]:
-    """Published figures of this engine with a known load, and the estimate for that load."""
+def published_points(plan: Plan) -> Iterator[dict[str, Any]]:
+    """Published figures of this engine with a known load, the estimate for that load, and whether
+    both agree."""
     own = plan.facts.release.engine.name
     for row in plan.facts.published:
         if not (row.isl and row.osl) or names.engine_name(row.engine.partition(" ")[0]) != own:
@@ -207,12 +190,19 @@ def published_points(plan: Plan) -> Iterator[PublishedPoint]:
             found = "concurrency" in figure and estimate(_asked(plan, row, figure))
             if not isinstance(found, Estimate):
                 continue
-            for name, value in _rates(found).items():
-                if name in figure:
-                    ends = batch.interval(value)
-                    yield PublishedPoint(
-                        row.source, figure["concurrency"], name, figure[name], **ends
-                    )
+            times = {"mean_tpot_ms": found.tpot_ms, "median_e2e_latency_ms": found.e2e_ms}
+            for name, value in (_rates(found) | times).items():
+                if name not in figure:
+                    continue
+                ends, published = batch.interval(value), figure[name]
+                yield {
+                    "source": row.source,
+                    "concurrency": figure["concurrency"],
+                    "measure": name,
+                    "published": published,
+                    **ends,
+                    "agrees": ends["low"] <= published <= ends["high"],
+                }
 
 
 def _asked(plan: Plan, row: Published, figure: Mapping[str, Any]) -> Question:
@@ -231,16 +221,6 @@ def _asked(plan: Plan, row: Published, figure: Mapping[str, Any]) -> Question:
         acceptance=figure.get("accepted_length"),
         release=row.conditions.get("release"),
     )
-
-
-def _rates(found: Estimate) -> dict[str, Interval]:
-    return {
-        "output_tokens_per_s": found.output_tok_s,
-        "output_tokens_per_s_per_user": found.tok_s_per_user,
-        "output_tokens_per_s_per_gpu": found.tok_s_per_gpu,
-        "mean_tpot_ms": found.tpot_ms,
-        "median_e2e_latency_ms": found.e2e_ms,
-    }
 
 
 def adjust(plan: Plan) -> Plan:
@@ -360,6 +340,4 @@ def _with_sources(plan: Plan, sources: Mapping[str, str]) -> Plan:
 
 
 def _layout_time(found: Estimate) -> str:
-    asked = found.question
-    layout = layout_text(*asked.layout)
-    return f"{layout} takes {found.e2e_ms.map(1 / 1000)} s"
+    return f"{layout_text(*found.question.layout)} takes {found.e2e_ms.map(1 / 1000)} s"

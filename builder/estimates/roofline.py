@@ -142,61 +142,46 @@ def speeds(gpu: str, precision: str) -> Speeds:
     return Speeds(facts.hbm_bandwidth_gb_per_s.value * 1e6, tflops * 1e9)
 
 
-class _Terms(NamedTuple):
-    step: float
-    sync: float
-    weights: float
-    kv: float
-    flops: float
-    prompt: float
-    mixed: float
-    comm: float
-    per_seq: float
+def _per_step(
+    load: Load, model: Shape, gpu: Speeds, tokens: int = 1
+) -> tuple[float, float, float, float, float]:
+    """Layers as a share of DeepSeek's, the same times the doublings of ranks, milliseconds of the
+    weights and of the KV cache, and of a prompt. `tokens` of each request are in a step."""
+    gpus, layers = load.num_gpus, model.layers / 61
+    per_rank = load.concurrency / load.attention_dp
+    weights = model.dense / load.tp + model.routed * model.touched(load.concurrency * tokens) / gpus
+    kv = per_rank * _context(load) * model.kv_values * (1.0 if model.is_latent else 1 / load.tp)
+    prompt = 2 * model.active / gpus * load.isl + model.attention * load.isl**2 / gpus
+    weights_ms = weights * WEIGHT_BYTES[load.precision] / gpu.bytes_per_ms
+    kv_ms, prompt_ms = kv / gpu.bytes_per_ms, prompt / gpu.flops_per_ms
+    return layers, layers * log2(gpus), weights_ms, kv_ms, prompt_ms
 
 
-def _terms(load: Load, model: Shape, gpu: Speeds, tokens: int = 1) -> _Terms:
-    """`tokens` of each request are in a step: with drafts, more than one."""
-    tp, concurrency, isl, osl = load.tp, load.concurrency, load.isl, load.osl
-    gpus = tp * load.attention_dp
-    weight_bytes = WEIGHT_BYTES[load.precision]
-    per_rank = concurrency / load.attention_dp
-    context = isl + osl / 2
-    layers = model.layers / 61
-    weights = model.dense / tp + model.routed * model.touched(concurrency * tokens) / gpus
-    kv = per_rank * context * model.kv_values * (1.0 if model.is_latent else 1 / tp)
-    active = 2 * model.active / gpus
-    prompt = (active * isl + model.attention * isl**2 / gpus) / gpu.flops_per_ms
-    traffic = model.layers * per_rank * tokens * 7168 * 2 * (gpus > 1) / gpu.bytes_per_ms
-    decode = (active * concurrency + 2 * per_rank * context * model.attention / tp) * tokens
-    return _Terms(
-        step=layers,
-        sync=layers * log2(gpus),
-        weights=weights * weight_bytes / gpu.bytes_per_ms,
-        kv=kv / gpu.bytes_per_ms,
-        flops=decode / gpu.flops_per_ms,
-        prompt=prompt,
-        mixed=concurrency * prompt,
-        comm=traffic,
-        per_seq=per_rank / 64,
-    )
+def _context(load: Load) -> float:
+    """The tokens of a request half way through its answer."""
+    return load.isl + load.osl / 2
 
 
 def decode_terms(load: Load, model: Shape, gpu: Speeds, draft_tokens: int = 0) -> tuple[float, ...]:
     """Terms of a decode step, the time per output token without drafts; prompts run along."""
-    t = _terms(load, model, gpu, 1 + draft_tokens)
-    osl = load.osl
-    mixed, comm = t.mixed / osl, t.comm * (1 + load.isl / osl)
-    return t.step, t.sync, t.weights, t.kv, t.flops, mixed, comm, t.per_seq
+    tokens, osl, gpus = 1 + draft_tokens, load.osl, load.num_gpus
+    step, sync, weights, kv, prompt = _per_step(load, model, gpu, tokens)
+    per_rank, active = load.concurrency / load.attention_dp, 2 * model.active / gpus
+    attention = 2 * per_rank * _context(load) * model.attention / load.tp
+    flops = (active * load.concurrency + attention) * tokens / gpu.flops_per_ms
+    comm = model.layers * per_rank * tokens * 7168 * 2 * (gpus > 1) / gpu.bytes_per_ms
+    mixed = load.concurrency * prompt / osl
+    return step, sync, weights, kv, flops, mixed, comm * (1 + load.isl / osl), per_rank / 64
 
 
 def first_terms(load: Load, model: Shape, gpu: Speeds) -> tuple[float, ...]:
     """Terms of the time to the first token: its prompt, the prompts before it, the current step."""
-    t = _terms(load, model, gpu)
-    per_rank, few = load.concurrency / load.attention_dp, min(load.concurrency, 4)
+    step, sync, weights, kv, prompt = _per_step(load, model, gpu)
+    per_rank, concurrency = load.concurrency / load.attention_dp, load.concurrency
     return (
-        *(t.step, t.sync, t.weights, t.prompt, t.prompt * few),
-        *(t.prompt * sqrt(load.concurrency), t.prompt * per_rank, t.mixed / load.osl),
-        t.kv + t.per_seq,
+        *(step, sync, weights, prompt, prompt * min(concurrency, 4)),
+        *(prompt * sqrt(concurrency), prompt * per_rank, concurrency * prompt / load.osl),
+        kv + per_rank / 64,
     )
 
 
@@ -213,9 +198,8 @@ def kv_cache_share(load: Load, model: Shape, gpu: str) -> float:
     """
     weights = model.dense / load.tp + model.routed / (load.tp * load.attention_dp)
     free = USABLE * _memory_bytes(gpu) - weights * WEIGHT_BYTES[load.precision]
-    context = load.isl + load.osl / 2
     values = model.kv_values * (1.0 if model.is_latent else 1 / load.tp)
-    kv = load.concurrency / load.attention_dp * context * values * KV_VALUE_BYTES
+    kv = load.concurrency / load.attention_dp * _context(load) * values * KV_VALUE_BYTES
     return kv / free if free > 0 else inf
 
 

@@ -535,7 +535,9 @@ def test_as_many_requests_as_a_limit_admits_wait_for_nothing(limit: str) -> None
 
 def test_the_runbook_of_operators_names_the_longest_prompt(tmp_path: Path) -> None:
     bundle = pipeline.render("llama-tiny", tmp_path / "bundle", more_targets=["handoff"])
-    said = "| longest prompt | 8,191 | plan | tokens, by the model's longest context; longer prompts"
+    said = (
+        "| longest prompt | 8,191 | plan | tokens, by the model's longest context; longer prompts"
+    )
     assert said in (bundle.folder / "handoff/runbook.md").read_text()
 
 
