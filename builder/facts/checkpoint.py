@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +150,9 @@ def gather(reference: str, base: Path = Path()) -> Checkpoint:
     raise BadFacts(model_names.unknown(reference))
 
 
+@cache
 def read_shipped(path: Path) -> Checkpoint:
-    """Facts from a file of `builder/data/models`."""
+    """Facts from a file of `builder/data/models`, which all callers share."""
     facts = data_file.load(path, ModelFacts)
     config: Config = facts.config.values
     values = facts.quantization.values if facts.quantization else None

@@ -14,6 +14,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from math import floor, log2, prod, sqrt
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,14 @@ def _whole_numbers(stored: Stored, shape: tuple[int, ...]) -> bytes:
     return bytes([_ZERO_POINTS]) * stored.nbytes
 
 
+@cache
+def _of_binade(exponent: int) -> tuple[bytes, bytes]:
+    """The same for the low and the high byte of BF16 values with that exponent."""
+    low = bytes((byte & 0x7F) | (exponent & 1) << 7 for byte in range(256))
+    high = bytes((byte & 0x80) | exponent >> 1 for byte in range(256))
+    return low, high
+
+
 class _Draw:
     """Random tensors in their storage format."""
 
@@ -257,8 +266,7 @@ class _Draw:
         The RMS of a uniform draw over a binade is `sqrt(7/3) * 2^e`.
         """
         exponent = floor(log2(rms / sqrt(7 / 3)) + 0.5) + 127
-        low = bytes((byte & 0x7F) | (exponent & 1) << 7 for byte in range(256))
-        high = bytes((byte & 0x80) | exponent >> 1 for byte in range(256))
+        low, high = _of_binade(exponent)
         values = bytearray(2 * count)
         values[0::2] = self._rng.randbytes(count).translate(low)
         values[1::2] = self._rng.randbytes(count).translate(high)

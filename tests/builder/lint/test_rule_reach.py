@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from builder import lint, pipeline
+from builder.documents import load_yaml
 from builder.facts import checkpoint, hardware, model_names, release
 from builder.rules.context import RuleContext
 
-CASES: list[Mapping[str, Any]] = yaml.safe_load(
+CASES: list[Mapping[str, Any]] = load_yaml(
     Path(__file__).parents[1].joinpath("rule_cases.yaml").read_text(encoding="utf-8")
 )
 MAIN = "main-00043967"
@@ -73,16 +73,8 @@ def _reported(case: Mapping[str, Any], folder: Path) -> bool:
     return False
 
 
-# Models whose facts ship have the facts of all rows but of some architectures.
-REACHABLE = [case for case in CASES if not _asks_model(case) or any(_models(case["context"]))]
-
-
-def test_nearly_every_rule_can_be_broken_by_a_recipe() -> None:
-    assert len(REACHABLE) >= REACHED * len(CASES)
-
-
-@pytest.mark.parametrize("case", REACHABLE, ids=lambda case: str(case["rule"]))
-def test_a_rule_holds_for_a_recipe_that_states_its_facts(
-    case: Mapping[str, Any], tmp_path: Path
-) -> None:
-    assert _reported(case, tmp_path)
+def test_nearly_every_rule_is_broken_by_a_recipe_that_states_its_facts(tmp_path: Path) -> None:
+    """Models whose facts ship have the facts of all rows but of some architectures."""
+    known = [case for case in CASES if not _asks_model(case) or any(_models(case["context"]))]
+    assert len(known) >= REACHED * len(CASES)
+    assert [case["rule"] for case in known if not _reported(case, tmp_path)] == []

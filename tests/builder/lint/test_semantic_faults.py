@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from builder import lint, pipeline
 from builder.diagnostics import Diagnostic
+from builder.documents import load_yaml
 from builder.lint.report import code_quality, sarif
 
-DOCUMENT: Mapping[str, Any] = yaml.safe_load(
+DOCUMENT: Mapping[str, Any] = load_yaml(
     Path(__file__).with_name("semantic_faults.yaml").read_text(encoding="utf-8")
 )
 BASES: Mapping[str, Any] = DOCUMENT["bases"]
