@@ -103,21 +103,16 @@ class Choice(Strict):
 
 def open_choices(data: dict[str, Any], file: str) -> dict[str, Diagnostic]:
     """What a deployment file leaves for `choose` to decide, by path."""
-    found = {
-        "hardware.gpu": isinstance(value_at(data, "hardware.gpu"), list),
-        "hardware.num_gpus": isinstance(value_at(data, "hardware.num_gpus"), dict),
-        "workload.request_rate": value_at(data, "workload.request_rate") is not None,
-    }
     left = {
-        "hardware.gpu": "names several GPUs",
-        "hardware.num_gpus": "gives a range",
-        "workload.request_rate": "does not say how many requests run at once",
+        "hardware.gpu": (list, "names several GPUs"),
+        "hardware.num_gpus": (dict, "gives a range"),
+        "workload.request_rate": (object, "does not say how many requests run at once"),
     }
     remedy = f"run `python -m builder choose {file} -o FILE` first, and plan what it writes"
     return {
-        path: Diagnostic(path, f"{left[path]}: a choice is still open", remedy)
-        for path, is_open in found.items()
-        if is_open
+        path: Diagnostic(path, f"{what}: a choice is still open", remedy)
+        for path, (kind, what) in left.items()
+        if (given := value_at(data, path)) is not None and isinstance(given, kind)
     }
 
 

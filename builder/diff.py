@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,82 +26,39 @@ Kind = Literal["added", "removed", "changed", "renamed"]
 _DERIVED_FILES = frozenset({MANIFEST, "deployment.yaml", "checkpoint.json"})
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A value that differs.
+Row = dict[str, Any]
 
-    `path` is its name in the newer bundle, or in the older one if it is gone; `old_path` is set if
-    the same decision has another name there. `reason` is the newer bundle's, if it has one.
+
+def compare(old: Bundle, new: Bundle) -> dict[str, list[Row]]:
+    """Everything that differs between two intact bundles, as `diff --json` prints it.
+
+    `request`, `decisions`, `memory` and `inputs` are changed values, `files` changed files with the
+    lines of a unified diff. For different engines, `counterparts` has all decisions, including
+    equal ones, and `decisions` is empty.
     """
-
-    kind: Kind
-    path: str
-    before: Any = None
-    after: Any = None
-    reason: str = ""
-    old_path: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """A file that differs; `lines` is the unified diff, empty for files that are not text."""
-
-    kind: Kind
-    path: str
-    lines: tuple[str, ...] = ()
-
-
-Verdict = Literal["same", "differs", "only_old", "only_new"]
-
-
-@dataclass(frozen=True, slots=True)
-class Counterpart:
-    """A decision under its names in two engines, or in the only one that has it.
-
-    `note` explains differences in meaning.
-    """
-
-    verdict: Verdict
-    old_path: str = ""
-    before: Any = None
-    path: str = ""
-    after: Any = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Everything that differs between two bundles.
-
-    For different engines, `counterparts` has all decisions, including equal ones, and `decisions`
-    is empty.
-    """
-
-    request: tuple[Change, ...]
-    decisions: tuple[Change, ...]
-    memory: tuple[Change, ...]
-    inputs: tuple[Change, ...]
-    files: tuple[FileChange, ...]
-    counterparts: tuple[Counterpart, ...] = ()
-
-    @property
-    def empty(self) -> bool:
-        return not any((self.request, self.decisions, self.memory, self.inputs, self.files))
-
-
-def compare(old: Bundle, new: Bundle) -> Comparison:
-    """Compare two intact bundles."""
     tables = _release(old), _release(new)
     rows = old.manifest["decisions"], new.manifest["decisions"]
     same_engine = tables[0].engine == tables[1].engine
-    return Comparison(
-        request=tuple(_values(_request(old), _request(new))),
-        decisions=tuple(_decisions(*rows)) if same_engine else (),
-        counterparts=() if same_engine else tuple(_counterparts(*rows, *tables)),
-        memory=tuple(_values(flatten(old.manifest["memory"]), flatten(new.manifest["memory"]))),
-        inputs=tuple(_values(*(bundle.manifest["inputs"]["files"] for bundle in (old, new)))),
-        files=tuple(_files(old, new)),
-    )
+    return {
+        "request": list(_values(_request(old), _request(new))),
+        "decisions": list(_decisions(*rows)) if same_engine else [],
+        "memory": list(_values(flatten(old.manifest["memory"]), flatten(new.manifest["memory"]))),
+        "inputs": list(_values(*(bundle.manifest["inputs"]["files"] for bundle in (old, new)))),
+        "files": list(_files(old, new)),
+        "counterparts": [] if same_engine else list(_counterparts(*rows, *tables)),
+    }
+
+
+def _change(
+    kind: Kind, path: str, before: Any = None, after: Any = None, reason: str = "", old: str = ""
+) -> Row:
+    """A value that differs.
+
+    `path` is its name in the newer bundle, or in the older one if it is gone; `old` is set if the
+    same decision has another name there. `reason` is the newer bundle's, if it has one.
+    """
+    row = {"kind": kind, "path": path, "before": before, "after": after}
+    return {**row, "reason": reason, "old_path": old}
 
 
 def _request(bundle: Bundle) -> dict[str, Any]:
@@ -120,8 +76,15 @@ def _counterparts(
     new_rows: list[Mapping[str, Any]],
     old: Release,
     new: Release,
-) -> Iterator[Counterpart]:
-    """Matches the decisions of two engines by the planner's names."""
+) -> Iterator[Row]:
+    """Each decision under its names in two engines, matched by the planner's; `note` explains
+    differences in meaning."""
+
+    def row(verdict: str, old_path: str, before: Any, path: str, after: Any, *known: str) -> Row:
+        note = next((meanings[name] for name in known if name in meanings), "")
+        sides = {"old_path": old_path, "before": before, "path": path, "after": after}
+        return {"verdict": verdict, **sides, "note": note}
+
     words = (*old.aliases, *new.aliases)
     pairs = {new.option_path(word): old.option_path(word) for word in words}
     meanings: dict[str, str] = {}
@@ -129,18 +92,17 @@ def _counterparts(
         for word, note in table.engine.other_meanings.items():
             meanings[table.option_path(word)] = note
     left = {row["path"]: row["value"] for row in old_rows}
-    for row in new_rows:
-        path, value = row["path"], row["value"]
+    for decision in new_rows:
+        path, value = decision["path"], decision["value"]
         before = next((one for one in (pairs.get(path), path) if one in left), None)
         if before is None:
-            yield Counterpart("only_new", path=path, after=value, note=meanings.get(path, ""))
+            yield row("only_new", "", None, path, value, path)
             continue
         given = left.pop(before)
-        same = _same(_meant(given, old), _meant(value, new))
-        note = meanings.get(path) or meanings.get(before, "")
-        yield Counterpart("same" if same else "differs", before, given, path, value, note)
+        verdict = "same" if _same(_meant(given, old), _meant(value, new)) else "differs"
+        yield row(verdict, before, given, path, value, path, before)
     for path, value in left.items():
-        yield Counterpart("only_old", path, value, note=meanings.get(path, ""))
+        yield row("only_old", path, value, "", None, path)
 
 
 def _meant(value: Any, table: Release) -> Any:
@@ -151,14 +113,14 @@ def _meant(value: Any, table: Release) -> Any:
     return next((word for word, known in names if value in known), value)
 
 
-def _values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+def _values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Row]:
     for path in (*old, *(path for path in new if path not in old)):
         if path not in new:
-            yield Change("removed", path, before=old[path])
+            yield _change("removed", path, before=old[path])
         elif path not in old:
-            yield Change("added", path, after=new[path])
+            yield _change("added", path, after=new[path])
         elif not _same(old[path], new[path]):
-            yield Change("changed", path, old[path], new[path])
+            yield _change("changed", path, old[path], new[path])
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -168,21 +130,21 @@ def _same(one: Any, other: Any) -> bool:
 
 def _decisions(
     old_rows: list[Mapping[str, Any]], new_rows: list[Mapping[str, Any]]
-) -> Iterator[Change]:
+) -> Iterator[Row]:
     old = {row["path"]: row for row in old_rows}
     new = {row["path"]: row for row in new_rows}
     gone = [row for path, row in old.items() if path not in new]
     for path, row in new.items():
         before = old.get(path) or _renamed(row, gone)
         if before is None:
-            yield Change("added", path, after=row["value"], reason=row["reason"])
+            yield _change("added", path, after=row["value"], reason=row["reason"])
         elif before["path"] != path:
             gone.remove(before)
-            yield Change("renamed", path, before["value"], row["value"], "", before["path"])
+            yield _change("renamed", path, before["value"], row["value"], "", before["path"])
         elif not _same(before["value"], row["value"]):
-            yield Change("changed", path, before["value"], row["value"], row["reason"])
+            yield _change("changed", path, before["value"], row["value"], row["reason"])
     for row in gone:
-        yield Change("removed", row["path"], before=row["value"])
+        yield _change("removed", row["path"], before=row["value"])
 
 
 def _renamed(row: Mapping[str, Any], gone: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -191,15 +153,16 @@ def _renamed(row: Mapping[str, Any], gone: list[Mapping[str, Any]]) -> Mapping[s
     return next((old for old in gone if all(_same(old[key], row[key]) for key in same)), None)
 
 
-def _files(old: Bundle, new: Bundle) -> Iterator[FileChange]:
+def _files(old: Bundle, new: Bundle) -> Iterator[Row]:
     before, after = old.manifest["files"], new.manifest["files"]
     for path in sorted({*before, *after} - _DERIVED_FILES):
         if path not in after:
-            yield FileChange("removed", path)
+            yield {"kind": "removed", "path": path, "lines": []}
         elif path not in before:
-            yield FileChange("added", path)
+            yield {"kind": "added", "path": path, "lines": []}
         elif before[path] != after[path]:
-            yield FileChange("changed", path, tuple(_unified(old.folder / path, new.folder / path)))
+            lines = list(_unified(old.folder / path, new.folder / path))
+            yield {"kind": "changed", "path": path, "lines": lines}
 
 
 def _unified(old: Path, new: Path) -> Iterator[str]:
@@ -209,8 +172,3 @@ def _unified(old: Path, new: Path) -> Iterator[str]:
         return
     lines = difflib.unified_diff(before, after, n=CONTEXT_LINES, lineterm="")
     yield from (line for line in lines if not line.startswith(("--- ", "+++ ")))
-
-
-def document(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as `diff --json` prints it."""
-    return asdict(comparison)

@@ -186,7 +186,6 @@ def _plan_role(
 
 
 def _named_prefill(targets: Mapping[str, Any]) -> dict[str, Any]:
-    """The prefill servers that targets name, by path."""
     prefill = {name: disaggregated.named(targets, name) or {} for name in disaggregated.TARGETS}
     return {
         disaggregated.path(name): given["deployment"]

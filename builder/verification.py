@@ -300,7 +300,6 @@ def _damaged_sums(
 
 
 def _wrong_bill(contents: Contents) -> Iterator[Corruption]:
-    """A bill of materials with wrong digests."""
     if BILL_FILE not in contents.files:
         return
     try:
@@ -314,7 +313,6 @@ def _wrong_bill(contents: Contents) -> Iterator[Corruption]:
 
 
 def _foreign_evidence(contents: Contents, digest: str) -> Iterator[Corruption]:
-    """Evidence of another bundle."""
     for path, file in contents.files.items():
         if _is_evidence(path) and path.endswith(".json") and len(file.data) <= MAX_JSON_BYTES:
             found = _subject(file.data)

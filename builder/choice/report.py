@@ -287,7 +287,6 @@ def refusal(found: Selection) -> ToolkitError:
 
 
 def _gpus_for(option: Option, times: float) -> int:
-    """The GPUs of a candidate with `times` as many servers."""
     candidate = option.candidate
     return ceil(candidate.instances * times) * candidate.layout.num_gpus
 

@@ -19,7 +19,7 @@ from .terminal import Parser, add_json, columns, lines_text, print_json, wrapped
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
-    from ..diff import Change, Comparison, FileChange
+    from ..diff import Row
     from ..facts.release import Release
 
 
@@ -153,20 +153,20 @@ def run_diff(options: argparse.Namespace) -> None:
     from .. import bundle, diff
 
     found = diff.compare(bundle.read(options.old), bundle.read(options.new))
-    print_json(diff.document(found)) if options.json else print(comparison_text(found))
+    print_json(found) if options.json else print(comparison_text(found))
 
 
-def comparison_text(comparison: Comparison) -> str:
+def comparison_text(found: Mapping[str, Sequence[Row]]) -> str:
     """The comparison for a terminal; lines of files are not wrapped."""
-    if comparison.empty:
+    if not any(rows for name, rows in found.items() if name != "counterparts"):
         return "The bundles are the same."
     sections = {
-        "Request": _lines(comparison.request),
-        "Decisions": _lines(comparison.decisions),
-        **_counterpart_sections(comparison),
-        "Memory per GPU": _lines(comparison.memory),
-        "Inputs": [f"  {row.kind:<8} {row.path}" for row in comparison.inputs],
-        "Files": list(chain.from_iterable(map(_file_lines, comparison.files))),
+        "Request": _lines(found["request"]),
+        "Decisions": _lines(found["decisions"]),
+        **_counterpart_sections(found["counterparts"]),
+        "Memory per GPU": _lines(found["memory"]),
+        "Inputs": [f"  {row['kind']:<8} {row['path']}" for row in found["inputs"]],
+        "Files": list(chain.from_iterable(map(_file_lines, found["files"]))),
     }
     return "\n\n".join(lines_text([title, *lines]) for title, lines in sections.items() if lines)
 
@@ -179,41 +179,37 @@ _VERDICTS = {
 }
 
 
-def _counterpart_sections(comparison: Comparison) -> dict[str, list[str]]:
-    """Decisions of two engines, grouped by verdict."""
+def _counterpart_sections(rows: Sequence[Row]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {title: [] for title in _VERDICTS.values()}
-    for row in comparison.counterparts:
-        sides = ((row.old_path, row.before), (row.path, row.after))
+    for row in rows:
+        sides = ((row["old_path"], row["before"]), (row["path"], row["after"]))
         given = [f"{path} {json.dumps(value)}" for path, value in sides if path]
-        section = found[_VERDICTS[row.verdict]]
-        section += wrapped("  ", " = ".join(given) if row.verdict == "same" else " -> ".join(given))
-        section += wrapped("           ", row.note) if row.note else []
+        section = found[_VERDICTS[row["verdict"]]]
+        section += wrapped("  ", (" = " if row["verdict"] == "same" else " -> ").join(given))
+        section += wrapped("           ", row["note"])
     return found
 
 
-def _lines(changes: tuple[Change, ...]) -> list[str]:
+_SENTENCES = {
+    "added": "{path} = {after}",
+    "removed": "{path}, was {before}",
+    "renamed": "{old_path} -> {path} = {after}",
+    "changed": "{path}: {before} -> {after}",
+}
+
+
+def _lines(changes: Sequence[Row]) -> list[str]:
     lines = []
     for row in changes:
-        lines += wrapped(f"  {row.kind:<8} ", _sentence(row))
-        lines += wrapped("           ", row.reason) if row.reason else []
+        values = {side: json.dumps(row[side], ensure_ascii=False) for side in ("before", "after")}
+        sentence = _SENTENCES[row["kind"]].format(**{**row, **values})
+        lines += wrapped(f"  {row['kind']:<8} ", sentence)
+        lines += wrapped("           ", row["reason"])
     return lines
 
 
-def _sentence(row: Change) -> str:
-    before, after = (json.dumps(value, ensure_ascii=False) for value in (row.before, row.after))
-    match row.kind:
-        case "added":
-            return f"{row.path} = {after}"
-        case "removed":
-            return f"{row.path}, was {before}"
-        case "renamed":
-            return f"{row.old_path} -> {row.path} = {after}"
-        case "changed":
-            return f"{row.path}: {before} -> {after}"
-
-
-def _file_lines(row: FileChange) -> list[str]:
-    return [f"  {row.kind:<8} {row.path}", *(f"    {line}" for line in row.lines)]
+def _file_lines(row: Row) -> list[str]:
+    return [f"  {row['kind']:<8} {row['path']}", *(f"    {line}" for line in row["lines"])]
 
 
 def add_verify(parser: Parser) -> None:

@@ -364,7 +364,6 @@ def _memory(memory: Mapping[str, Any], num_gpus: int) -> str:
 
 
 def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
-    """The estimated speed with its evidence, or why there is none and what to measure."""
     from ..estimates import plan_estimate, refusals
     from ..estimates.intervals import number
     from ..facts.published_results import MEASURES
@@ -425,7 +424,6 @@ def _shown(value: Any) -> str:
 
 
 def _rest(document: Mapping[str, Any]) -> str:
-    """A line that says what `--why` adds."""
     variables = sum(row["path"].startswith("environment.") for row in document["decisions"])
     counts = {
         "environment variable": variables,

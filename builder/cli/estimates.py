@@ -342,7 +342,6 @@ def _options_table(found: Selection, shown: Sequence[Option], chosen: Option | N
 
 
 def _option_cells(found: Selection, option: Option, is_chosen: bool) -> dict[str, str]:
-    """One row of the table, by column."""
     from ..estimates.intervals import number
 
     forecast, candidate = option.forecast, option.candidate

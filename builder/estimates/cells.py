@@ -254,12 +254,10 @@ class Cell:
         return [row for index, row in enumerate(rows) if index not in kept]
 
     def _ends(self, name: str) -> tuple[int, int]:
-        """The smallest and the largest measured size."""
         sizes = [getattr(row, name) for row in self.own]
         return min(sizes), max(sizes)
 
     def _new_surface(self, layout: Layout, release: str, drafting: str) -> Surface:
-        """The times of a layout over load, context and output length."""
         same = [row for row in self.own if (row.layout, drafts(row)) == (layout, drafting)]
         loads, isls, osls = (self._axis(name, same) for name in ("concurrency", "isl", "osl"))
         tp, attention_dp, ep = layout

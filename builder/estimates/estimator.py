@@ -135,7 +135,6 @@ class Estimator:
         return Estimate(question, *of_request, speed, len(cell.own), look, draft.notes)
 
     def _new_cell(self, key: Key, with_release: bool) -> tuple[Cell, tuple[str, ...]]:
-        """A cell, and the notes of all its answers."""
         facts = names.facts_of(key.model)
         if facts is None:
             what = "the rows name a model without facts"

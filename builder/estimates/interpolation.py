@@ -149,7 +149,6 @@ class Field:
         return _fades(self.kernel.unlike(kinds, curve.kinds) for curve in self._curves)
 
     def _new_of_load(self, load: float) -> Parts:
-        """How covariances fade with the rows' loads."""
         return _fades(self.kernel.slope * abs(load - other) for other in self._loads)
 
     def at(self, point: Point) -> tuple[float, float]:
@@ -258,7 +257,6 @@ class Surface:
         return RequestMs(first, rest, whole)
 
     def _corners(self, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], float]]:
-        """Knots around a point, with their weights."""
         places = [_between(axis, size) for axis, size in zip(self.axes, sizes, strict=True)]
         for corner in product(*places):
             share = 1.0

@@ -241,7 +241,6 @@ def refuse_impossible(path: Path, row: Row) -> None:
 
 
 def _middle(values: Mapping[str, Any] | None) -> float | None:
-    """The median of a measure, or its mean."""
     found = (values or {}).get("p50") or (values or {}).get("mean")
     return float(found) if found else None
 

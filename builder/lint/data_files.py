@@ -35,6 +35,7 @@ def schemas() -> Mapping[str, Any]:
     from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
     from ..facts.release.weight_formats import WeightFormats
     from ..facts.servers import Server
+    from ..miniature.sizes import SIZES_FILE
     from ..observability import alerts
     from ..rules.constraints import RulesFile
     from ..rules.heuristics import HeuristicsFile
@@ -53,6 +54,7 @@ def schemas() -> Mapping[str, Any]:
         "hardware/*.yaml": Gpu,
         "images.yaml": PublishedImages,
         **measurement_schemas,
+        "miniature/*.yaml": SIZES_FILE,
         "metrics/exporters.yaml": plain_data.EXPORTERS_FILE,
         "metrics/*.yaml": plain_data.SERVER_METRICS_FILE,
         "models/*.yaml": ModelFacts,

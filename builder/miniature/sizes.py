@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ..documents import DATA
+from ..facts import data_file
 from ..facts.architecture.fields import SPELLINGS
 from ..facts.checkpoint import Checkpoint
+from ..schema import Positive
 
 BOS, EOS, USER, ASSISTANT = "<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"
 SPECIALS = (BOS, EOS, USER, ASSISTANT)
@@ -110,70 +113,18 @@ class Vocabulary:
         }
 
 
-# The largest value that a miniature takes for a config field; smaller ones stay as they are.
-# Linear layers keep input sizes that divide by the NVFP4 group of 16 and the MXFP4 block of 32.
-# The indexer keeps enough heads that two of its scores, sums of rectified products, never tie.
-LIMITS: dict[str, int] = {
-    "num_hidden_layers": 4,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "rotary_dim": 8,
-    "sliding_window": 32,
-    "first_k_dense_replace": 1,
-    "n_routed_experts": 8,
-    "num_experts": 8,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "n_group": 4,
-    "topk_group": 2,
-    "q_lora_rank": 32,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 16,
-    "index_n_heads": 32,
-    "index_head_dim": 32,
-    "index_topk": 64,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "mamba_num_heads": 4,
-    "mamba_head_dim": 32,
-    "ssm_state_size": 16,
-    "n_groups": 2,
-    "moe_latent_size": 32,
-    "moe_shared_expert_intermediate_size": 32,
-    "shared_intermediate_size": 32,
-    "dense_intermediate_size": 96,
-    "intermediate_size_mlp": 96,
-    "routed_expert_hidden_size": 32,
-    "o_groups": 2,
-    "o_lora_rank": 32,
-    "hc_mult": 2,
-    "num_hash_layers": 1,
-    "qk_head_dim": 32,
-    "mamba_n_heads": 4,
-    "mamba_d_head": 32,
-    "mamba_d_state": 16,
-}
-for _name, _limit in tuple(LIMITS.items()):
-    LIMITS = dict.fromkeys(SPELLINGS.get(_name, ()), _limit) | LIMITS
-# The same inside `linear_attn_config`, `sparse_attention_config` and `block_configs`.
-_PART_LIMITS: dict[str, int] = {
-    "n_heads_in_group": 2,
-    "num_heads": 4,
-    "head_dim": 16,
-    "sparse_index_dim": 16,
-    "sparse_num_index_heads": 2,
-}
-# MLA has as many key-value heads as heads.
-MLA_LIMITS = {**LIMITS, "num_key_value_heads": 4}
+# The schema of `sizes.yaml`.
+SIZES_FILE: Any = {"fields": {"*": Positive}, "parts": {"*": Positive}}
+
+
+@cache
+def limits() -> Mapping[str, Mapping[str, int]]:
+    """The largest sizes of a miniature: of config fields in all spellings, and of their parts."""
+    found = data_file.load(DATA / "miniature" / "sizes.yaml", SIZES_FILE)
+    fields: dict[str, int] = dict(found["fields"])
+    for name, limit in found["fields"].items():
+        fields = dict.fromkeys(SPELLINGS.get(name, ()), limit) | fields
+    return {"fields": fields, "parts": found["parts"]}
 
 
 def shrunk(
@@ -183,17 +134,18 @@ def shrunk(
 
     `head_size` is the smallest that an engine's kernels support, if it is more than a limit here.
     """
-    mla = checkpoint.architecture.attention.startswith("mla")
-    limits = MLA_LIMITS if mla else LIMITS
+    largest = dict(limits()["fields"])
+    if checkpoint.architecture.attention.startswith("mla"):
+        largest["num_key_value_heads"] = largest["num_attention_heads"]
     if head_size:
-        limits = {**limits, **_with_heads_of(head_size, checkpoint)}
+        largest |= _with_heads_of(head_size, checkpoint)
 
     layers = checkpoint.text_config["num_hidden_layers"]
-    few = min(layers, limits["num_hidden_layers"])
+    few = min(layers, largest["num_hidden_layers"])
 
     def shrink(written: Mapping[str, Any]) -> dict[str, Any]:
         fields = {**_left_out(checkpoint), **written}
-        small = _at_most(fields, limits)
+        small = _at_most(fields, largest)
         lists = {  # one entry per layer, or one more for the MTP layer
             name: _cut(value, layers, few)
             for name, value in fields.items()
@@ -201,7 +153,7 @@ def shrunk(
             and len(value) in (layers, layers + 1)
         }
         parts = {
-            name: {**value, **_at_most(value, _PART_LIMITS), **_layer_numbers(value, few)}
+            name: {**value, **_at_most(value, limits()["parts"]), **_layer_numbers(value, few)}
             for name, value in fields.items()
             if name in ("linear_attn_config", "sparse_attention_config")
             and isinstance(value, Mapping)
@@ -228,7 +180,7 @@ def _with_heads_of(head_size: int, checkpoint: Checkpoint) -> dict[str, int]:
         return {}  # its heads are made of several parts
     if checkpoint.text_config.get("head_dim"):
         return {"head_dim": head_size}
-    heads = LIMITS["hidden_size"] // head_size
+    heads = limits()["fields"]["hidden_size"] // head_size
     return {"num_attention_heads": heads, "num_key_value_heads": heads}
 
 
@@ -243,11 +195,11 @@ def _left_out(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _at_most(fields: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+def _at_most(fields: Mapping[str, Any], most: Mapping[str, int]) -> dict[str, Any]:
     return {
-        name: min(value, limits[name])
+        name: min(value, most[name])
         for name, value in fields.items()
-        if name in limits and isinstance(value, int)
+        if name in most and isinstance(value, int)
     }
 
 
@@ -267,7 +219,9 @@ def _smaller(entry: Any) -> Any:
     """The smaller description of a layer: a kind, a number, or sizes by part."""
     if not isinstance(entry, Mapping):
         return entry
-    return {name: _smaller(value) for name, value in entry.items()} | _at_most(entry, _PART_LIMITS)
+    return {name: _smaller(value) for name, value in entry.items()} | _at_most(
+        entry, limits()["parts"]
+    )
 
 
 def _layer_numbers(fields: Mapping[str, Any], few: int) -> dict[str, list[int]]:

@@ -102,7 +102,6 @@ def _decide_options(builder: PlanBuilder) -> None:
 
 
 def _add_remaining_overrides(builder: PlanBuilder) -> None:
-    """Overrides of options that no heuristic decides."""
     spelled = {builder.facts.release.option_path(path) for path in builder.decisions}
     for path, value in builder.overrides.items():
         if path not in spelled:

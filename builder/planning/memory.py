@@ -232,7 +232,6 @@ def layer_bytes(checkpoint: Checkpoint, sharding: Sharding, kv_dtype_bytes: floa
 
 
 def _windows(pattern: Sequence[int], layers: int) -> list[int]:
-    """The window of each layer: the pattern repeats."""
     return [pattern[layer % len(pattern)] for layer in range(layers)]
 
 

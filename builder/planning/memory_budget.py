@@ -109,7 +109,6 @@ def limits_of(builder: PlanBuilder, result: Budget) -> Limits:
 
 
 def _chunks_prompts(builder: PlanBuilder) -> bool:
-    """Whether a prompt may be longer than a step."""
     chunked = builder.value("enable_chunked_prefill")
     return bool(builder.facts.release.engine.chunks_prompts if chunked is None else chunked)
 

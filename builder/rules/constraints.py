@@ -145,13 +145,11 @@ class Constraint:
 
 
 def _compares(test: Any) -> bool:
-    """Whether a test compares two words."""
     relations = test.items() if isinstance(test, Mapping) else ()
     return any(isinstance(other, str) for name, other in relations if name != "not")
 
 
 def _asks_presence(test: Any) -> bool:
-    """Whether a test can fail for an option that is not set."""
     return isinstance(test, Mapping) and not {"given", "in"}.isdisjoint(test)
 
 
@@ -338,7 +336,6 @@ def disagreements(
 
 
 def _is_below(values: Mapping[str, Any]) -> bool:
-    """Whether the decode worker has less than the prefill worker."""
     sizes = [values[name] for name in ("decode", "prefill")]
     return all(type(size) is int for size in sizes) and sizes[0] < sizes[1]
 

@@ -177,7 +177,6 @@ def as_truth(value: Any) -> bool | None:
 
 
 def _numbers(values: Any) -> list[float]:
-    """The numbers of a list, if all items are numbers."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         return []
     known = [number for value in values if (number := as_number(value)) is not None]
@@ -185,7 +184,6 @@ def _numbers(values: Any) -> list[float]:
 
 
 def _whole_numbers(values: Any) -> list[int]:
-    """The whole numbers of a list, if all items are whole."""
     numbers = _numbers(values)
     return [int(n) for n in numbers] if all(n == int(n) for n in numbers) else []
 
@@ -248,7 +246,6 @@ def _draft_model_path(inputs: RuleInputs) -> Any:
 
 
 def _tree_tokens(inputs: RuleInputs) -> float | None:
-    """The most draft tokens of a dynamic tree."""
     names = ("dynamic_tree_max_topK", "max_draft_len")
     return _product(*(inputs.count(f"{_SPECULATION}.{name}") for name in names))
 
@@ -301,7 +298,6 @@ def _speculation(inputs: RuleInputs) -> Any:
 
 
 def _request_tokens(inputs: RuleInputs) -> int | None:
-    """Tokens of one request, prompt and answer."""
     known = inputs.context
     return None if known.isl is None or known.osl is None else known.isl + known.osl
 
@@ -322,7 +318,6 @@ def _model_seq_len(inputs: RuleInputs) -> int | None:
 
 
 def _batch_sequence_tokens(inputs: RuleInputs) -> float | None:
-    """Tokens of a full batch of the longest requests."""
     return _product(inputs.count("max_batch_size"), inputs.count("max_seq_len"))
 
 
@@ -336,7 +331,6 @@ def _batch_tokens(inputs: RuleInputs) -> float | None:
 
 
 def _prompt_tokens(inputs: RuleInputs) -> float | None:
-    """Tokens of the prompts of a full batch."""
     return _product(inputs.count("effective.max_batch_size") or None, inputs.context.isl)
 
 
@@ -387,7 +381,6 @@ def _head_ranks(inputs: RuleInputs) -> int | None:
 
 
 def _head_sizes(inputs: RuleInputs) -> list[int] | None:
-    """The sizes of tensor parallelism that share the heads evenly."""
     heads = inputs.count("num_attention_heads") or 0
     return [size for size in range(1, heads + 1) if heads % size == 0] or None
 
@@ -416,7 +409,6 @@ def _least_weights_gib(inputs: RuleInputs) -> float | None:
 
 
 def _least_gpus(inputs: RuleInputs) -> int | None:
-    """The fewest GPUs whose memory together holds the weights."""
     total, each = inputs.number("model_weights_gib"), inputs.number("gpu_memory_gib")
     return None if total is None or not each else ceil(total / each)
 
@@ -441,13 +433,11 @@ def _gpu_memory_gib(inputs: RuleInputs) -> float | None:
 
 
 def _nodes(inputs: RuleInputs) -> int | None:
-    """The nodes of one server."""
     gpus, size = inputs.count("num_gpus"), inputs.count("node_gpus")
     return None if gpus is None or not size else ceil(gpus / size)
 
 
 def _arithmetic(inputs: RuleInputs) -> str | None:
-    """The arithmetic that the checkpoint needs of a GPU."""
     model = inputs.context.checkpoint
     return None if model is None else model.quantization.arithmetic
 
@@ -477,7 +467,6 @@ def _moe_backends(inputs: RuleInputs) -> list[str] | None:
 
 
 def _moe_backend_support(inputs: RuleInputs) -> Support | None:
-    """Support of the chosen backend for the checkpoint on the GPU."""
     context, name = inputs.context, inputs.value("moe_config.backend")
     if context.gpu is None or not isinstance(name, str) or isinstance(name, Variable):
         return None
@@ -488,7 +477,6 @@ def _moe_backend_support(inputs: RuleInputs) -> Support | None:
 
 
 def _moe_backend_remedy(inputs: RuleInputs) -> str:
-    """Which backend to name instead."""
     if names := _moe_backends(inputs):
         return f"known to work there: {', '.join(names)}"
     default = inputs.context.release.moe_engine_default
