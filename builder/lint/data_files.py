@@ -77,7 +77,7 @@ def schemas() -> Mapping[str, Any]:
 
 def _formats() -> Mapping[str, Any]:
     """Returns the schemas of the files in `formats` that are not option tables."""
-    from ..facts import plain_data
+    from ..facts import engines, plain_data
     from ..facts.counterparts import COUNTERPARTS
     from . import engine
 
@@ -89,7 +89,7 @@ def _formats() -> Mapping[str, Any]:
         "formats/value_words.yaml": plain_data.VALUE_WORDS,
         "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
         "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,
-        "formats/vllm.yaml": engine.Formats,
+        **{f"formats/{name}.yaml": engine.Formats for name in engines.names()},
     }
 
 

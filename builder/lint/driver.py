@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -13,35 +13,27 @@ from .. import general_rules
 from ..diagnostics import NOWHERE, Diagnostic, located
 from ..documents import Yaml
 from ..errors import BadInput
-from ..facts import hardware, release
-from ..facts.release import Release, ServerRole
-from ..general_rules import UNKNOWN_KEY
+from ..facts import engines, hardware, release
+from ..facts.engines import Engine
+from ..facts.release import Release, ServerRole, published
 from ..rules.context import RuleContext
-from ..rules.remedies import was_option
 from .data_files import data_file_faults, schema_of
+from .engine import formats, is_former
 from .file_check import check_file
-from .links import Starter, other_starters, starters
+from .links import Starter, starters
 from .model import NOTHING, Verdict
-from .other_engines import EngineVerdict, OtherStarter, report_alone, report_beside, split, verdicts
-from .read.file import Text, mentions_options, read_file
+from .read.file import Text, may_hold, mentions_options, read_file
 from .read.files import BundleContext, SourceFile, expand
 from .read.forms import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, SCRIPT, YAML_SUFFIXES
 from .read.option_file import DEPLOYMENT, holds_deployment, stated_engine, stated_release
-from .releases import Pins
+from .releases import PinnedTables, Pins
 from .report import Checked, Report, Skipped
 from .rules import EMPTY_FILE, NOTHING_TO_JUDGE, UNKNOWN_KIND, UNREADABLE, model, sides
 from .rules.images import Policy
 from .rules.model import UNKNOWN
 from .rules.options import stated_context
 from .rules.sides import Side, may_be_side, pair_diagnostics
-from .tables import (
-    FindingsByRelease,
-    by_neighbours,
-    by_others,
-    by_statement,
-    findings_by_release,
-    of_old,
-)
+from .tables import by_neighbours, by_others, by_statement, findings_by_release, of_old
 
 if TYPE_CHECKING:
     from ..facts.checkpoint import Checkpoint
@@ -55,16 +47,14 @@ value."""
 class CheckOptions:
     """What to check against, for files that do not define it themselves.
 
-    `other_releases` are releases of engines other than the default one, by engine. `assume_release`
-    allows an unknown release. Images that are too vulnerable to deploy cause a warning, or an error
-    with `refuse_vulnerable`.
+    `releases` may be of several engines. `assume_release` allows an unknown release. Images that
+    are too vulnerable to deploy cause a warning, or an error with `refuse_vulnerable`.
     """
 
     releases: tuple[str, ...] = ()
     role: ServerRole | None = None
     gpu: str | None = None
     model: str | None = None
-    other_releases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     assume_release: bool = False
     refuse_vulnerable: bool = False
 
@@ -72,31 +62,29 @@ class CheckOptions:
 def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Report:
     """Checks files, folders and bundles. Raises `BadInput` for an unknown release or GPU,
     `BadFacts` for a model without facts."""
-    own, others = split(request.releases, request.assume_release)
-    request = replace(request, releases=own, other_releases=others)
+    asked = _by_engine(request.releases, request.assume_release)
     if request.gpu:
         hardware.load(request.gpu)
     if request.model:
         _model(request.model)
     report = Report()
+    run = _Run(request, asked, planner, report)
     seen = set()
-    sides: list[SourceFile] = []
     targets = list(expand(paths, report.unread))
     alone = {row.path for row in targets if not (row.context or row.diagnostic)}
-    started = starters(alone, report.isolated)
-    started_others = other_starters(alone, report.isolated)
+    run.started = starters(alone, report.isolated)
+    checked: list[SourceFile] = []
     for target in targets:
         if (target.path, target.diagnostic) not in seen and not _is_bundles_own(target):
-            starter, other = started.get(target.path), started_others.get(target.path)
             with report.isolated(str(target.path)):
-                _check(target, request, planner, report, starter, other)
-            sides.append(target)
+                run.check(target)
+            checked.append(target)
         seen.add((target.path, target.diagnostic))
     from .rules import requests
 
     with report.isolated("the comparison of files"):
-        report.findings += pair_diagnostics(_sides(sides, request, started, report))
-        report.findings += requests.of_clients(sides, report.files)
+        report.findings += pair_diagnostics(run.sides(checked))
+        report.findings += requests.of_clients(checked, report.files)
     _say_unknown_models(report)
     report.say_assumed_releases()
     if not report.checked and not report.findings:
@@ -107,105 +95,326 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     return report
 
 
-def _check(
-    target: SourceFile,
-    request: CheckOptions,
-    planner: Planner,
-    report: Report,
-    starter: Starter | None,
-    other: OtherStarter | None,
+def _by_engine(names: Sequence[str], assume: bool) -> dict[str, tuple[str, ...]]:
+    """Groups requested releases by engine. Raises `BadInput` for a release that no engine has, or,
+    without `assume`, that is not known to exist."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        engine = _engine_of(name)
+        try:
+            table = release.load_published(name, Path(), engine, assume)
+        except BadInput as error:
+            raise BadInput(replace(row, where="--release") for row in error.diagnostics) from None
+        kept = table.name if table.ships else name
+        found[engine.name] = (*found.get(engine.name, ()), kept)
+    return found
+
+
+def _engine_of(name: str) -> Engine:
+    """Returns the first engine that is known to have a release, else the first that may have it."""
+    able = []
+    for engine in sorted(map(engines.load, engines.names()), key=lambda row: not row.default):
+        try:
+            release.load(name, engine=engine)
+        except BadInput:
+            continue
+        able.append(engine)
+    sure = (engine for engine in able if not published.unknown(name, engine))
+    return next(sure, able[0] if able else engines.default())
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The releases to check a file against. If it pins some itself, `pins` has them by line;
+    otherwise the newest release is a guess (`is_assumed`). `words` are what names the releases."""
+
+    releases: list[Release]
+    pins: Pins | None = None
+    words: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> tuple[PinnedTables, ...]:
+        return self.pins.named if self.pins else ()
+
+    @property
+    def is_assumed(self) -> bool:
+        return self.pins is not None and not self.named
+
+
+@dataclass(frozen=True, slots=True)
+class _EngineVerdict:
+    """The result of one engine for a file: the verdict of its first release, the releases, what all
+    of them find, and notes. Findings on `told_lines` are only warnings."""
+
+    verdict: Verdict
+    known: _Known
+    releases: tuple[Release, ...]
+    findings: tuple[Diagnostic, ...]
+    notes: tuple[str, ...] = ()
+    told_lines: frozenset[int] = frozenset()
+
+
+@dataclass
+class _Run:
+    """One check: what was asked, the commands that read each option file, and the report."""
+
+    request: CheckOptions
+    asked: Mapping[str, tuple[str, ...]]
+    planner: Planner
+    report: Report
+    started: Mapping[tuple[str, Path], Starter] = field(default_factory=dict)
+
+    def check(self, target: SourceFile) -> None:
+        name, report = str(target.path), self.report
+        if target.diagnostic:
+            report.findings.append(target.diagnostic.in_file(name))
+            return
+        if schema_of(target.path):
+            report.files.append(Checked(name, "data file", ()))
+            report.findings += (row.in_file(name) for row in data_file_faults(target.path))
+            return
+        default = engines.default()
+        try:
+            source = read_file(target.path)
+            known = self._known(default, target, source)
+        except BadInput as error:
+            of_unreadable(error, name, report)
+            return
+        others, is_alone = [], False
+        if source.form != MODEL_CONFIG and not holds_deployment(source.documents):
+            for engine in self._others(target, source):
+                from .read import engine_options  # most files have nothing of other engines
+
+                is_told = self._is_told(engine, target)
+                alone = engine_options.is_alone(source, engine, known.releases[0], is_told)
+                if alone or not engine_options.is_options(source, engine):
+                    found = self._of_engine(engine, target, source, is_told)
+                    others += [found] if found.verdict.kind else []
+                    is_alone = is_alone or (alone and found.verdict.kind is not None)
+        own = None if is_alone else self._of_engine(default, target, source, False, known)
+        if others and not (own and (own.verdict.judged.sections or own.verdict.judged.commands)):
+            _report_alone(name, others, own, report)
+        elif own and own.verdict.kind is None:
+            of_no_kind(source, target, known.releases[0], own.verdict.diagnostics, report)
+        elif own:
+            _report_own(target, own, others, report)
+
+    def _others(self, target: SourceFile, source: Text) -> Iterator[Engine]:
+        """Yields the engines other than the default one that a file may hold something for."""
+        for engine in map(engines.load, engines.names()):
+            if engine.default or source.form == PROSE:
+                continue
+            if self._is_told(engine, target) or may_hold(engine.name, source):
+                yield engine
+
+    def _is_told(self, engine: Engine, target: SourceFile) -> bool:
+        """Returns whether an option file is for this engine: by the command that reads it, or as
+        no release of the default engine was requested."""
+        if (engine.name, target.path) in self.started:
+            return True
+        own = engines.default().name in self.asked or target.context is not None
+        return engine.name in self.asked and not own
+
+    def _known(self, engine: Engine, target: SourceFile, source: Text) -> _Known:
+        """Returns the releases of an engine to check a file against."""
+        context, asked = target.context, self.asked.get(engine.name, ())
+        newest = release.load(release.newest_stable(engine), engine=engine)
+        if source.form == MODEL_CONFIG:  # Triton reads it; the engine release does not matter
+            return _Known([newest])
+        if holds_deployment(source.documents):
+            return _Known(self._of_request(context, source))
+        if asked:
+            return _Known([release.load(name, engine=engine) for name in asked])
+        if context and context.engine == engine.name:
+            return _Known([release.load(context.release, context.folder, engine)])
+        if context and engine.default:
+            return _Known([newest])  # such a file is checked the same way for any release
+        pins = Pins(source.text, source.documents, engine)
+        starter = self.started.get((engine.name, target.path))
+        if pins.named:
+            return _Known([newest], pins, pins.words)
+        if starter and starter.named:
+            return _Known(list(starter.named.releases), words=starter.words)
+        return _Known([newest], pins)
+
+    def _of_request(self, context: BundleContext | None, source: Text) -> list[Release]:
+        """Returns the releases of a deployment file: requested ones, else the bundle's, else its
+        own."""
+        engine = stated_engine(source.documents)
+        newest = release.load(release.newest_stable(engine), engine=engine)
+        asked = self.asked.get(engine.name, ())
+        folder = source.path.parent
+        names = list(asked) or [stated_release(source.documents)]
+        if context and not asked:
+            folder, names = context.folder, [context.release]
+        try:
+            return [release.load(name, folder, engine) if name else newest for name in names]
+        except BadInput:
+            return [newest]  # planning reports the error
+
+    def _of_engine(
+        self,
+        engine: Engine,
+        target: SourceFile,
+        source: Text,
+        is_told: bool,
+        known: _Known | None = None,
+    ) -> _EngineVerdict:
+        """Checks a file for one engine, against all its releases there."""
+        known, name = known or self._known(engine, target, source), str(target.path)
+        accepted = target.context.accepted if target.context else ()
+        versions = Policy(accepted, self.request.refuse_vulnerable)
+        was_option = partial(is_former, engine.name)
+
+        def judge(table: Release, for_mentioned_gpu: bool = True) -> Verdict:
+            context = self._rule_context(table, target)
+            if formats(engine.name).dialect == "argparse":
+                from . import engine_check  # most files have nothing of such an engine
+
+                return engine_check.validate(source, context, is_told)
+            return check_file(source, context, versions, for_mentioned_gpu)
+
+        newest, *_ = releases = known.releases
+        notes: list[str] = []
+        if known.pins and known.named:
+            verdict = by_statement(known.pins, newest, judge, was_option)
+            releases = [row for each in known.named for row in each.releases]
+            notes += map(of_old, known.named)
+            by_release = {releases[0]: verdict.diagnostics}
+        else:
+            found = {each: by_neighbours(each, judge) for each in releases}
+            verdict = found[newest]
+            by_release = {each: row.diagnostics for each, row in found.items()}
+        if verdict.kind == DEPLOYMENT and len(source.documents) == 1:
+            document = source.documents[0]
+            for each, rows in by_release.items():
+                if not document.diagnostics:
+                    rows += self._of_deployment(document, each, target)
+        if known.is_assumed and verdict.kind not in (None, DEPLOYMENT):
+            # A deployment is planned for the release it names.
+            plainly = partial(judge, for_mentioned_gpu=False)
+            rows, fits = by_others(newest, by_release[newest], plainly, was_option, known.pins)
+            by_release[newest] = rows
+            notes += [f"{name}: {fits}"] if fits else []
+        return _EngineVerdict(
+            verdict,
+            known,
+            tuple(dict.fromkeys(releases)),
+            tuple(_weighed(findings_by_release(by_release, name), source.told_lines)),
+            tuple(filter(None, (*(row.statement for row in releases), *notes))),
+            source.told_lines,
+        )
+
+    def _rule_context(self, known: Release, target: SourceFile) -> RuleContext:
+        """Returns the rule context of a file: model, GPU, role and workload if they are known."""
+        request, context = self.request, target.context
+        starter = self.started.get((known.engine.name, target.path))
+        rule_context = model.context(RuleContext(known), starter.server if starter else None)
+        if request.model:
+            rule_context = RuleContext.of(known, _model(request.model))
+        if context:
+            if context.checkpoint:
+                rule_context = RuleContext.of(known, context.checkpoint)
+            rule_context = replace(
+                stated_context(rule_context, context.role, context.workload),
+                block_size=context.block_size,
+            )
+        if request.gpu:
+            rule_context = replace(rule_context, gpu=hardware.load(request.gpu))
+        return replace(rule_context, role=request.role) if request.role else rule_context
+
+    def _of_deployment(
+        self, document: Yaml, known: Release, target: SourceFile
+    ) -> Iterator[Diagnostic]:
+        """Plans a deployment file, for the requested release if there is one. That of a bundle was
+        planned before, and is checked for new vulnerabilities."""
+        if target.context:
+            yield from _rendered(document, known.name)
+            return
+        overrides = [f"engine.release={known.name}"] if self.asked else []
+        for diagnostic in self.planner(target.path, overrides):
+            yield _located(diagnostic, document)
+
+    def sides(self, targets: Sequence[SourceFile]) -> list[Side]:
+        """Returns the option files of each side of disaggregated serving, with their rule
+        contexts."""
+        found: list[Side] = []
+        for target in targets:
+            if not may_be_side(target):
+                continue
+            with self.report.isolated(str(target.path)):
+                side = self._side(target)
+                found += [side] if side else []
+        return found
+
+    def _side(self, target: SourceFile) -> Side | None:
+        try:
+            source = read_file(target.path)
+            known = self._known(engines.default(), target, source)
+        except BadInput:
+            return None  # reported with the file itself
+        named = known.pins.tables(0) if known.pins else None
+        (table, *others) = named.judges if named else known.releases[0].judges
+        side = sides.side(target, source, self._rule_context(table, target))
+        return side and replace(side, others=tuple(others))
+
+
+def _weighed(found: Iterable[Diagnostic], told_lines: Collection[int]) -> Iterator[Diagnostic]:
+    """Yields findings; those on lines of documentation become warnings."""
+    for row in found:
+        told = row.location.line in told_lines
+        yield replace(row, severity="warning") if told else row
+
+
+def _report_own(
+    target: SourceFile, own: _EngineVerdict, others: Sequence[_EngineVerdict], report: Report
 ) -> None:
-    name = str(target.path)
-    if target.diagnostic:
-        report.findings.append(target.diagnostic.in_file(name))
-        return
-    if schema_of(target.path):
-        report.files.append(Checked(name, "data file", ()))
-        report.findings += (row.in_file(name) for row in data_file_faults(target.path))
-        return
-    try:
-        source = read_file(target.path)
-        releases, stated = _releases(request, target.context, source, starter)
-    except BadInput as error:
-        of_unreadable(error, name, report)
-        return
-
-    def surroundings(table: Release) -> RuleContext:
-        return _rule_context(table, request, target.context, starter)
-
-    others: list[EngineVerdict] = []
-    if source.form != MODEL_CONFIG and not holds_deployment(source.documents):
-        asked = request.other_releases
-        told = () if request.releases or target.context else tuple(asked)
-        others = list(verdicts(source, target, asked, releases[0], told, surroundings, other))
-    if any(row.is_alone for row in others):
-        report_alone(name, others, None, report)
-    else:
-        _judge(source, target, (releases, stated, starter), others, request, planner, report)
-
-
-def _judge(
-    source: Text,
-    target: SourceFile,
-    known: tuple[list[Release], Pins | None, Starter | None],
-    others: Sequence[EngineVerdict],
-    request: CheckOptions,
-    planner: Planner,
-    report: Report,
-) -> None:
-    """Checks a file against its `known` releases and adds the verdicts of other engines."""
-    name, (releases, stated, starter) = str(target.path), known
-    accepted = target.context.accepted if target.context else ()
-    versions = Policy(accepted, request.refuse_vulnerable)
-
-    def judge(table: Release, for_mentioned_gpu: bool = True) -> Verdict:
-        context = _rule_context(table, request, target.context, starter)
-        return check_file(source, context, versions, for_mentioned_gpu)
-
-    by_release: dict[Release, list[Diagnostic]] = {}
-    verdicts = []
-    named = stated.named if stated else ()
-    for each in () if named else releases:
-        verdict = by_neighbours(each, judge)
-        verdicts.append(verdict)
-        kind, found = verdict.kind, verdict.diagnostics
-        if kind == DEPLOYMENT and _is_readable(source):
-            found += _of_deployment(source.documents[0], each, target, request, planner)
-        by_release[each] = found
-    if stated and named:
-        verdicts = [by_statement(stated, releases[0], judge, _is_former)]
-        kind, releases = verdicts[0].kind, [row for each in named for row in each.releases]
-        by_release = {releases[0]: verdicts[0].diagnostics}
-    assumed = stated is not None and not named
-    if others and not (verdicts[0].judged.sections or verdicts[0].judged.commands):
-        report_alone(name, others, verdicts[0], report)
-        return
-    if kind is None:
-        of_no_kind(source, target, by_release, report)
-        return
-    judged, names = verdicts[0].judged, tuple(dict.fromkeys(each.judged_name for each in releases))
+    """Reports a file of the default engine, or of none, with what other engines find in it."""
+    name, kind, judged, known = str(target.path), own.verdict.kind, own.verdict.judged, own.known
+    names = tuple(dict.fromkeys(each.judged_name for each in own.releases))
     if kind == MODEL_CONFIG or not judged:
         names = ()
-    words = stated.words if stated and named else starter.words if starter and names else ()
-    untold = stated.untold if stated and assumed else ()
-    report.files.append(Checked(name, kind, names, assumed and bool(names), judged, words, untold))
-    report_beside(others, report)
+    untold = known.pins.untold if known.pins and known.is_assumed else ()
+    assumed, words = known.is_assumed and bool(names), known.words if names else ()
+    report.files.append(Checked(name, kind or "", names, assumed, judged, words, untold))
+    _report_beside(others, report)
     if names:
-        report.say_once(row.statement for row in releases)
-        report.say_once(of_old(each) for each in named)
+        report.say_once(own.notes)
     if not judged:
         of_nothing(target, f"{kind}: holds no engine options and no server command", report)
-    if assumed and kind != DEPLOYMENT:  # a deployment is planned for the release it names
-        newest, plainly = releases[0], partial(judge, for_mentioned_gpu=False)
-        found = by_release[newest]
-        by_release[newest], note = by_others(newest, found, plainly, _is_former, stated)
-        report.notes += [f"{name}: {note}"] if note else []
-    told, around = findings_by_release(by_release, name), target.context
-    report.findings += [row for row in told if not (around and around.accepts(row))]
+    around = target.context
+    report.findings += [row for row in own.findings if not (around and around.accepts(row))]
 
 
-def _is_former(row: Diagnostic) -> bool:
-    return row.rule == UNKNOWN_KEY and was_option(row.path)
+def _report_alone(
+    name: str, others: Sequence[_EngineVerdict], own: _EngineVerdict | None, report: Report
+) -> None:
+    """Reports a file of other engines, with findings about what surrounds their options."""
+    verdict = own.verdict if own else Verdict(None, [])
+    is_own = verdict.kind and verdict.judged.itself
+    kind = verdict.kind if is_own else others[0].verdict.kind
+    assumed = any(row.known.is_assumed for row in others)
+    report.files.append(Checked(name, kind or "", (), assumed, verdict.judged))
+    _report_beside(others, report)
+    if verdict.kind:
+        lines = frozenset[int]().union(*(row.told_lines for row in others))
+        report.findings += _weighed((row.in_file(name) for row in verdict.diagnostics), lines)
+
+
+def _report_beside(others: Sequence[_EngineVerdict], report: Report) -> None:
+    """Adds the findings of other engines to the file that was reported last."""
+    row = report.files[-1]
+    for each in others:
+        report.say_once(each.notes)
+        report.findings += each.findings
+        names = (*row.releases, *(table.judged_name for table in each.releases))
+        row = replace(
+            row,
+            releases=tuple(dict.fromkeys(names)),
+            judged=row.judged + each.verdict.judged,
+            named_by=(*row.named_by, *each.known.words),
+        )
+    report.files[-1] = row
 
 
 def _say_unknown_models(report: Report) -> None:
@@ -229,94 +438,11 @@ def _is_bundles_own(target: SourceFile) -> bool:
     return target.path.absolute().parent in (folder, folder / "handoff")
 
 
-def _releases(
-    request: CheckOptions, context: BundleContext | None, source: Text, starter: Starter | None
-) -> tuple[list[Release], Pins | None]:
-    """Returns the releases to check against; if they are a guess, also the pins of the file."""
-    if source.form == MODEL_CONFIG:  # Triton reads it; the engine release does not matter
-        return [release.load(release.newest_stable())], None
-    newest = release.load(release.newest_stable())
-    if holds_deployment(source.documents):
-        return _of_request(request, context, source), None
-    if request.releases:
-        return [release.load(name) for name in request.releases], None
-    if context and context.engine != newest.engine.name:
-        return [newest], None  # such a file is checked the same way for any release
-    if context:
-        return [release.load(context.release, context.folder)], None
-    stated = Pins(source.text, source.documents)
-    if starter and starter.named and not stated.named:
-        return list(starter.named.releases), None
-    return [newest], stated
-
-
-def _of_request(
-    request: CheckOptions, context: BundleContext | None, source: Text
-) -> list[Release]:
-    """Returns the releases of a deployment file: requested ones, else the bundle's, else its
-    own."""
-    engine = stated_engine(source.documents)
-    newest = release.load(release.newest_stable(engine), engine=engine)
-    asked = request.releases if engine.default else request.other_releases.get(engine.name, ())
-    folder = source.path.parent
-    names = list(asked) or [stated_release(source.documents)]
-    if context and not asked:
-        folder, names = context.folder, [context.release]
-    try:
-        return [release.load(name, folder, engine) if name else newest for name in names]
-    except BadInput:
-        return [newest]  # planning reports the error
-
-
-def _rule_context(
-    known: Release,
-    request: CheckOptions,
-    context: BundleContext | None,
-    starter: Starter | None = None,
-) -> RuleContext:
-    """Returns the rule context of a file: model, GPU, role and workload if they are known."""
-    rule_context = model.context(RuleContext(known), starter.worker if starter else None)
-    if request.model:
-        rule_context = RuleContext.of(known, _model(request.model))
-    if context:
-        if context.checkpoint:
-            rule_context = RuleContext.of(known, context.checkpoint)
-        rule_context = replace(
-            stated_context(rule_context, context.role, context.workload),
-            block_size=context.block_size,
-        )
-    if request.gpu:
-        rule_context = replace(rule_context, gpu=hardware.load(request.gpu))
-    return replace(rule_context, role=request.role) if request.role else rule_context
-
-
 @cache
 def _model(name: str) -> Checkpoint:
     from ..facts import checkpoint  # not needed for most files
 
     return checkpoint.gather(name)
-
-
-def _is_readable(source: Text) -> bool:
-    return len(source.documents) == 1 and not source.documents[0].diagnostics
-
-
-def _of_deployment(
-    document: Yaml, known: Release, target: SourceFile, request: CheckOptions, planner: Planner
-) -> Iterator[Diagnostic]:
-    if target.context:
-        return _rendered(document, known.name)
-    return _planned(document, request, known, target, planner)
-
-
-def _planned(
-    document: Yaml, request: CheckOptions, known: Release, target: SourceFile, planner: Planner
-) -> Iterator[Diagnostic]:
-    """Plans a deployment file, for the requested release if there is one."""
-    asked = request.releases or request.other_releases
-    overrides = [f"engine.release={known.name}"] if asked else []
-    for diagnostic in planner(target.path, overrides):
-        yield _located(diagnostic, document)
 
 
 def _rendered(document: Yaml, release_name: str) -> Iterator[Diagnostic]:
@@ -339,41 +465,14 @@ def _located(diagnostic: Diagnostic, document: Yaml) -> Diagnostic:
     )
 
 
-def _sides(
-    targets: Sequence[SourceFile],
-    request: CheckOptions,
-    started: Mapping[Path, Starter],
-    report: Report,
-) -> list[Side]:
-    """Returns the option files of each side of disaggregated serving, with their rule contexts."""
-    found: list[Side] = []
-    for target in targets:
-        if not may_be_side(target):
-            continue
-        with report.isolated(str(target.path)):
-            side = _side(target, request, started.get(target.path))
-            found += [side] if side else []
-    return found
-
-
-def _side(target: SourceFile, request: CheckOptions, starter: Starter | None) -> Side | None:
-    try:
-        source = read_file(target.path)
-        releases, stated = _releases(request, target.context, source, starter)
-    except BadInput:
-        return None  # reported with the file itself
-    named = stated.tables(0) if stated else None
-    (known, *others) = named.judges if named else releases[0].judges
-    rule_context = _rule_context(known, request, target.context, starter)
-    side = sides.side(target, source, rule_context)
-    return side and replace(side, others=tuple(others))
-
-
 def of_no_kind(
-    source: Text, target: SourceFile, by_release: FindingsByRelease, report: Report
+    source: Text,
+    target: SourceFile,
+    first: Release,
+    found: Sequence[Diagnostic],
+    report: Report,
 ) -> None:
     """Skips a file of an unknown kind; reports it if the user named it or if it is malformed."""
-    first, found = next(iter(by_release.items()))
     broken = _is_malformed(source) and not _is_template(source)
     is_yaml = source.path.suffix in (YAML_SUFFIXES if target.given else (".yaml", ".yml"))
     broken = broken and (is_yaml or mentions_options(source.text, first))

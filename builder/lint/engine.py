@@ -4,78 +4,113 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
+from ..diagnostics import Diagnostic
 from ..documents import DATA
-from ..facts import data_file, plain_data
+from ..facts import data_file, engines, plain_data
 from ..facts.release import Release
 from ..facts.release.table import FORMAT_TABLE
+from ..general_rules import UNKNOWN_KEY, VALUE_TYPE
+from ..rules.remedies import before_tables
 from ..schema import Text
+from .rules import FLAG_VALUE, UNKNOWN_FLAG
 
-VLLM_FORMAT = DATA / "formats" / "vllm.yaml"
-VLLM = "vllm"
+FORMATS = DATA / "formats"
 ENGINE_FILE = "model.json"  # of Triton's backend
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The word lists in `vllm.yaml`; the comments in that file explain each list."""
+    """How an engine's commands and files are recognized; `builder/data/formats/vllm.yaml` explains
+    each field. `dialect` names the parser of its command."""
 
     source: Text
+    dialect: Literal["click", "argparse"]
     program: Text
-    subcommand: Text
-    modules: tuple[Text, ...]
-    workers: tuple[Text, ...]
-    images: tuple[Text, ...]
-    extended_images: tuple[Text, ...]
-    bare_images: tuple[Text, ...]
-    publishers: tuple[Text, ...]
-    mirrors: tuple[Text, ...]
-    extensions: tuple[Text, ...]
-    flag_lists: tuple[Text, ...]
-    other_programs: tuple[Text, ...]
-    model_commands: tuple[Text, ...]
-    handed_on_beside: Text
-    handed_on_by: tuple[Text, ...]
-    option_holders: tuple[Text, ...]
-    asked_gpus: dict[str, Text]
-    roles: tuple[Text, ...]
-    minimum: tuple[Text, ...]
-    signature: tuple[Text, ...]
-    marks: tuple[Text, ...]
-    converted: tuple[Text, ...]
-    json_flags: tuple[Text, ...]
-    python_classes: tuple[Text, ...]
-    python_options: tuple[Text, ...]
-    wrapper: Text
-    wrapped_in: dict[str, Text]
-    wrapped_beside: Text
-    wrapped_not: Text
-    request_class: Text
-    request_names: tuple[Text, ...]
-    request_words: dict[str, Text]
-    python_numbers: dict[str, Text]
-    brought_by: dict[str, Text]
-    lifted: dict[str, Text]
-    former: dict[str, Text]
-    former_values: tuple[Text, ...]
-    former_variables: dict[str, Text]
-    foreign: dict[str, Text]
+    named: Text
+    mentions: str = ""
+    release_lines: str = ""
+    remark: str = ""
+    file_flags: tuple[Text, ...] = ()
+    memory_option: str = ""
+    memory_flags: tuple[Text, ...] = ()
+    subcommand: str = ""
+    modules: tuple[Text, ...] = ()
+    workers: tuple[Text, ...] = ()
+    images: tuple[Text, ...] = ()
+    extended_images: tuple[Text, ...] = ()
+    bare_images: tuple[Text, ...] = ()
+    publishers: tuple[Text, ...] = ()
+    mirrors: tuple[Text, ...] = ()
+    extensions: tuple[Text, ...] = ()
+    flag_lists: tuple[Text, ...] = ()
+    other_programs: tuple[Text, ...] = ()
+    model_commands: tuple[Text, ...] = ()
+    handed_on_beside: str = ""
+    handed_on_by: tuple[Text, ...] = ()
+    option_holders: tuple[Text, ...] = ()
+    asked_gpus: dict[str, Text] = field(default_factory=dict)
+    roles: tuple[Text, ...] = ()
+    minimum: tuple[Text, ...] = ()
+    signature: tuple[Text, ...] = ()
+    marks: tuple[Text, ...] = ()
+    converted: tuple[Text, ...] = ()
+    json_flags: tuple[Text, ...] = ()
+    python_classes: tuple[Text, ...] = ()
+    python_options: tuple[Text, ...] = ()
+    wrapper: str = ""
+    wrapped_in: dict[str, Text] = field(default_factory=dict)
+    wrapped_beside: str = ""
+    wrapped_not: str = ""
+    request_class: str = ""
+    request_names: tuple[Text, ...] = ()
+    request_words: dict[str, Text] = field(default_factory=dict)
+    python_numbers: dict[str, Text] = field(default_factory=dict)
+    brought_by: dict[str, Text] = field(default_factory=dict)
+    lifted: dict[str, Text] = field(default_factory=dict)
+    former: dict[str, Text] = field(default_factory=dict)
+    former_values: tuple[Text, ...] = ()
+    former_variables: dict[str, Text] = field(default_factory=dict)
+    foreign: dict[str, Text] = field(default_factory=dict)
 
 
 @cache
-def formats() -> Formats:
-    return data_file.load(VLLM_FORMAT, Formats)
+def formats(engine: str) -> Formats:
+    """Returns the record of an engine in `builder/data/formats`."""
+    return data_file.load(FORMATS / f"{engine}.yaml", Formats)
 
 
 @cache
-def image_pattern() -> re.Pattern[str]:
+def dialect(name: str) -> tuple[str, ...]:
+    """Returns the engines whose commands are parsed so."""
+    return tuple(row for row in engines.names() if formats(row).dialect == name)
+
+
+def is_former(engine: str, row: Diagnostic) -> bool:
+    """Returns whether an unknown option or value comes from a release before the first table.
+    Options may have been removed since then, and values may have had another form."""
+    keys, known = (
+        [key.lstrip("-").replace("-", "_") for key in row.path.split(".")],
+        formats(engine),
+    )
+    ends = {".".join(keys[depth:]) for depth in range(len(keys))}
+    if row.rule in (FLAG_VALUE, VALUE_TYPE):
+        return not ends.isdisjoint(known.former_values)
+    if row.rule not in (UNKNOWN_KEY, UNKNOWN_FLAG):
+        return False
+    return not ends.isdisjoint((*known.former, *before_tables(engine)))
+
+
+@cache
+def image_pattern(engine: str) -> re.Pattern[str]:
     """Returns a pattern for images of the server; `extended` matches images that build on them."""
+    known = formats(engine)
     own, extended = (
-        "|".join(map(re.escape, sorted(rows, key=len, reverse=True)))
-        for rows in (formats().images, formats().extended_images)
+        "|".join(map(re.escape, sorted(rows, key=len, reverse=True))) or "(?!)"
+        for rows in (known.images, known.extended_images)
     )
     return re.compile(
         rf"(?:^|(?<=[/\s=\"'#]))(?:(?P<own>{own})|(?P<extended>{extended}))"

@@ -11,17 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
 from ..facts import engines
+from ..facts.engines import Engine
 from ..files import read_text
-from .engine import COMMAND, FILE_FLAGS, TOOLS, WORKER
+from .engine import COMMAND, FILE_FLAGS, TOOLS, WORKER, formats
 from .model import Section, Server, is_open
-from .other_engines import OtherStarter, readers
-from .read.file import Text, read_file
+from .read.file import Text, may_hold, read_file
+from .read.forms import PROSE
 from .read.option_file import read_option_file
 from .releases import PinnedTables, Pins
 
@@ -86,106 +86,74 @@ def by_path(servers: Iterable[Server]) -> dict[str, list[Server]]:
     return found
 
 
-def other_starters(paths: Collection[Path], isolated: Isolated) -> Mapping[Path, OtherStarter]:
-    """Maps option files to the commands of other engines in `paths` that read them. A file is left
-    out if its commands differ in engine, model or release."""
-    found: dict[Path, list[OtherStarter]] = {}
-    for path in paths:
-        commands: list[tuple[str, OtherStarter]] = []
-        with isolated(str(path)):
-            commands += _other_in_file(path)
-        for file, starter in commands:
-            rows = (Path(os.path.normpath(path.parent / file)), path.parent / Path(file).name)
-            if target := next((row for row in rows if row in paths and row != path), None):
-                found.setdefault(target, []).append(starter)
-    return {file: rows[0] for file, rows in found.items() if _others_agree(rows)}
-
-
-@cache
-def _flags() -> tuple[str, ...]:
-    """Returns the flags of these engines that name option files."""
-    rows = map(engines.load, engines.names())
-    return tuple(f"--{row.option_file_flag}" for row in rows if not row.default)
-
-
-def _other_in_file(path: Path) -> Iterator[tuple[str, OtherStarter]]:
-    try:
-        text = read_text(path)
-        if not any(flag in text for flag in _flags()):
-            return  # parsing would take most of the time
-        source = read_file(path)
-    except BadInput:
-        return  # reported with the file itself
-    for engine, reader in readers(source, ()):
-        stated = Pins(reader.stating(source.text), source.documents, reader.naming())
-        for file, model in reader.option_files(source):
-            named = stated.tables(file.location.line)
-            words = tuple(f"{path}, {row}" for row in stated.words) if named else ()
-            yield file.text, OtherStarter(engine.name, named, words, model)
-
-
-def _others_agree(rows: list[OtherStarter]) -> bool:
-    engines = {row.engine for row in rows}
-    models = {row.model.name for row in rows if row.model}
-    releases = {row.named.releases for row in rows if row.named}
-    return len(engines) == 1 and len(models) <= 1 and len(releases) <= 1
+Isolated = Callable[[str], AbstractContextManager[None]]
+"""Reports a bug of the toolkit for a file name and lets the check of other files continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
     """A server command with the tables of its pinned release and the words that pin it."""
 
-    worker: Server
+    server: Server
     named: PinnedTables | None
     words: tuple[str, ...]
 
 
-Isolated = Callable[[str], AbstractContextManager[None]]
-"""Reports a bug of the toolkit for a file name and lets the check of other files continue."""
-
-
-def starters(paths: Collection[Path], isolated: Isolated) -> Mapping[Path, Starter]:
-    """Maps option files to the server commands in `paths` that read them. The first of several
+def starters(paths: Collection[Path], isolated: Isolated) -> Mapping[tuple[str, Path], Starter]:
+    """Maps option files, by engine, to the commands in `paths` that read them. The first of several
     commands is used; a file is left out if they differ in model or release."""
-    folders = {path.parent for path in paths}
-    found: dict[Path, list[Starter]] = {}
+    found: dict[tuple[str, Path], list[Starter]] = {}
     for path in paths:
-        rows: list[Starter] = []
+        rows: list[tuple[Iterable[Path], Starter]] = []
         with isolated(str(path)):
             rows += _in_file(path)
-        for starter in rows:
-            for file in option_files(starter.worker, path.parent):
-                if file.parent in folders and file in paths and file != path:
-                    found.setdefault(file, []).append(starter)
-                    break
-    return {file: rows[0] for file, rows in found.items() if _agree(rows)}
+        for files, starter in rows:
+            if file := next((row for row in files if row in paths and row != path), None):
+                found.setdefault((starter.server.engine, file), []).append(starter)
+    return {key: rows[0] for key, rows in found.items() if _agree(rows)}
 
 
-def _in_file(path: Path) -> Iterator[Starter]:
+def _in_file(path: Path) -> Iterator[tuple[Iterable[Path], Starter]]:
+    """Yields the server commands of a file that read option files, with the paths of these."""
     try:
-        if not may_name_a_file(read_text(path)):
+        text = read_text(path)
+        flags = (flag for name in engines.names() for flag in formats(name).file_flags)
+        if not any(flag in text for flag in flags):
             return  # parsing would take most of the time
         source = read_file(path)
     except BadInput:
         return  # reported with the file itself
-    stated = Pins(source.text, source.documents)
-    for worker in _workers(source):
-        if worker.file:
-            line = worker.words[-1][1].line
-            named = stated.tables(line)
-            words = tuple(f"{path}, {row}" for row in stated.words) if named else ()
-            yield Starter(worker, named, words)
+    for engine in map(engines.load, engines.names()):
+        pins = None
+        for server, files in _servers(source, engine, path.parent):
+            pins = pins or Pins(source.text, source.documents, engine)
+            named = pins.tables(server.words[-1][1].line)
+            words = tuple(f"{path}, {row}" for row in pins.words) if named else ()
+            yield files, Starter(server, named, words)
 
 
-def _workers(source: Text) -> Sequence[Server]:
-    from .read import commands, containers  # not needed for option files
+def _servers(source: Text, engine: Engine, folder: Path) -> Iterator[tuple[Server, Iterable[Path]]]:
+    """Yields the servers of an engine that read option files, with the paths of these."""
+    if formats(engine.name).dialect == "click":
+        if not may_name_a_file(source.text):
+            return
+        from .read import commands, containers  # not needed for option files
 
-    if source.documents:
-        return containers.in_documents(source.documents)
-    return commands.in_script(source.text)
+        is_yaml = bool(source.documents)
+        in_script = commands.in_script(source.text) if not is_yaml else ()
+        servers = containers.in_documents(source.documents) if is_yaml else in_script
+        yield from ((row, option_files(row, folder)) for row in servers if row.file)
+        return
+    if source.form != PROSE and may_hold(engine.name, source):
+        from .read import engine_options
+
+        for file, model in engine_options.option_files(source, engine):
+            words = [(file.text, file.location)]
+            paths = (Path(os.path.normpath(folder / file.text)), folder / Path(file.text).name)
+            yield Server(words, engine=engine.name, named=model), paths
 
 
 def _agree(rows: Sequence[Starter]) -> bool:
-    models = {row.worker.model.name for row in rows if row.worker.model}
+    models = {row.server.model.name for row in rows if row.server.model}
     releases = {row.named.releases for row in rows if row.named}
     return len(models) <= 1 and len(releases) <= 1

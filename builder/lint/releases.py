@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from ..facts import engines, release
 from ..facts.engines import Engine
 from ..facts.release import Release
 from ..facts.release.version import order
-from .engine import VLLM, formats
+from .engine import Formats, formats
 from .read.yaml_text import places
 
 if TYPE_CHECKING:  # most files name no image
@@ -30,45 +30,42 @@ _BOUND = re.compile(r"(?P<sign>===?|~=|>=|<=|!=|<|>)[ \t]*v?(?P<version>\d[\w.]*
 _BACKEND_FIELD = re.compile(
     rf"(?:backend|framework|engine)_version[\"']?[ \t]*[:=][ \t]*[\"']?{_VERSION}", re.IGNORECASE
 )
-_OfLine = Callable[[str], Iterable["Carried"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class _Naming:
     """How files name the releases of an engine.
 
-    `name` is a pattern for the engine in fields, variables and requirements. `images` finds images
-    in a line and `own` other phrases. A line that does not match `likely` has no pin.
+    `name` is a pattern for the engine in fields, variables and requirements, `remark` one in
+    comments. A file without `mentions` and a line that does not match `likely` have no pin.
     """
 
     engine: Engine
     name: str
+    mentions: re.Pattern[str]
     likely: re.Pattern[str]
-    images: _OfLine
-    own: _OfLine = lambda line: ()
+    remark: re.Pattern[str] | None
 
 
 @cache
-def _default() -> Naming:
-    """Returns how files name the default engine."""
-    name = r"(?:tensorrt[-_]?llm|trt[-_]?llm)"
-    likely = re.compile(r"llm|tritonserver|_version", re.IGNORECASE)
-    return Naming(engines.default(), name, likely, _engine_releases, _remark)
-
-
-def _engine_releases(line: str) -> Iterator[Carried]:
-    from ..facts import images  # not needed for most files
-
-    return images.engine_releases(line)
+def _naming(name: str) -> _Naming:
+    known = formats(name)
+    remark = known.remark and re.compile(_REMARK % known.remark, re.IGNORECASE)
+    return _Naming(
+        engines.load(name),
+        f"(?:{known.named})",
+        re.compile(known.mentions or known.named, re.IGNORECASE),
+        re.compile(f"{known.release_lines or known.named}|_version", re.IGNORECASE),
+        remark or None,
+    )
 
 
 # A comment that names the release that a file is for. Comments that tell more about the release,
 # such as when an option was added, do not match.
-_REMARK = re.compile(
-    rf"^\s*(?:#|//|REM\b)[#\s]*(?P<before>(?:[\w/,.:+-]+\s+){{0,8}}?)"
-    rf"(?P<words>(?:tensorrt|trt)[-_ ]?llm(?:\s+(?:release|version))?[ \t:,]+{_VERSION})"
-    r"(?=$|[\s,;:.)])(?P<rest>.*)",
-    re.IGNORECASE,
+_REMARK = (
+    r"^\s*(?:#|//|REM\b)[#\s]*(?P<before>(?:[\w/,.:+-]+\s+){0,8}?)"
+    rf"(?P<words>(?:%s)(?:\s+(?:release|version))?[ \t:,]+{_VERSION})"
+    r"(?=$|[\s,;:.)])(?P<rest>.*)"
 )
 # Words that such a comment may contain, with models and GPU counts; with other words it may be a
 # comparison.
@@ -91,8 +88,8 @@ _OF_ANOTHER = re.compile(
 )
 
 
-def _remark(line: str) -> Iterator[Carried]:
-    found = _REMARK.match(line)
+def _remark(line: str, pattern: re.Pattern[str]) -> Iterator[Carried]:
+    found = pattern.match(line)
     if found and _is_of_this_file(found["before"]) and _ends_so(found["rest"]):
         release_name = found["version"].removeprefix("v")
         yield _carried(found.start("words"), found["words"], (release_name,))
@@ -161,10 +158,11 @@ class PinnedTables:
 class Pins:
     """The releases that a file pins, by the lines that each pin applies to."""
 
-    def __init__(self, text: str, documents: Sequence[Yaml], naming: Naming | None = None) -> None:
-        self._text = text
+    def __init__(self, text: str, documents: Sequence[Yaml], engine: Engine | None = None) -> None:
+        engine = engine or engines.default()
+        self._naming = _naming(engine.name)
+        self._text = _without_guide(text, engine.name)
         self._documents = documents
-        self._naming = naming or _default()
         found = [*self._split_images(), *self._read()]
         outspoken = [row for row in found if not row.comment]
         self.statements = tuple(outspoken or found)
@@ -220,8 +218,7 @@ class Pins:
 
     def _read(self) -> Iterator[Pin]:
         naming = self._naming
-        names = rf"{naming.name}|tritonserver|(?:tensorrt|trt) llm"
-        if not re.search(names, self._text, re.IGNORECASE):
+        if not naming.mentions.search(self._text):
             return  # quick exit for most files
         for number, line in enumerate(self._text.splitlines(), 1):
             if not naming.likely.search(line):
@@ -238,7 +235,7 @@ class Pins:
                 if "/" not in name or ":" in name.rpartition("/")[2] or not tag:
                     continue
                 image = "/".join(filter(None, (data.get("registry"), name)))
-                for found in self._naming.images(f"image: {image}:{tag}"):
+                for found in _images(f"image: {image}:{tag}", self._naming.engine):
                     line = document.locate(path).line
                     words = f"{name}:{tag}"
                     yield self._statement(found, line, words)
@@ -282,14 +279,16 @@ def _parts(place: _Path) -> Iterator[_Path]:
 
 
 @lru_cache(maxsize=2_000)
-def _of_line(line: str, naming: Naming) -> tuple[Carried, ...]:
+def _of_line(line: str, naming: _Naming) -> tuple[Carried, ...]:
     """Returns the pins in a line, with their columns and words."""
     return tuple(_read_line(line, naming))
 
 
-def _read_line(line: str, naming: Naming) -> Iterator[Carried]:
-    yield from naming.images(line)
-    yield from naming.own(line)
+def _read_line(line: str, naming: _Naming) -> Iterator[Carried]:
+    yield from _images(line, naming.engine)
+    yield from _of_minimum(line, naming.engine)
+    if naming.remark:
+        yield from _remark(line, naming.remark)
     for match in _requirement(naming.name).finditer(line):
         releases = _satisfying(match["bounds"], naming.engine)
         yield _carried(match.start(), match[0].strip(" ,"), releases)
@@ -385,38 +384,31 @@ def _in_place_of(name: str, oldest: Release) -> Release:
     return replace(oldest, stands_for=name)
 
 
-_NAME = r"(?:vllm(?:[-_]cpu)?)"
-_IMAGE = re.compile("vllm", re.IGNORECASE)
+def _images(line: str, engine: Engine) -> Iterator[Carried]:
+    """Yields the images in a line that contain an engine. A tag such as `nightly` names no release.
+    An image of another publisher is a fork; its tag may name a release."""
+    from ..facts import images  # not needed for most files
 
-
-@cache
-def naming() -> Naming:
-    likely = re.compile(r"vllm|_version", re.IGNORECASE)
-    return Naming(engines.load(VLLM), _NAME, likely, _of_images, _of_minimum)
-
-
-def _of_images(line: str) -> Iterator[Carried]:
-    """Yields the images in a line that contain the engine. A tag such as `nightly` names no
-    release. An image of another publisher is a fork; its tag may name a release."""
-    from ..facts import images
-
-    carried = list(images.carried_releases(line, engines.load(VLLM)))
+    if engine.default:  # images of servers with this engine have facts of their own
+        yield from images.engine_releases(line)
+        return
+    carried = list(images.carried_releases(line, engine))
     yield from carried
     taken = {row.start + len(row.words) for row in carried}
-    for found in images.references(line, _IMAGE):
+    known, name = formats(engine.name), _naming(engine.name).mentions
+    for found in images.references(line, name):
         if found.start + len(found.text) in taken:
             continue
-        is_own, version = _is_own(found), found.version(_IMAGE)
+        is_own, version = _is_own(found, known), found.version(name)
         if is_own and not found.tag:
             continue  # the newest release
-        told = () if found.name in formats().extended_images or not version else (version,)
+        told = () if found.name in known.extended_images or not version else (version,)
         is_fork = not is_own or found.is_development
         yield images.Carried(found.start, found.text, told, is_fork)
 
 
-def _is_own(image: Reference) -> bool:
+def _is_own(image: Reference, known: Formats) -> bool:
     """Returns whether an image comes from the engine's publisher or a mirror."""
-    known = formats()
     if image.name in known.extended_images:
         return False
     if image.spaces and image.spaces[-1] in known.publishers:
@@ -425,11 +417,11 @@ def _is_own(image: Reference) -> bool:
     return is_plain and image.name in (*known.images, known.program)
 
 
-def _of_minimum(line: str) -> Iterator[Carried]:
+def _of_minimum(line: str, engine: Engine) -> Iterator[Carried]:
     """Yields the minimum release of a recipe with all newer known releases."""
-    for found in _minimum().finditer(line):
+    names = formats(engine.name).minimum
+    for found in _minimum(names).finditer(line) if names else ():
         here = order(found["version"])
-        engine = engines.load(VLLM)
         newer = [
             name for name in release.known(engine) if (at := order(name)) and here and at > here
         ]
@@ -438,17 +430,18 @@ def _of_minimum(line: str) -> Iterator[Carried]:
         yield _carried(found.start(), found[0].strip(), tuple(dict.fromkeys((*own, *newer))))
 
 
-def stating(text: str) -> str:
+def _without_guide(text: str, engine: str) -> str:
     """Returns the part of a file that can pin a release. The guide of a recipe is left out: it
     mentions other releases and other hardware too."""
-    if not _minimum().search(text):
+    names = formats(engine).minimum
+    if not names or not _minimum(names).search(text):
         return text
     return re.sub(r"(?ms)^guide:.*?(?=^\w|\Z)", lambda found: "\n" * found[0].count("\n"), text)
 
 
 @cache
-def _minimum() -> re.Pattern[str]:
-    names = "|".join(map(re.escape, formats().minimum))
+def _minimum(names: tuple[str, ...]) -> re.Pattern[str]:
+    either = "|".join(map(re.escape, names))
     return re.compile(
-        rf"(?<!\w)(?:{names})[\"']?[ \t]*[:=][ \t]*[\"']?v?(?P<version>\d+(?:\.\d+)+(?:rc\d+)?)"
+        rf"(?<!\w)(?:{either})[\"']?[ \t]*[:=][ \t]*[\"']?v?(?P<version>\d+(?:\.\d+)+(?:rc\d+)?)"
     )

@@ -31,12 +31,11 @@ def former_options() -> Mapping[str, str]:
     return found
 
 
-def was_option(path: str) -> bool:
-    """Whether a path ends in an option that the default engine had before the first table."""
+def before_tables(engine: str) -> Mapping[str, str]:
+    """Options that an engine had before its first table, with what became of each."""
     groups: Mapping[str, Any] = data_file.load(FORMER, plain_data.FORMER_OPTIONS)
-    keys = path.split(".")
-    ends = {".".join(keys[depth:]) for depth in range(len(keys))}
-    return not ends.isdisjoint(groups[engines.default().name]["options"])
+    own: Mapping[str, str] = groups[engine]["options"] if engine in groups else {}
+    return own
 
 
 @cache

@@ -33,7 +33,7 @@ NAMES = {*engines.names(), *servers.names()}
 OWN_MODULES = (
     *(f"builder/servers/{name}.py" for name in servers.names()),
     *("builder/facts/release_import/probe.py", "builder/facts/release_import/vllm.py"),
-    *("builder/lint/model_config.py", "builder/lint/python_api.py", "builder/lint/vllm/"),
+    *("builder/lint/model_config.py", "builder/lint/python_api.py"),
     "launch/reference/",
 )
 PACKAGES = ("builder", "launch", "model_repository", "supervisor")

@@ -1,4 +1,4 @@
-"""Parses the words of a vLLM command, and the keys of its configuration file, as vLLM does.
+"""Parses the words of a command, and the keys of its configuration file, as argparse does.
 
 Names take dashes or underscores. `--no-x` turns `--x` off. `--x.y 1` sets a key of a JSON option,
 and `--x.y+ a,b` appends to a list in it. `-O3` sets the optimisation level. A flag can be shortened
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -76,7 +76,7 @@ def read_arguments(words: Sequence[Word], release: Release, is_part: bool = Fals
         elif not found.is_open and not _is_placeholder(word.text):
             what = "is not a flag, and the command takes only one model"
             fix = "write a flag with two dashes, and what belongs together in quotes"
-            if found.model and found.model.text == formats().subcommand:
+            if found.model and found.model.text == formats(release.engine.name).subcommand:
                 word, found.model = found.model, word
                 what, fix = (
                     "is read as the model",
@@ -383,11 +383,11 @@ class Meant:
 @lru_cache(maxsize=16)
 def known_flags(release: Release) -> Mapping[str, Argument]:
     """Every flag of the server by every spelling, including the ones that turn a flag off."""
-    found = {}
+    found, json_flags = {}, formats(release.engine.name).json_flags
     for flag in release.serve_flags:
         own = {"type": flag.type} if flag.type in ("int", "float") else {}
         field = release.top_level.get(flag.name) or release.server_options.get(flag.name) or own
-        argument = Argument(flag.name, _long(flag), _kind(flag, field), field)
+        argument = Argument(flag.name, _long(flag), _kind(flag, field, json_flags), field)
         for spelling in () if flag.positional else flag.spellings:
             found[spelling] = argument
     return found
@@ -397,10 +397,10 @@ def _long(flag: Flag) -> str:
     return next((each for each in flag.spellings if each.startswith("--")), flag.spellings[0])
 
 
-def _kind(flag: Flag, field: Field) -> Kind:
+def _kind(flag: Flag, field: Field, json_flags: Collection[str]) -> Kind:
     if flag.type == "flag":
         return "switch"
-    if flag.name in formats().json_flags:
+    if flag.name in json_flags:
         return "json"
     if flag.multiple or any(row["type"] == "list" for row in _alternatives(field)):
         return "many"

@@ -165,9 +165,9 @@ class CommandLine:
     program: str = ""  # empty if an image starts the server
 
 
-def mentions(text: str) -> bool:
-    """Returns whether a text can contain a server command."""
-    known = formats()
+def mentions(text: str, engine: str) -> bool:
+    """Returns whether a text can contain a server command of an engine."""
+    known = formats(engine)
     names = (*known.modules, *known.workers, *known.images, *known.extended_images)
     return (
         f"{known.program} {known.subcommand}" in text
@@ -176,8 +176,9 @@ def mentions(text: str) -> bool:
     )
 
 
-def vllm_in_text(text: str, start: Location = START, depth: int = 0) -> list[CommandLine]:
-    """Returns the server commands of a script, including nested scripts and here documents."""
+def in_text(text: str, engine: str, start: Location = START, depth: int = 0) -> list[CommandLine]:
+    """Returns the server commands of an engine in a script, with nested scripts and here
+    documents."""
     text = _PLACEHOLDER.sub(lambda found: "$" + "_" * (len(found[0]) - 1), text)
     here = list(read_script(text, start).here) if "<<" in text else []
     rows = statements(text, start)
@@ -190,9 +191,11 @@ def vllm_in_text(text: str, start: Location = START, depth: int = 0) -> list[Com
         words = values.words(statement.words)
         if words[0].text == "eval":
             words = [
-                part for word in words for part in ((word,) if mentions(word.text) else parts(word))
+                part
+                for word in words
+                for part in ((word,) if mentions(word.text, engine) else parts(word))
             ]
-        inner = list(of_statement([word for word in words if not word.optional], depth))
+        inner = list(of_statement([word for word in words if not word.optional], depth, engine))
         if inner and visible and not _ELSEWHERE & {word.text for word in statement.words}:
             inner = [replace(row, gpus=row.gpus or visible) for row in inner]
         if depth == 0 and len(inner) == 1:
@@ -213,7 +216,7 @@ def vllm_in_text(text: str, start: Location = START, depth: int = 0) -> list[Com
     for document in here:
         if depth < MAX_DEPTH and _runs(document):
             at = Location(document.start.line + start.line - 1, document.start.column)
-            found += vllm_in_text(document.text, at, depth + 1)
+            found += in_text(document.text, engine, at, depth + 1)
     return found
 
 
@@ -227,8 +230,8 @@ def _runs(document: HereDocument) -> bool:
     )
 
 
-def of_statement(words: Sequence[Word], depth: int) -> Iterator[CommandLine]:
-    known = formats()
+def of_statement(words: Sequence[Word], depth: int, engine: str) -> Iterator[CommandLine]:
+    known = formats(engine)
     for index, word in enumerate(words):
         name = word.text.rpartition("/")[2]
         rest = words[index + 1 :]
@@ -248,24 +251,24 @@ def of_statement(words: Sequence[Word], depth: int) -> Iterator[CommandLine]:
                 program=word.text,
             )
             return
-        if (image := image_pattern().search(word.text)) and index:
+        if (image := image_pattern(engine).search(word.text)) and index:
             if _is_handled(words[:index]):
                 return
             own = _entry_point(words[:index])
-            inner = list(of_statement((*own, *rest), depth))
+            inner = list(of_statement((*own, *rest), depth, engine))
             gpus, before = _gpus_before(words[:index]), tuple(words[:index])
-            again = rest[0] if rest and not own and image_starts_server(image) else None
+            again = rest[0] if rest and not own and image_starts_server(image, engine) else None
             if inner:
                 yield from (
                     replace(row, gpus=row.gpus or gpus, before=before, again=again) for row in inner
                 )
-            elif rest and are_flags(rest) and not own:
+            elif rest and are_flags(rest, engine) and not own:
                 is_open = image["own"] is None
                 yield CommandLine(tuple(rest), is_open=is_open, gpus=gpus, before=before)
             return
-        if depth < MAX_DEPTH and re.search(r"\s", word.text) and mentions(word.text):
+        if depth < MAX_DEPTH and re.search(r"\s", word.text) and mentions(word.text, engine):
             place = Location(word.location.line, word.location.column + 1)
-            yield from vllm_in_text(word.text, place, depth + 1)
+            yield from in_text(word.text, engine, place, depth + 1)
 
 
 def _is_handled(words: Sequence[Word]) -> bool:
@@ -305,19 +308,19 @@ def _gpus_before(words: Sequence[Word]) -> Gpus | None:
     return None
 
 
-def are_flags(words: Sequence[Word]) -> bool:
+def are_flags(words: Sequence[Word], engine: str) -> bool:
     """Returns whether words are a model and flags, or only flags.
 
     The server's subcommand may come first. If the entry point of the image already includes it,
     another check reports the duplicate.
     """
-    after = bool(words) and words[0].text == formats().subcommand
+    after = bool(words) and words[0].text == formats(engine).subcommand
     return any(re.match(r"--?[A-Za-z]", word.text) for word in words[after : after + 2])
 
 
-def image_starts_server(image: re.Match[str]) -> bool:
+def image_starts_server(image: re.Match[str], engine: str) -> bool:
     """Returns whether the entry point of an image is the server."""
-    return image["own"] is not None and image["own"] not in formats().bare_images
+    return image["own"] is not None and image["own"] not in formats(engine).bare_images
 
 
 def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
@@ -355,32 +358,32 @@ def _in_variables(
                 yield CommandLine(tuple(inner), is_open=named[given[1]], is_part=True)
 
 
-def in_program(text: str) -> Iterator[CommandLine]:
+def in_program(text: str, engine: str) -> Iterator[CommandLine]:
     """Yields the server commands that a Python program starts; the program may add flags to
     each."""
     for words in command_lines(text):
         known = [word for word in words if word.text.strip()]
-        yield from (replace(row, is_part=True) for row in of_statement(known, MAX_DEPTH))
+        yield from (replace(row, is_part=True) for row in of_statement(known, MAX_DEPTH, engine))
 
 
-def in_dockerfile(text: str) -> list[CommandLine]:
+def in_dockerfile(text: str, engine: str) -> list[CommandLine]:
     """Returns the server commands of a Dockerfile in shell form. If the base image starts the
     server, the command consists of flags only."""
-    found = vllm_in_text(text)
+    found = in_text(text, engine)
     based = _BASE.search(text)
-    image = image_pattern().search(based["image"]) if based else None
+    image = image_pattern(engine).search(based["image"]) if based else None
     if found or image is None:
         return found
-    rows = [row.words for row in statements(text) if are_flags(row.words[:1])]
+    rows = [row.words for row in statements(text) if are_flags(row.words[:1], engine)]
     return [CommandLine(words, is_open=image["own"] is None) for words in rows]
 
 
 def in_block(
-    text: str, path: str, document: Yaml, whole: str, start: Location = START
+    text: str, path: str, document: Yaml, whole: str, engine: str, start: Location = START
 ) -> Iterator[CommandLine]:
     """Yields the commands of a text inside a document, with locations in the document. The text
     begins at `start` of the `whole` text at the path."""
-    for command in vllm_in_text(text, start):
+    for command in in_text(text, engine, start):
         words = tuple(
             replace(word, location=inside(document, path, whole, word.location))
             for word in command.words
@@ -391,9 +394,9 @@ def in_block(
         yield replace(command, words=words, path=path, gpus=gpus)
 
 
-def in_prose(text: str, path: str, document: Yaml) -> Iterator[CommandLine]:
+def in_prose(text: str, path: str, document: Yaml, engine: str) -> Iterator[CommandLine]:
     """Yields the commands in the fenced code blocks of a Markdown text."""
     for fence in _FENCE.finditer(text):
         start = Location(text.count("\n", 0, fence.start(2)) + 1, 1)
         inner = re.sub(r"(?m)^[ \t]*\$ ", "  ", fence[2])
-        yield from in_block(inner, path, document, text, start)
+        yield from in_block(inner, path, document, text, engine, start)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -15,8 +16,8 @@ from ...facts.release import ServerRole
 from ..engine import (
     TENSORRT_LLM,
     TOOLS,
-    VLLM,
     WORKER,
+    dialect,
     formats,
     holder,
     image_pattern,
@@ -87,13 +88,13 @@ class Object(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """The objects of a document, the first object at each path, and the vLLM commands in them.
+    """The objects of a document, the first object at each path, and the commands in them by engine.
     `data` is the content of the document at the time; the cache is valid only for this content."""
 
     data: Any
     objects: Sequence[Object]
     by_path: Mapping[str, Object]
-    lines: Sequence[CommandLine]
+    lines: Mapping[str, Sequence[CommandLine]]
 
 
 _READ: WeakKeyDictionary[Yaml, _Read] = WeakKeyDictionary()
@@ -117,10 +118,11 @@ def _read(document: Yaml) -> _Read:
         by_path: dict[str, Object] = {}
         for each in found:
             by_path.setdefault(each.path, each)
-        lines = list(_lines(document, by_path))
-        for line in lines:
-            if (here := by_path.get(line.container)) and not line.is_part:
-                here.servers.append(_server_of(line, here))
+        lines = {name: list(_lines(document, by_path, name)) for name in dialect("argparse")}
+        for engine, rows_of_engine in lines.items():
+            for line in rows_of_engine:
+                if (here := by_path.get(line.container)) and not line.is_part:
+                    here.servers.append(_server_of(line, here, engine))
         known = _READ[document] = _Read(document.data, found, by_path, lines)
     return known
 
@@ -134,8 +136,8 @@ def in_documents(documents: Sequence[Yaml], engine: str = TENSORRT_LLM) -> list[
     return found
 
 
-def _server_of(line: CommandLine, here: Object) -> Server:
-    """Returns the server that a vLLM command line starts in a container."""
+def _server_of(line: CommandLine, here: Object, engine: str) -> Server:
+    """Returns the server that a command line starts in a container."""
     words = [(line.program, line.words[0].location if line.words else START)]
     words += [(word.text, word.location) for word in line.words]
     model = None
@@ -143,7 +145,7 @@ def _server_of(line: CommandLine, here: Object) -> Server:
         model = Named(line.words[0].text, line.words[0].location, here.path)
     around, maps = here.around, _mounted(here.data, here.around)
     return Server(
-        words, line.gpus, around.gpu, around.role, here.path, maps, engine=VLLM, named=model
+        words, line.gpus, around.gpu, around.role, here.path, maps, engine=engine, named=model
     )
 
 
@@ -473,34 +475,35 @@ def words_of(
         yield where, Word(text, document.locate(where), "$" not in text, quoted=True)
 
 
-def in_containers(document: Yaml) -> Sequence[CommandLine]:
-    """Returns the vLLM commands of containers, services and launchers in a document."""
-    return _read(document).lines
+def in_containers(document: Yaml, engine: str) -> Sequence[CommandLine]:
+    """Returns the commands of an engine in the containers, services and launchers of a document."""
+    return _read(document).lines[engine]
 
 
-def _lines(document: Yaml, objects_at: Mapping[str, Object]) -> Iterator[CommandLine]:
+def _lines(document: Yaml, objects_at: Mapping[str, Object], engine: str) -> Iterator[CommandLine]:
+    program, is_named = formats(engine).program, partial(mentions, engine=engine)
     for path, container in containers(document.data, ""):
         texts_of_all = (*command_texts(container), image_of(container))
-        if not any(formats().program in text for text in texts_of_all):
+        if not any(program in text for text in texts_of_all):
             continue  # skips reading its words
         rows: list[tuple[str, Word]] = []
         for key in command_keys(container):
-            rows += words_of(document, container, path, key, mentions)
+            rows += words_of(document, container, path, key, is_named)
         if not rows or runs_code([word.text for _, word in rows]):
             continue
-        texts = [row for row in rows if re.search(r"\s", row[1].text) and mentions(row[1].text)]
+        texts = [row for row in rows if re.search(r"\s", row[1].text) and is_named(row[1].text)]
         words = tuple(row[1] for row in rows if row not in texts)
         found = [
             command
             for where, word in texts
-            for command in in_block(word.text, where, document, word.text)
+            for command in in_block(word.text, where, document, word.text, engine)
         ]
-        found += of_statement(words, MAX_DEPTH)
-        image = image_pattern().search(image_of(container))
+        found += of_statement(words, MAX_DEPTH, engine)
+        image = image_pattern(engine).search(image_of(container))
         own = image is not None and _starts_server(container, path)
-        if image and own and found and image_starts_server(image):
+        if image and own and found and image_starts_server(image, engine):
             found = [replace(row, again=rows[0][1]) for row in found]
-        elif image and own and not found and are_flags(words):
+        elif image and own and not found and are_flags(words, engine):
             found = [CommandLine(words, is_open=image["own"] is None)]
         here = objects_at.get(path)
         for row in found:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...diagnostics import Diagnostic, Location
 from ...documents import Yaml, scan_yaml
 from ...errors import BadInput
 from ...facts.release import Release
 from ...files import read_text
-from ..model import Server
+from ..engine import ENGINE_FILE, formats
+from ..model import Server, below
 from .forms import DOCKERFILE, PROSE, PYTHON, SCRIPT, form_of, is_job, is_recipe
 from .yaml_text import TEMPLATE, MaskedText, template_as_shell
 
@@ -37,6 +38,17 @@ class Text:
     is_template: bool = False
     unread: tuple[str, ...] = ()
     second: Location | None = None  # start of the second document if one of them is empty
+
+    @cached_property
+    def told_lines(self) -> frozenset[int]:
+        """The lines of documentation in values of its documents, which run nothing."""
+        found: set[int] = set()
+        for document in self.documents if "```" in self.text else ():
+            for path, text in texts(document.data):
+                if "```" in text:
+                    start = (document.blocks.get(path) or document.locate(path)).line
+                    found.update(range(start, start + text.count("\n") + 1))
+        return frozenset(found)
 
     @cached_property
     def servers(self) -> list[list[Server]]:
@@ -82,6 +94,30 @@ def read_file(path: Path) -> Text:
     if told and len(told) < len(documents):
         return Text(path, text, form, told, second=documents[1].places[""])
     return Text(path, text, form, documents)
+
+
+def may_hold(engine: str, source: Text) -> bool:
+    """Returns whether a file may contain commands or options of an engine, without loading its
+    release tables."""
+    known, text = formats(engine), source.text
+    data = source.documents[0].data if source.documents else None
+    wrapped = (*known.wrapped_in, known.wrapped_beside)
+    names = (engine, engine.upper(), known.program, *known.signature, *known.marks, *wrapped)
+    if any(each and (each in text or each.replace("_", "-") in text) for each in names):
+        return True
+    keys = [str(key) for key in data] if isinstance(data, Mapping) else []
+    is_model = source.path.name == ENGINE_FILE and "model" in keys
+    return is_model or any("-" in key for key in keys)
+
+
+def texts(data: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yields the texts of a document with their paths."""
+    items: Any = enumerate(data) if isinstance(data, list) else ()
+    for key, value in data.items() if isinstance(data, Mapping) else items:
+        inner = below(path, str(key))
+        if isinstance(value, str):
+            yield inner, value
+        yield from texts(value, inner)
 
 
 def _as_shell(path: Path, text: str, form: str) -> str:

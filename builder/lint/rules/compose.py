@@ -11,7 +11,7 @@ from typing import Any
 from ...diagnostics import Diagnostic, closest, located
 from ...documents import Yaml, value_at
 from ...files import is_there
-from ..engine import TENSORRT_LLM, VLLM
+from ..engine import TENSORRT_LLM, formats
 from ..model import Server, below, side_of
 from ..read.containers import VISIBLE, command_texts, environment, listed, objects, port_of
 from ..read.option_file import read_option_file
@@ -22,16 +22,6 @@ from .sides import different_models, other_side
 _DEVICES = "deploy.resources.reservations.devices"
 _PUBLISHED = re.compile(r"(?:(?P<host>[\d.]+):)?(?P<port>\d+):\d+(?:/tcp)?")
 _NUMBER = re.compile(r"(?<![\w$.-])\d{1,3}(?![\w.-])")  # of a GPU; UUIDs are names too
-_FRACTIONS = {
-    TENSORRT_LLM: "kv_cache_config.free_gpu_memory_fraction",
-    VLLM: "gpu_memory_utilization",
-}
-_FRACTION_FLAGS = (
-    "--kv_cache_free_gpu_memory_fraction",
-    "--free_gpu_memory_fraction",
-    "--gpu-memory-utilization",
-    "--gpu_memory_utilization",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +205,9 @@ def _reserved(row: Service) -> tuple[list[str], str]:
 
 def _fraction(row: Service, files: Mapping[str, Mapping[str, Any]]) -> float:
     """The fraction of a GPU's free memory that a server uses for its KV cache."""
-    flag, path = row.worker.flag(_FRACTION_FLAGS), _FRACTIONS[row.worker.engine]
-    given = flag[0] if flag else value_at(row.worker.given(files) or {}, path)
+    known = formats(row.worker.engine)
+    flag = row.worker.flag(known.memory_flags)
+    given = flag[0] if flag else value_at(row.worker.given(files) or {}, known.memory_option)
     try:
         return float(str(given))
     except ValueError:

@@ -22,7 +22,7 @@ from ...rules.remedies import age, elsewhere, of_other_engine, without_counterpa
 from ...rules.validation import validate
 from ..arguments.argparse import Arguments, known_flags
 from ..arguments.click import GivenFlag, ParsedCommand, at_location
-from ..engine import formats
+from ..engine import Formats, formats
 from ..model import Gpus, Named, Section, below
 from ..read.commands import CommandLine
 from . import UNKNOWN_FLAG
@@ -126,11 +126,15 @@ def given_diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagn
         path = row.path if given.as_flags else below(given.path, row.path)
         yield replace(row, path=path, within=given.within)
     read, release = given.arguments, rule_context.release
-    is_worker = given.command is not None and given.command.program in formats().workers
+    is_worker = given.command is not None and given.command.program in _record(release).workers
     may_differ = read.is_open or (given.is_extended and given.as_flags and not is_worker)
     may_differ |= any(_meant(name, release) in SIZES for name in read.unknown)
     if found_gpus := ranks_diagnostic(read.options, given.gpus, release, may_differ):
         yield found_gpus
+
+
+def _record(release: Release) -> Formats:
+    return formats(release.engine.name)
 
 
 def model_of(arguments: Arguments) -> Named | None:
@@ -147,14 +151,15 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Reports wrong values, located at the values."""
     arguments, release = given.arguments, rule_context.release
     every = arguments.options
-    judged = {k: v for k, v in every.items() if k not in formats().converted}
+    known = _record(release)
+    judged = {k: v for k, v in every.items() if k not in known.converted}
     options = {k: v for k, v in judged.items() if k in release.top_level}
     server = {k: v for k, v in judged.items() if k in release.server_options}
     start = next(iter(arguments.places.values()), NOWHERE)
     section = Section(options, Yaml(options, {"": start, **arguments.places}))
     found = [*validate(release, options), *validate(_server(release), server)]
     found += _of_commands(judged, release)
-    by = formats().brought_by
+    by = known.brought_by
     found = [row for row in found if value_at(every, by.get(row.where, "-")) is None]
     yield from map(section.locate, found)
     if arguments.is_open:
@@ -194,7 +199,7 @@ def _meant_options(arguments: Arguments, release: Release) -> set[str]:
     """The options that unknown names misspell, or that replaced them."""
     found: set[str] = set()
     for name in arguments.unknown:
-        told = formats().former.get(_option(name), "")
+        told = _record(release).former.get(_option(name), "")
         found |= set(re.findall(r"\w+", told)) & release.top_level.keys()
         found |= {_meant(name, release) or ""} - {""}
     return found
@@ -240,7 +245,11 @@ def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
 def is_meant(flag: str, release: Release) -> bool:
     """Whether a flag belongs to the engine in any release, or misspells one of its flags."""
     option = _option(flag)
-    if flag in known_flags(release) or option in formats().former or _having(option, release):
+    if (
+        flag in known_flags(release)
+        or option in _record(release).former
+        or _having(option, release)
+    ):
         return True
     names = {row.name for row in known_flags(release).values()}
     option = option.removeprefix("no_")
@@ -252,7 +261,7 @@ def is_of_another(flag: str, release: Release) -> bool:
     option = _option(flag.partition("=")[0])
     if option in {row.name for row in known_flags(release).values()}:
         return False
-    return bool(of_other_engine(release, option) or formats().foreign.get(option))
+    return bool(of_other_engine(release, option) or _record(release).foreign.get(option))
 
 
 def _keys_of(text: str, name: str) -> str:
@@ -318,13 +327,14 @@ def _remedy(name: str, release: Release, near: str | None) -> str:
     if option in {row.name for row in known_flags(release).values()}:
         return "this is an option of the server, not of the engine"
     others = _having(option, release)
-    former = formats().former.get(option, "")
+    known = _record(release)
+    former = known.former.get(option, "")
     told = "; ".join(filter(None, (age(release, others) if others else "", former)))
     short = next((text for text in known_flags(release) if text == f"-{option}"), "")
     gone = None if near else closest(option, _gone(release))
     return (
         told
-        or formats().foreign.get(option, "")
+        or known.foreign.get(option, "")
         or of_other_engine(release, name.lstrip("-").replace("-", "_"))
         or elsewhere(release, option)
         or (f"did you mean {short}?" if short else "")
@@ -339,7 +349,7 @@ def _gone(release: Release) -> frozenset[str]:
     """Options that other releases have, or that releases before the first table had."""
     others = releases.of_engine(release.engine)
     names = {row.name for other in others for row in known_flags(other).values()}
-    names |= {name for name in formats().former if "." not in name}
+    names |= {name for name in _record(release).former if "." not in name}
     return frozenset(names - {row.name for row in known_flags(release).values()})
 
 
@@ -356,7 +366,7 @@ def _as_written(row: Diagnostic, given: Given, release: Release) -> Diagnostic:
     written = given.arguments.written.get(top, top)
     fix = row.fix
     if row.rule == UNKNOWN_KEY and dot:  # a key inside an option; its fix names keys too
-        fix = formats().former.get(row.path, fix)
+        fix = _record(release).former.get(row.path, fix)
     elif given.as_flags:
         fix = _flags_of(fix, release)
     return replace(row, path=f"{written}{dot}{rest}", fix=fix)

@@ -87,9 +87,11 @@ def _text(path: Path) -> str:
 
 def request_diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
     """Reports arguments that the request class lacks in all releases; the program fails there."""
-    known = formats()
+    known = formats(release.engine.name)
+    if not known.request_class or known.request_class not in text:
+        return
     api = Api(release.engine.module, (known.request_class,))
-    sections = python_api.sections(text, release, api=api) if known.request_class in text else None
+    sections = python_api.sections(text, release, api=api)
     for section in sections or ():
         for name in section.options:
             # Here the first positional argument is not a model.

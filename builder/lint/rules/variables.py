@@ -155,7 +155,7 @@ def unread_variables(text: str, release: Release) -> Iterator[Diagnostic]:
 def _remedy(name: str, release: Release) -> str:
     others = [row for row in releases.of_engine(release.engine) if name in row.environment]
     told = [age(release, others)] if others else []
-    if former := formats().former_variables.get(name):
+    if former := formats(release.engine.name).former_variables.get(name):
         told.append(former)
     near = None if told else closest(name, release.environment)
     return "; ".join(told) or (f"did you mean {near}?" if near else "")

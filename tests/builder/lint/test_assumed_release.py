@@ -9,7 +9,6 @@ import pytest
 from builder import lint, pipeline
 from builder.facts import engines, release
 from builder.lint.releases import Pins as Stated
-from builder.lint.releases import naming
 
 
 def severities(folder: Path, name: str, text: str, *releases: str) -> set[tuple[str, str]]:
@@ -98,14 +97,14 @@ NO_IMAGES = (
 
 @pytest.mark.parametrize("line", IMAGES)
 def test_the_tag_of_any_image_with_the_engine_in_its_name_names_the_release(line: str) -> None:
-    (row,) = Stated(line, (), naming()).statements
+    (row,) = Stated(line, (), engines.load("vllm")).statements
     version, is_fork = IMAGES[line]
     assert (row.releases, row.is_fork) == ((version,) if version else (), is_fork)
 
 
 @pytest.mark.parametrize("line", NO_IMAGES)
 def test_a_line_without_an_image_names_none(line: str) -> None:
-    assert not Stated(line, (), naming()).statements
+    assert not Stated(line, (), engines.load("vllm")).statements
     assert not Stated(line.replace("vllm", "tensorrt_llm"), ()).statements
 
 

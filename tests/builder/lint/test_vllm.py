@@ -15,6 +15,7 @@ from builder import pipeline
 from builder.diagnostics import Diagnostic
 from builder.facts import engines, release
 from builder.lint.engine import formats
+from builder.lint.releases import Pins
 
 NEWEST = "0.32.0"
 
@@ -660,9 +661,8 @@ CARRIERS = {
 
 @pytest.mark.parametrize("image", CARRIERS)
 def test_images_of_other_products_tell_the_release_that_they_carry(image: str) -> None:
-    from builder.lint.releases import naming
-
-    found = [name for row in naming().images(f"image: {image}") for name in row.releases]
+    pins = Pins(f"image: {image}", (), engines.load("vllm"))
+    found = [name for row in pins.statements for name in row.releases]
     assert found == [CARRIERS[image]] * bool(CARRIERS[image])
 
 
@@ -675,10 +675,10 @@ def test_a_deployment_on_it_without_a_release_is_judged_by_its_newest(tmp_path: 
 
 
 def test_remedies_name_only_options_that_every_release_has() -> None:
-    told = formats().former | formats().foreign
+    told = formats("vllm").former | formats("vllm").foreign
     tables = [json.dumps(table.table) for table in release.of_engine(engines.load("vllm"))]
     for option, words in told.items():
         for word in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", words):
-            is_of_a_request = word in formats().request_names
+            is_of_a_request = word in formats("vllm").request_names
             known = is_of_a_request or all(f'"{word}"' in table for table in tables)
             assert known, (option, word)

@@ -1,4 +1,4 @@
-"""Reads vLLM options from commands, configuration files and launcher files."""
+"""Reads the options of an engine from commands, configuration files and launcher files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from ...diagnostics import Location
 from ...documents import START, Variable, Yaml, value_at
+from ...facts import engines
+from ...facts import release as releases
+from ...facts.engines import Engine
 from ...facts.release import Release
 from ..arguments.argparse import (
     Arguments,
@@ -19,26 +23,33 @@ from ..arguments.argparse import (
     read_arguments,
     spelled,
 )
-from ..engine import ENGINE_FILE, VLLM, formats
-from ..model import Gpus, Section, Word, below, int_at
-from ..read.commands import CommandLine, in_dockerfile, in_program, in_prose, vllm_in_text
-from ..read.containers import COMMANDS, in_containers
-from ..read.forms import has_base
-from ..read.launchers import recipe_roles
-from ..read.python_api import Api, sections
-from ..read.shell import read_script
-from ..read.shell_files import written_files
-from ..read.yaml_text import SHELL, MaskedText
+from ..engine import ENGINE_FILE, Formats, formats
+from ..model import Gpus, Named, Section, Word, below, int_at
 from ..rules import STRAY_WORD
-from ..rules.flags import Given, is_meant, is_of_another
+from ..rules.flags import Given, is_meant, is_of_another, model_of
+from . import commands
+from .commands import CommandLine
+from .containers import COMMANDS, in_containers
+from .file import Text
+from .forms import DOCKERFILE, PYTHON, SCRIPT, has_base
+from .launchers import recipe_roles
+from .python_api import Api, sections
+from .shell import read_script
+from .shell_files import written_files
+from .yaml_text import SHELL, MaskedText
 
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of a key in any case style
 
 
+def _record(release: Release) -> Formats:
+    return formats(release.engine.name)
+
+
 def of_script(text: str, release: Release) -> Iterator[Given]:
     """The commands of a script, and the configuration files that it writes for them."""
-    found = in_dockerfile(text) if has_base(text) else vllm_in_text(text)
-    extended = is_extended(text)
+    read_commands = commands.in_dockerfile if has_base(text) else commands.in_text
+    found = read_commands(text, release.engine.name)
+    extended = is_extended(text, release)
     for command in found:
         yield _of_command(command, release, extended)
     if "<<" not in text and "echo" not in text and "printf" not in text:
@@ -57,13 +68,14 @@ def of_script(text: str, release: Release) -> Iterator[Given]:
 
 def of_program(text: str, release: Release) -> Iterator[Given]:
     """The options with which a Python program constructs engines, and those in its commands."""
-    for command in in_program(text):
-        yield _of_command(command, release, is_extended(text))
-    api = Api(release.engine.module, formats().python_classes)
+    known = _record(release)
+    for command in commands.in_program(text, release.engine.name):
+        yield _of_command(command, release, is_extended(text, release))
+    api = Api(release.engine.module, known.python_classes)
     for section in sections(text, release, api=api) or ():
         yield _of_section(section, release)
-    holders = formats().wrapped_in if formats().wrapped_not not in text.lower() else {}
-    api = Api(formats().wrapper, tuple(holders))
+    holders = known.wrapped_in if known.wrapped_not not in text.lower() else {}
+    api = Api(known.wrapper, tuple(holders))
     for section in sections(text, release, api=api) or ():
         for name in dict.fromkeys(holders.values()):
             if isinstance(section.options.get(name), Mapping):
@@ -74,11 +86,11 @@ def _of_section(section: Section, release: Release) -> Given:
     """The options of an engine that a program constructs."""
     found = Arguments(is_open=section.is_open)
     for key, value in section.options.items():
-        place, inner = section.document.locate(key), formats().python_numbers.get(key)
+        place, inner = section.document.locate(key), _record(release).python_numbers.get(key)
         value = {inner: value} if inner and isinstance(value, int) else value
         if key in release.top_level:
             found.set(key, value, key, place)
-        elif key not in formats().python_options:
+        elif key not in _record(release).python_options:
             found.unknown[key] = ("", place)
     places = section.document.places.items()
     found.places |= {path: place for path, place in places if "." in path}
@@ -104,9 +116,9 @@ def _wrapped(document: Yaml, data: Mapping[str, Any], path: str, release: Releas
     return Given(found, path, is_engine_file=True)
 
 
-def is_extended(text: str) -> bool:
+def is_extended(text: str, release: Release) -> bool:
     """Whether a file uses an extension that adds its own flags to the command."""
-    return any(word in text for word in formats().extensions)
+    return any(word in text for word in _record(release).extensions)
 
 
 def of_document(
@@ -121,8 +133,10 @@ def of_document(
         return [_engine_file(document, release, "")]
     if is_configuration(data, release, is_told):
         return [_configuration(document, data, "", release, "", False)]
-    extended = is_extended(text)
-    found = [_of_command(row, release, extended) for row in in_containers(document)]
+    extended = is_extended(text, release)
+    found = [
+        _of_command(row, release, extended) for row in in_containers(document, release.engine.name)
+    ]
     known = {given.path for given in found}
     found += _walk(document, data, "", release, extended, known)
     found += _of_roles(document, release)
@@ -133,7 +147,9 @@ def _of_roles(document: Yaml, release: Release) -> Iterator[Given]:
     """The options of a recipe's roles that vLLM serves, apart from the launcher's options."""
     for role, engine in recipe_roles(document.data):
         path = f"roles.{role}.args"
-        if engine == VLLM and isinstance(args := value_at(document.data, path), Mapping):
+        if engine == release.engine.name and isinstance(
+            args := value_at(document.data, path), Mapping
+        ):
             given = _configuration(document, args, path, release, "", False)
             yield Given(given.arguments, path, is_extended=True, role=role)
 
@@ -169,7 +185,7 @@ def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool
     if not isinstance(data, Mapping) or not data:
         return False
     names = [str(key).replace("-", "_").removeprefix("no_") for key in data]
-    own = any(name in formats().signature for name in names)
+    own = any(name in _record(release).signature for name in names)
     dashed = any("-" in str(key) for key in data)
     if not (own or is_told) and any(is_of_another(str(key), release) for key in data):
         return False
@@ -237,21 +253,21 @@ def _walk(
     if isinstance(data, Mapping):
         items = data.items()
     runs = isinstance(data, Mapping) and any(key in data for key in (*COMMANDS[:2], "image"))
-    if isinstance(data, Mapping) and data.get("modelCommand") in formats().model_commands:
+    if isinstance(data, Mapping) and data.get("modelCommand") in _record(release).model_commands:
         runs = False
     for key, value in items:
         inner, name = below(path, str(key)), str(key)
         # An environment variable with `name` and `value`.
-        if key == "value" and data.get("name") in formats().flag_lists:
+        if key == "value" and data.get("name") in _record(release).flag_lists:
             name = data["name"]
-        if isinstance(value, Mapping) and _is_wrapped(data, name):
+        if isinstance(value, Mapping) and _is_wrapped(data, name, _record(release)):
             yield _wrapped(document, value, inner, release)
-        elif name in formats().option_holders and isinstance(value, Mapping):
-            asked = _asked_gpus(document, data, path, value)
+        elif name in _record(release).option_holders and isinstance(value, Mapping):
+            asked = _asked_gpus(document, data, path, value, _record(release))
             yield from _held(document, value, inner, release, asked)
             yield from _walk(document, value, inner, release, extended, known)
         elif (
-            name in formats().flag_lists
+            name in _record(release).flag_lists
             and not (runs and name in COMMANDS)
             and (words := _words(document, value, inner))
             and _are_ours(words, inner, data, release)
@@ -272,10 +288,10 @@ def _are_ours(words: Sequence[Word], path: str, beside: Any, release: Release) -
     """Whether a list of flags is for vLLM. Its surroundings mention vLLM, or most flags are vLLM's
     and the surroundings mention no other program."""
     parts = {part.lower() for key in path.split(".") for part in _PARTS.findall(key)}
-    is_other = not parts.isdisjoint(formats().other_programs)
+    is_other = not parts.isdisjoint(_record(release).other_programs)
     named = {key: text for key, text in beside.items() if isinstance(text, str)}
     texts = [named.get(key, "") for key in ("image", "name")] if is_other else named.values()
-    if any(VLLM in text.lower() for text in (path, *texts) if "\n" not in text):
+    if any(release.engine.name in text.lower() for text in (path, *texts) if "\n" not in text):
         return True
     if is_other or any(is_of_another(word.text, release) for word in words):
         return False
@@ -289,17 +305,16 @@ def _of_list(
 ) -> Given:
     """Parses a list of flags; another server may use some of them."""
     read = read_arguments(words, release, is_part=True)
-    if formats().handed_on_beside in beside:
+    if _record(release).handed_on_beside in beside:
         extended = True
         for flag in list(read.unknown):
-            if flag.lstrip("-").replace("-", "_") in formats().handed_on_by:
+            if flag.lstrip("-").replace("-", "_") in _record(release).handed_on_by:
                 del read.unknown[flag]
     return Given(read, path, path, as_flags=True, is_extended=extended)
 
 
-def _is_wrapped(data: Any, name: str) -> bool:
+def _is_wrapped(data: Any, name: str, known: Formats) -> bool:
     """Whether a key holds engine options and no other engine is mentioned."""
-    known = formats()
     is_held = name in known.wrapped_in.values() and known.wrapped_beside in data
     return is_held and known.wrapped_not not in str(data).lower()
 
@@ -309,9 +324,9 @@ def _in_text(
 ) -> Iterator[Given]:
     """Reads a text of several lines: documentation, or a file of a config map."""
     if "```" in text:
-        for command in in_prose(text, path, document):
+        for command in commands.in_prose(text, path, document, release.engine.name):
             yield _of_command(command, release, extended)
-    elif (is_wrapped := formats().wrapped_beside in text) or re.search(r"\.ya?ml$", path):
+    elif (is_wrapped := _record(release).wrapped_beside in text) or re.search(r"\.ya?ml$", path):
         start = document.blocks.get(path) or START
         for inner in MaskedText(text, SHELL).documents(start):
             if is_configuration(inner.data, release):
@@ -322,12 +337,16 @@ def _in_text(
 
 
 def _asked_gpus(
-    document: Yaml, data: Mapping[str, Any], path: str, options: Mapping[str, Any]
+    document: Yaml,
+    data: Mapping[str, Any],
+    path: str,
+    options: Mapping[str, Any],
+    known: Formats,
 ) -> Gpus | None:
     """The GPUs that a chart requests next to the options. Unknown (`None`) if a server may use more
     nodes, or if flags also set its parallel sizes."""
-    lists = " ".join(str(options[key]) for key in formats().flag_lists if key in options)
-    for key, of_nodes in formats().asked_gpus.items():
+    lists = " ".join(str(options[key]) for key in known.flag_lists if key in options)
+    for key, of_nodes in known.asked_gpus.items():
         count = int_at(data, key)
         if count and of_nodes not in data and "parallel" not in lists and "-tp" not in lists:
             where = below(path, key)
@@ -340,7 +359,9 @@ def _held(
 ) -> Iterator[Given]:
     """Options that a launcher passes to its workers, by role or for all workers. A chart may spell
     them as `maxModelLen`. `gpus` are the GPUs of one server."""
-    roles = [key for key in data if key in formats().roles and isinstance(data[key], Mapping)]
+    roles = [
+        key for key in data if key in _record(release).roles and isinstance(data[key], Mapping)
+    ]
     for role in roles:
         inner = below(path, str(role))
         given = _configuration(
@@ -348,7 +369,7 @@ def _held(
         )
         name = "agg" if role == "aggregated" else str(role)
         yield Given(given.arguments, given.path, is_extended=True, role=name)
-    data = {key: value for key, value in data.items() if key not in formats().flag_lists}
+    data = {key: value for key, value in data.items() if key not in _record(release).flag_lists}
     names = {str(key): _of_chart(str(key), release) for key in data}
     if not roles and hits(dict.fromkeys(names.values()), release) * 2 > len(data):
         given = _configuration(document, data, path, release, "", False, names, is_parsed=False)
@@ -386,11 +407,67 @@ def _split(value: Any, place: Location) -> Sequence[Word]:
         return [Word(text, place, False)]
 
 
-def told(data: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Finds documentation texts, which run nothing, with their paths."""
-    items: Any = data.items() if isinstance(data, Mapping) else ()
-    for key, value in enumerate(data) if isinstance(data, list) else items:
-        inner = below(path, str(key))
-        if isinstance(value, str) and "```" in value:
-            yield inner, value
-        yield from told(value, inner)
+def read_options(source: Text, table: Release, is_told: bool) -> list[tuple[Given, Yaml | None]]:
+    """The options of a file, each with the document that contains it."""
+    if source.form in (SCRIPT, DOCKERFILE):
+        return [(row, None) for row in of_script(source.text, table)]
+    if source.form == PYTHON:
+        return [(row, None) for row in of_program(source.text, table)]
+    return [
+        (row, document)
+        for document in source.documents
+        for row in of_document(document, source.text, table, source.path.name, is_told)
+    ]
+
+
+def option_files(source: Text, engine: Engine) -> Iterator[tuple[Word, Named | None]]:
+    """The configuration files that the commands of a file read, each with the command's model."""
+    if f"--{engine.option_file_flag}" not in source.text:
+        return
+    for row, _ in read_options(source, _newest(engine.name), is_told=False):
+        if row.as_flags and (file := option_file(row, engine)):
+            yield file, model_of(row.arguments)
+
+
+def is_options(source: Text, engine: Engine, is_told: bool = False) -> bool:
+    """Whether a file contains only options, of any engine."""
+    return len(source.documents) == 1 and (
+        _is_model(source)
+        or is_configuration(source.documents[0].data, _newest(engine.name), is_told)
+    )
+
+
+def is_alone(source: Text, engine: Engine, table: Release, is_told: bool) -> bool:
+    """Whether an option file belongs to an engine and not to that of `table`. The engine that knows
+    more of the options wins. `is_told` means that no other engine is requested."""
+    if not is_options(source, engine, is_told):
+        return False
+    if is_told:
+        return True
+    data = source.documents[0].data
+    known = sum(str(key) in table.top_level for key in data)
+    own = hits(data, _newest(engine.name))
+    is_dashed = any("-" in str(key) for key in data)  # only flags have dashes
+    return _is_model(source) or own > known or (is_dashed and own == known)
+
+
+def _is_model(source: Text) -> bool:
+    """Whether a file is a model file of Triton's backend for an engine."""
+    data = source.documents[0].data if source.documents else None
+    is_named = source.path.name == ENGINE_FILE
+    return is_named and isinstance(data, Mapping) and "model" in data
+
+
+@cache
+def _newest(name: str) -> Release:
+    engine = engines.load(name)
+    return releases.load(releases.newest_stable(engine), engine=engine)
+
+
+def option_file(given: Given, engine: Engine) -> Word | None:
+    """The configuration file that a command reads."""
+    name = engine.option_file_flag
+    file = given.arguments.options.get(name)
+    if not isinstance(file, str) or isinstance(file, Variable):
+        return None
+    return Word(file, given.arguments.places[name], True)
