@@ -23,7 +23,7 @@ from .documents import DATA, dump_yaml
 from .engines import EngineConfig
 from .errors import BadInput, ToolkitError
 from .estimates import fits, measurements, names, plan_estimate
-from .facts import advisories, checkpoint, hardware, published_results, servers
+from .facts import advisories, checkpoint, hardware, servers
 from .facts.checkpoint import Checkpoint
 from .facts.engines import Engine
 from .facts.release import Release
@@ -34,8 +34,6 @@ from .rules import constraints, heuristics, vulnerability_policy
 from .rules.vulnerability_policy import Trial
 from .servers import RenderContext
 from .targets import disaggregated
-
-NEIGHBOURS_RULE = RELEASE_WITHOUT_TABLE
 
 # The target whose bundles get a bill of materials.
 HANDOFF = "handoff"
@@ -103,7 +101,7 @@ class ServicePlan:
         return own + [
             replace(row, where=f"{where}.{row.where}")
             for row in self.prefill.warnings
-            if row.rule not in (advisories.RULE, advisories.UNKNOWN_RULE, NEIGHBOURS_RULE)
+            if row.rule not in (advisories.RULE, advisories.UNKNOWN_RULE, RELEASE_WITHOUT_TABLE)
         ]
 
 
@@ -113,13 +111,8 @@ def _standing(table: Release) -> Iterator[Diagnostic]:
         both = len(table.neighbours) == 2
         planned = "planned by what both accept" if both else "planned by that table"
         remedy = "start it with the real engine before you rely on this plan, or import its table"
-        yield Diagnostic(
-            "engine.release",
-            f"{table.statement}; {planned}",
-            remedy,
-            NEIGHBOURS_RULE,
-            "warning",
-        )
+        what, rule = f"{table.statement}; {planned}", RELEASE_WITHOUT_TABLE
+        yield Diagnostic("engine.release", what, remedy, rule, rule.severity)
 
 
 def plan(
@@ -250,8 +243,8 @@ def _disagreements(prefill: ServicePlan, decode: ServicePlan) -> Iterator[Diagno
     if one.role != "prefill":
         yield Diagnostic(f"{where}.role", f"is {one.role}", "name a deployment of role prefill")
     if one.instances > 1:
-        what, remedy = f"is {one.instances}", "give 1, and the number by prefill.servers"
-        yield Diagnostic(f"{where}.instances", what, remedy)
+        remedy = "give 1, and the number by prefill.servers"
+        yield Diagnostic(f"{where}.instances", f"is {one.instances}", remedy)
     for path, values in {
         "checkpoint": (one.checkpoint, two.checkpoint),
         "engine.release": (one.engine.release, two.engine.release),
@@ -378,8 +371,17 @@ _MEASURED = (measurements.AGGREGATED, fits.FACTORS, names.MODELS)
 
 def manifest_facts(planned: ServicePlan) -> dict[str, Any]:
     """What the manifest and `plan --json` contain of a plan and its spelling for the release."""
-    plan, engine, accepted = planned.plan, planned.engine, planned.accepted_warnings
-    facts, request = plan.facts, plan.deployment
+    plan, engine = planned.plan, planned.engine
+    accepted = [
+        {"where": row.where, "what": row.message, "reason": reason}
+        for row, reason in planned.accepted_warnings
+    ]
+    facts, request, estimate = plan.facts, plan.deployment, plan_estimate.document(plan)
+    if disagreement := plan_estimate.disagreement(plan):
+        estimate |= {"disagreement": f"{disagreement}; published practice decides"}
+    published = [asdict(row) for row in facts.published]
+    for row in published:
+        del row["file"]
     return {
         "tool": {"name": "trtllm-deployment-toolkit", "version": __version__},
         "engine": request.engine.identity,
@@ -393,28 +395,14 @@ def manifest_facts(planned: ServicePlan) -> dict[str, Any]:
         "warnings": [
             {"where": row.where, "what": row.message, "remedy": row.fix} for row in planned.warnings
         ],
-        **({"accepted_warnings": list(map(_accepted, accepted))} if accepted else {}),
+        **({"accepted_warnings": accepted} if accepted else {}),
         "accepted_advisories": vulnerability_policy.record(request, facts.release.name),
         "limits": asdict(plan.limits),
         "memory": memory(plan),
-        "estimate": plan_estimate.document(plan) | _disagreement(plan),
-        "published": [_published(row) for row in facts.published],
+        "estimate": estimate,
+        "published": published,
         **({"choice": request.choice.data()} if request.choice else {}),
     }
-
-
-def _accepted(row: tuple[Diagnostic, str]) -> dict[str, str]:
-    warning, reason = row
-    return {"where": warning.where, "what": warning.message, "reason": reason}
-
-
-def _disagreement(plan: Plan) -> dict[str, str]:
-    found = plan_estimate.disagreement(plan)
-    return {"disagreement": f"{found}; published practice decides"} if found else {}
-
-
-def _published(row: published_results.Published) -> dict[str, Any]:
-    return {key: value for key, value in asdict(row).items() if key != "file"}
 
 
 def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -448,15 +436,10 @@ def _advisories(engine: Engine) -> Iterator[Path]:
 def memory(plan: Plan) -> dict[str, Any]:
     """The memory budget in GiB, rounded to the estimate's precision."""
     budget = plan.budget
+    parts = ("total", "weights", "kv_cache", "activations", "cuda_graphs", "other")
+    sizes = {f"{part}_gib": getattr(budget, f"{part}_gib") for part in parts}
     return {
-        "per_gpu": {
-            "total_gib": round(budget.total_gib, 2),
-            "weights_gib": round(budget.weights_gib, 2),
-            "kv_cache_gib": round(budget.kv_cache_gib, 2),
-            "activations_gib": round(budget.activations_gib, 2),
-            "cuda_graphs_gib": round(budget.cuda_graphs_gib, 2),
-            "other_gib": round(budget.other_gib, 2),
-        },
+        "per_gpu": {name: round(size_gib, 2) for name, size_gib in sizes.items()},
         "total_source": plan.facts.gpu.memory_cuda_mib.source,
         "total_verified": plan.facts.gpu.memory_cuda_mib.verified,
         "kv_bytes_per_token": budget.kv_bytes_per_token,

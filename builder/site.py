@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from .deployment import NUMBERS_AS_TEXT, Document, Strict, Variable, parse, refuse_code
-from .diagnostics import Diagnostic
 from .errors import BadInput
 from .files import read_text
 from .schema import After, Bounds, default
@@ -148,14 +147,11 @@ def with_profile(document: Document) -> Document:
     try:
         profile = read(document.home(PATH) / given)
     except BadInput as error:
-        raise BadInput(_with_remedy(row) for row in error.diagnostics) from None
+        rows = (replace(row, fix=row.fix or "give a site profile") for row in error.diagnostics)
+        raise BadInput(rows) from None
     options: Mapping[str, Any] = document.data["targets"][TARGET]
     targets = document.data["targets"] | {TARGET: {**options, "site": profile}}
     return replace(document, data={**document.data, "targets": targets})
-
-
-def _with_remedy(diagnostic: Diagnostic) -> Diagnostic:
-    return diagnostic if diagnostic.fix else replace(diagnostic, fix="give a site profile")
 
 
 def options_of(lines: list[str]) -> dict[str, str]:

@@ -411,18 +411,14 @@ def check_signature(
         return "was made with a key of unknown kind"
     if signers is None:
         return Signer(key[0].decode(), None)
-    names = [identity] if identity else _principals(signature, signers, data)
+    asked = ("-Y", "find-principals", "-s", str(signature), "-f", str(signers))
+    names = [identity] if identity else _ssh_keygen(*asked, data=data).stdout.decode().splitlines()
     for name in names:
         allowed = ("-f", str(signers), "-I", name)
         if _ssh_keygen("-Y", "verify", *allowed, *shared, data=data).returncode == 0:
             return Signer(key[0].decode(), name)
     who = f"{identity} in {signers}" if identity else f"{signers}"
     return f"was made with key {key[0].decode()}, which is not that of {who}"
-
-
-def _principals(signature: Path, signers: Path, data: bytes) -> list[str]:
-    given = ("-s", str(signature), "-f", str(signers))
-    return _ssh_keygen("-Y", "find-principals", *given, data=data).stdout.decode().splitlines()
 
 
 def _is_canonical(text: bytes) -> bool:

@@ -118,14 +118,10 @@ def _checked(report: Report) -> Iterator[str]:
 
 def _extent(judged: Judged) -> str:
     """How much of a file was checked, if it has more than one options block."""
-    if judged.commands or judged.sections > 1:
-        return f": {_counts(judged)}"
-    return ""
-
-
-def _counts(judged: Judged) -> str:
+    if not judged.commands and judged.sections <= 1:
+        return ""
     counted = {"section": judged.sections, "command": judged.commands, "image": judged.images}
-    return ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counted.items() if n)
+    return ": " + ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counted.items() if n)
 
 
 def _variables(judged: Judged) -> str:

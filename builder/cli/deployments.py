@@ -6,7 +6,7 @@ import argparse
 import json
 import shlex
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,6 @@ from .terminal import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..deployment import Deployment
     from ..facts.checkpoint import Checkpoint
     from ..facts.release import ServerRole
@@ -55,19 +53,11 @@ def preset_rows() -> list[dict[str, Any]]:
         gpu, num_gpus = document.get("hardware.gpu"), document.get("hardware.num_gpus")
         role: ServerRole = document.get("role") or "agg"
         published: list[dict[str, Any]] = []
-        for row in published_results.published(facts, gpu, num_gpus, role):
-            published += ({"source": row.source, **figure} for figure in row.figures)
-        rows.append(
-            {
-                "name": name,
-                "model": facts.name,
-                "precision": facts.precision,
-                "gpu": gpu,
-                "num_gpus": num_gpus,
-                "release": document.get("engine.release"),
-                "published": published,
-            }
-        )
+        for found in published_results.published(facts, gpu, num_gpus, role):
+            published += ({"source": found.source, **figure} for figure in found.figures)
+        row = {"name": name, "model": facts.name, "precision": facts.precision, "gpu": gpu}
+        release = document.get("engine.release")
+        rows.append({**row, "num_gpus": num_gpus, "release": release, "published": published})
     return rows
 
 
@@ -147,36 +137,26 @@ def checkpoint_document(facts: Checkpoint) -> dict[str, Any]:
 
 def checkpoint_text(facts: Checkpoint) -> str:
     quantization = facts.quantization
+    published = f", published {size(facts.published_bytes)}" if facts.published_bytes else ""
+    rows = [("TENSORS", "DTYPE", "COUNT", "SIZE")]
+    for group in facts.groups:
+        role = ("mtp " if group.mtp else "") + group.role.replace("_", " ")
+        rows.append((role, group.dtype, f"{group.count:,}", size(group.nbytes)))
     lines = [
         one_line(facts.name),
         f"  architecture   {facts.architecture.name}, attention {facts.architecture.attention}",
         f"  parameters     {facts.parameters / 1e9:.2f} billion",
-        f"  size           {size(facts.nbytes)}{_published_size(facts)}",
+        f"  size           {size(facts.nbytes)}{published}",
         f"  precision      {facts.precision} ({quantization.source})",
         f"  KV cache       {quantization.kv_cache_quant_algo or 'not quantized'}",
         f"  MTP layers     {facts.mtp_layers}",
         *wrapped("  facts          ", facts.source),
         "",
-        columns(
-            [("TENSORS", "DTYPE", "COUNT", "SIZE")]
-            + [
-                (
-                    ("mtp " if group.mtp else "") + group.role.replace("_", " "),
-                    group.dtype,
-                    f"{group.count:,}",
-                    size(group.nbytes),
-                )
-                for group in facts.groups
-            ]
-        ),
+        columns(rows),
     ]
     for note in facts.notes:
         lines += ["", *wrapped("note: ", note)]
     return "\n".join(lines)
-
-
-def _published_size(facts: Checkpoint) -> str:
-    return f", published {size(facts.published_bytes)}" if facts.published_bytes else ""
 
 
 def add_render(parser: Parser) -> None:
@@ -213,21 +193,16 @@ def run_miniature(options: argparse.Namespace) -> None:
                 Diagnostic(str(folder), "exists and is not empty", "choose another folder")
             )
         folder.mkdir(parents=True, exist_ok=True)
-        _write_miniature(lambda: miniature.write(facts, folder, options.seed), folder)
+        try:
+            miniature.write(facts, folder, options.seed)
+        except BaseException:
+            for path in folder.iterdir():
+                path.unlink()
+            raise
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise BadInput(Diagnostic(str(folder), what, "choose another folder")) from None
     print(f"{folder}: {facts.architecture.name}, {facts.precision}, random weights")
-
-
-def _write_miniature(write: Callable[[], None], folder: Path) -> None:
-    """Write the checkpoint, or remove what was written of it."""
-    try:
-        write()
-    except BaseException:
-        for path in folder.iterdir():
-            path.unlink()
-        raise
 
 
 _KEYS = (
@@ -450,16 +425,13 @@ def reasons_text(document: Mapping[str, Any]) -> str:
 
 
 def decisions_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    return "\n\n".join(
-        "\n".join(
-            [
-                *wrapped("", f"{row['path']} = {json.dumps(row['value'], ensure_ascii=False)}"),
-                *wrapped("  why       ", row["reason"]),
-                *wrapped("  evidence  ", f"{row['evidence']}: {row['source']}"),
-            ]
-        )
-        for row in rows
-    )
+    parts = []
+    for row in rows:
+        lines = wrapped("", f"{row['path']} = {json.dumps(row['value'], ensure_ascii=False)}")
+        lines += wrapped("  why       ", row["reason"])
+        lines += wrapped("  evidence  ", f"{row['evidence']}: {row['source']}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def _difference(row: Mapping[str, Any]) -> str:

@@ -86,19 +86,15 @@ def _rows(path: Path) -> Iterator[Row]:
     is_named = path.name == NAME
     try:
         document = parse_json(read_text(path, BadInput, MAX_JSON_BYTES), unique_keys=True)
-    except ValueError as error:
-        if is_named:
-            raise BadInput(Diagnostic(str(path), f"is not JSON: {error}", "remove it")) from None
-        return
-    except BadInput:
-        if is_named:
-            raise
-        return
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        if is_named:
+        if not isinstance(document, dict) or document.get("kind") != KIND:
             what = "is not a bench.json of this toolkit"
             raise BadInput(Diagnostic(str(path), what, "give files of launch bench"))
-        return
+    except (ValueError, BadInput) as error:
+        if not is_named:
+            return
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(Diagnostic(str(path), f"is not JSON: {error}", "remove it")) from None
     run, wrong = schema.build(_RUN, _known(document, _RUN))
     if wrong:
         raise BadInput(Diagnostic(f"{path}: {row.path}", row.message, row.fix) for row in wrong)
@@ -163,18 +159,12 @@ def _common(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
         raise BadInput(Diagnostic(str(path), what, "remove it from the folder"))
     name = names.engine_name(str(engine.get("used") or engine.get("name") or ""))
     precision = names.weight_precision(str(subject.get("precision") or ""))
-    said = {
-        "subject.model": bool(subject.get("model")),
-        "subject.gpu": bool(subject.get("gpu")),
-        "subject.num_gpus": bool(subject.get("num_gpus")),
-        "subject.precision": bool(precision),
-        "subject.engine.used": bool(name),
-    }
+    said = {f"subject.{key}": bool(subject.get(key)) for key in ("model", "gpu", "num_gpus")}
+    said |= {"subject.precision": bool(precision), "subject.engine.used": bool(name)}
     if missing := [field for field, known in said.items() if not known]:
         what = f"does not say {', '.join(missing)}"
-        raise BadInput(
-            [Diagnostic(str(path), what, "measure with the bundle: launch bench BUNDLE")]
-        )
+        remedy = "measure with the bundle: launch bench BUNDLE"
+        raise BadInput(Diagnostic(str(path), what, remedy))
     model = names.model_name(subject["model"])
     # A run without its bundle's options is assumed to be spread over all GPUs.
     options = {"tensor_parallel_size": subject["num_gpus"], **(subject.get("options") or {})}
@@ -206,14 +196,13 @@ def _unusable(
     path: Path, model: str, gpu: str, engine: str, precision: str
 ) -> Iterator[Diagnostic]:
     """Why a run cannot be used: no facts of its model or GPU, an unknown engine or precision."""
-    if names.facts_of(model) is None:
-        what = f"is of {model}, a model without facts"
-        remedy = "add it to builder/data/models, or remove the run from the folder"
-        yield Diagnostic(str(path), what, remedy)
-    if gpu not in hardware.known():
-        what = f"was measured on {gpu}, a GPU without facts"
-        remedy = "add it to builder/data/hardware, or remove the run from the folder"
-        yield Diagnostic(str(path), what, remedy)
+    for what, kind, folder, is_known in (
+        (f"is of {model}", "model", "models", names.facts_of(model) is not None),
+        (f"was measured on {gpu}", "GPU", "hardware", gpu in hardware.known()),
+    ):
+        if not is_known:
+            remedy = f"add it to builder/data/{folder}, or remove the run from the folder"
+            yield Diagnostic(str(path), f"{what}, a {kind} without facts", remedy)
     for name, known in ((engine, ENGINES), (precision, PRECISIONS)):
         if name not in known:
             what = f"was measured with {name}, which estimates do not know: {', '.join(known)}"

@@ -66,15 +66,12 @@ def objectives(deployment: Deployment, availability: float | None = None) -> tup
             "deployment" if availability else "assumed",
         )
     ]
-    slo = deployment.slo
-    if slo and slo.ttft_ms:
-        good = f"a first token within {slo.ttft_ms:g} ms"
-        found.append(
-            Objective("ttft", "Time to first token", good, slo.share, slo.ttft_ms, "deployment")
-        )
-    if slo and slo.itl_ms:
-        good = f"a token every {slo.itl_ms:g} ms on average, or faster"
-        found.append(
-            Objective("itl", "Time between tokens", good, slo.share, slo.itl_ms, "deployment")
-        )
+    slo = deployment.slo or Slo()
+    latencies: tuple[tuple[Kind, str, str, float | None], ...] = (
+        ("ttft", "Time to first token", "a first token within {:g} ms", slo.ttft_ms),
+        ("itl", "Time between tokens", "a token every {:g} ms on average, or faster", slo.itl_ms),
+    )
+    for kind, title, good, ms in latencies:
+        if ms:
+            found.append(Objective(kind, title, good.format(ms), slo.share, ms, "deployment"))
     return tuple(found)

@@ -76,10 +76,6 @@ def _given(inputs: RuleInputs, word: str, expected: bool) -> bool | None:
     return (inputs.value(word) not in (MISSING, None)) is expected
 
 
-def _equals(inputs: RuleInputs, word: str, other: str) -> bool | None:
-    return same(inputs.value(word), inputs.value(other))
-
-
 def _in(inputs: RuleInputs, word: str, other: str) -> bool | None:
     values = inputs.value(other)
     return None if values is MISSING else _is(inputs, word, values)
@@ -99,7 +95,7 @@ RELATIONS: dict[str, Callable[[RuleInputs, str, Any], bool | None]] = {
     "given": _given,
     "not": _not,
     "in": _in,
-    "equals": _equals,
+    "equals": lambda inputs, word, other: same(inputs.value(word), inputs.value(other)),
     "at_least": _compared(lambda one, two: one >= two),
     "at_most": _compared(lambda one, two: one <= two),
     "above": _compared(lambda one, two: one > two),

@@ -17,9 +17,7 @@ WRONG_VALUES = frozenset({VALUE_TYPE, UNKNOWN_VALUE, VALUE_RANGE})
 MAX_DIGITS = 4300  # Python reads no longer number from text
 
 _EXPECTED = {
-    "record": "a mapping",
-    "union": "a mapping",
-    "mapping": "a mapping",
+    **dict.fromkeys(("record", "union", "mapping"), "a mapping"),
     "list": "a list",
     "int": "a whole number",
     "float": "a number",
@@ -226,10 +224,6 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, int | float) and value in (0, 1)
 
 
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
 # Values that the engine's validation accepts for each type, like pydantic unless it is strict.
 SHAPES: dict[str, Callable[[Any], bool]] = {
     "int": _is_int,
@@ -240,9 +234,7 @@ SHAPES: dict[str, Callable[[Any], bool]] = {
     "list": lambda value: (
         isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
     ),
-    "mapping": _is_mapping,
-    "record": _is_mapping,
-    "union": _is_mapping,
+    **dict.fromkeys(("mapping", "record", "union"), lambda value: isinstance(value, Mapping)),
 }
 
 

@@ -103,7 +103,7 @@ def unknown_key(
         or _other_kind(release, inner, kind)
         or _renamed(release, inner, others)
         or former(release, key, others, inner.schema)
-        or _of_age(release, others)
+        or (known := age(release, others)) + ("; drop it" * known.startswith("it is gone"))
         or _of_flag(release, key, inner)
         or of_other_engine(release, inner.schema)
         or elsewhere(release, key, near)
@@ -111,8 +111,8 @@ def unknown_key(
         or (near and f"did you mean {near}?")
         or of_other_engine(release, key)
         or _of_group(place.path, key, fields)
-        or _misspelt_elsewhere(release, key)
-        or _of_words(key, fields)
+        or ((home := closest(key, _homes(release))) and f"did you mean {_homes(release)[home][0]}?")
+        or ((alike := of_same_words(key, fields)) and f"did you mean {alike}?")
         or _of_path(release, key)
         or _of_later(release, inner)
         or (without_counterpart(release, key) if not place.path else "")
@@ -237,11 +237,6 @@ def _of_group(group: str, key: str, fields: Iterable[str]) -> str:
     return f"did you mean {rest}?" if rest in fields else ""
 
 
-def _of_words(key: str, fields: Iterable[str]) -> str:
-    near = of_same_words(key, fields)
-    return f"did you mean {near}?" if near else ""
-
-
 def _of_path(release: Release, key: str) -> str:
     """An option of a group whose name has words of both: `backend_moe` is `moe_config.backend`."""
     given = set(key.lower().split("_"))
@@ -266,11 +261,6 @@ def _of_later(release: Release, place: OptionPath) -> str:
         if near := closest(key, names) or of_same_words(key, names):
             return f"did you mean {near}, of release {other.name}?"
     return ""
-
-
-def _misspelt_elsewhere(release: Release, key: str) -> str:
-    near = closest(key, _homes(release))
-    return f"did you mean {_homes(release)[near][0]}?" if near else ""
 
 
 @lru_cache(maxsize=16)
@@ -303,12 +293,6 @@ def age(release: Release, others: Sequence[Release]) -> str:
         if all(order.index(name) < here for name in names):
             return f"it is gone since release {order[order.index(names[-1]) + 1]}"
     return f"release {', '.join(names)} knows it" if names else ""
-
-
-def _of_age(release: Release, others: Sequence[Release]) -> str:
-    """The remedy for an option of other releases without a replacement here."""
-    known = age(release, others)
-    return f"{known}; drop it" if known.startswith("it is gone") else known
 
 
 def _allows(release: Release, path: str, value: Any) -> bool:
