@@ -61,7 +61,6 @@ def _diagnostics(bundle: Bundle, run: Path) -> Iterator[Diagnostic]:
 
 
 def _digest(file: Path) -> str | None:
-    """The digest of the bundle that a result is of, `None` if it does not say."""
     return bundles.subject_digest(load_json_mapping(file, BadInput))
 
 

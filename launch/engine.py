@@ -83,7 +83,6 @@ def _remedy(record: Engine, *ways: str) -> str:
 
 
 def _programs(record: Engine) -> list[str]:
-    """The commands of the engine's own servers."""
     known = map(servers.load, servers.names())
     own = [one.program for one in known if record.name in one.engines and one.api == "openai"]
     return own or [record.module]

@@ -166,7 +166,6 @@ def measure(served: SystemUnderTest, run: runs.Run) -> tuple[Mapping[str, Any] |
 
 
 def _quick_bench(system: SystemUnderTest, folder: Path) -> Mapping[str, Any]:
-    """The document, whose files are left in a run folder."""
     api = clients.offered(system.endpoint)[0]
     tokenizer = system.tokenizer
     made_of = workload.from_tokenizer(tokenizer) if tokenizer else workload.from_word_list()
@@ -231,7 +230,6 @@ def _authority(folder: Path) -> Path:
 
 
 def _certificate(folder: Path, name: str, host: str) -> tuple[Path, Path]:
-    """A certificate for a host, and its key."""
     key, request, certificate = (folder / f"{name}.{end}" for end in ("key", "csr", "pem"))
     kind = "IP" if host.replace(".", "").isdecimal() or ":" in host else "DNS"
     names = folder / f"{name}.names"

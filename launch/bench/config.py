@@ -131,7 +131,8 @@ def of_options(options: argparse.Namespace, system: SystemUnderTest, version: st
             price_per_gpu_hour_usd=options.price_per_gpu_hour,
             window=options.window,
         ),
-        processes=options.processes or _processes(api),
+        processes=options.processes
+        or (max(1, min(GRPC_PROCESSES, (os.cpu_count() or 2) - 1)) if api == "grpc" else 1),
         requests=options.requests,
         duration_s=options.duration,
         warmup=options.warmup,
@@ -172,10 +173,6 @@ def _api(options: argparse.Namespace, endpoint: Endpoint) -> Api:
     if "openai_completions" in offered and options.workload != "agent":
         return "openai_completions"
     return offered[0]
-
-
-def _processes(api: Api) -> int:
-    return max(1, min(GRPC_PROCESSES, (os.cpu_count() or 2) - 1)) if api == "grpc" else 1
 
 
 def _prompts(

@@ -149,14 +149,12 @@ def _pairs(a: Document, b: Document) -> list[tuple[Document, Document]]:
 
 
 def _sides(a: Document, b: Document) -> Iterator[tuple[str, Document]]:
-    """Both points of each pair, each with its side."""
     for one, other in _pairs(a, b):
         yield "A", one
         yield "B", other
 
 
 def _obstacles(a: Document, b: Document) -> Iterator[tuple[Aspect, str]]:
-    """What differs and must not."""
     one, other = a["workload"], b["workload"]
     values: list[tuple[Aspect, str, Any, Any]] = []
     for key in one | other:
@@ -235,7 +233,6 @@ def _at(a: Document, b: Document, margin_percent: float) -> Iterator[PointDiffer
 
 
 def _is_usable(row: Sequence[float], share: float | None) -> bool:
-    """Whether there are enough samples for an interval of this quantile."""
     least = sum(row) if share is None else min(row, default=0)
     return samples.has_interval(len(row), share) and least > 0
 

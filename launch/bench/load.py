@@ -169,7 +169,6 @@ async def _answered(
 
 
 def _following(before: LoadRequest | None, answer: str, own: LoadRequest) -> LoadRequest:
-    """The call with the conversation before it."""
     if before is None:
         return own
     if own.messages is not None:

@@ -86,6 +86,9 @@ def measure(
     throughput = _throughput(good, held, options)
     per_s = {key: throughput[f"{key}_per_s"] for key in ("output_tokens", "total_tokens")}
     per_s["tasks"] = tasks and tasks["ok"] / held.seconds
+    cpus = len(os.sched_getaffinity(0))
+    share = _rounded(workers.share_of_limit(usage, held.from_ns, held.to_ns, cpus))
+    limited = share is not None and share >= CLIENT_LIMITED_SHARE
     return {
         "duration_s": _duration_s(records),
         "window": held.as_json(records[0].sent_ns),
@@ -99,7 +102,8 @@ def measure(
         "kv_cache": server_metrics.kv_cache(chosen, perf),
         "cost": _cost(options.price_per_gpu_hour_usd, options.num_gpus, per_s),
         "tasks": tasks,
-        **_client_limit(usage, held),
+        "share_of_limit": share,
+        "client_limited": limited,
         "samples": _samples(chosen),
     }
 
@@ -186,7 +190,6 @@ def _rounded(value: float | None) -> float | None:
 def _goodput(
     chosen: Sequence[RequestRecord], requests_per_s: float, slo: Mapping[str, float] | None
 ) -> dict[str, float] | None:
-    """Requests per second within the SLO, and their share of all requests."""
     if slo is None:
         return None
     within = sum(is_within(slo, one) for one in chosen)
@@ -233,14 +236,6 @@ def _samples(chosen: Sequence[RequestRecord]) -> dict[str, list[float]]:
         ]
         for name in ("ttft_ms", "tpot_ms", "e2e_ms")
     }
-
-
-def _client_limit(usage: Sequence[ProcessUsage], held: Window) -> dict[str, Any]:
-    """Whether the load processes limited the throughput during the window."""
-    cpus = len(os.sched_getaffinity(0))
-    share = _rounded(workers.share_of_limit(usage, held.from_ns, held.to_ns, cpus))
-    limited = share is not None and share >= CLIENT_LIMITED_SHARE
-    return {"share_of_limit": share, "client_limited": limited}
 
 
 def client_limit(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -77,7 +77,18 @@ class Progress:
             per_s = point["output_tokens_per_s"]
         left_s = None if state == "ended" else self._left_s(elapsed_s)
         if self._form == "json":
-            self._stream.write(self._row(state, elapsed_s, left_s, per_s))
+            row = {
+                "time": now(),
+                "point": self._label,
+                "state": state,
+                "done": self._done,
+                "requests": self._total,
+                "failed": self._failed,
+                "elapsed_s": round(elapsed_s, 1),
+                "left_s": None if left_s is None else round(left_s, 1),
+                "output_tokens_per_s": round(per_s, 1),
+            }
+            self._stream.write(json.dumps(row) + "\n")
         elif self._live:
             text = self._text("runs", elapsed_s, left_s, per_s)
             self._stream.write(f"\r{text[:WIDTH].ljust(WIDTH)}")
@@ -86,7 +97,6 @@ class Progress:
         self._stream.flush()
 
     def _left_s(self, elapsed_s: float) -> float | None:
-        """Time left of this point, by its duration or its speed so far."""
         if self._duration_s is not None:
             return max(0.0, self._duration_s - elapsed_s)
         if not self._total or not self._done:
@@ -106,17 +116,3 @@ class Progress:
         text += f", {per_s:,.1f} tokens/s"
         text += f", point {self._of}" if self._of else ""
         return text
-
-    def _row(self, state: str, elapsed_s: float, left_s: float | None, per_s: float) -> str:
-        row = {
-            "time": now(),
-            "point": self._label,
-            "state": state,
-            "done": self._done,
-            "requests": self._total,
-            "failed": self._failed,
-            "elapsed_s": round(elapsed_s, 1),
-            "left_s": None if left_s is None else round(left_s, 1),
-            "output_tokens_per_s": round(per_s, 1),
-        }
-        return json.dumps(row) + "\n"

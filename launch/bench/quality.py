@@ -132,7 +132,6 @@ def _is_score(name: str, value: object) -> bool:
 
 
 def _verdict(reference: float | None, low: float, high: float) -> Verdict | None:
-    """Whether the reference is within the confidence interval."""
     if reference is None:
         return None
     if reference > high:

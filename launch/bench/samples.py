@@ -137,21 +137,15 @@ def _ranks(count: int, share: float) -> tuple[int, int] | None:
     for rank in range(count):
         if below <= beyond:
             low = rank
-        below += _binomial(rank, count, share)
+        ways = math.lgamma(count + 1) - math.lgamma(rank + 1) - math.lgamma(count - rank + 1)
+        odds = rank * math.log(share) + (count - rank) * math.log(1 - share)
+        below += math.exp(ways + odds)
         if below >= 1 - beyond:
             return (low, rank + 1) if low else None
     return None
 
 
-def _binomial(successes: int, count: int, share: float) -> float:
-    """The probability of exactly this many successes."""
-    ways = math.lgamma(count + 1) - math.lgamma(successes + 1) - math.lgamma(count - successes + 1)
-    odds = successes * math.log(share) + (count - successes) * math.log(1 - share)
-    return math.exp(ways + odds)
-
-
 def _of_mean(samples: Sequence[float]) -> Interval | None:
-    """Student's interval of the logarithm of the mean."""
     if (size := effective_size(samples)) < LEAST_SAMPLES:
         return None
     mean = statistics.fmean(samples)

@@ -211,7 +211,6 @@ async def _rows(http: httpx.AsyncClient, path: str) -> Sequence[Mapping[str, Any
 
 
 def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean of each number over all iterations."""
     values: dict[str, list[float]] = {}
     for row in rows:
         for name, value in _numbers(row):
@@ -222,7 +221,6 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _numbers(
     row: Mapping[str, Any], prefix: str = "", levels: int = LEVELS
 ) -> Iterator[tuple[str, float]]:
-    """Each number by its path, down to a maximum depth."""
     for name, value in row.items():
         if _is_number(value):
             yield f"{prefix}{name}", value

@@ -100,7 +100,6 @@ class SystemUnderTest:
 
 
 def _parallel_options(bundle: Bundle | None) -> dict[str, Any]:
-    """The bundle's options for parallelism and draft tokens."""
     if bundle is None:
         return {}
     manifest = json.loads((bundle.folder / "manifest.json").read_bytes())
@@ -122,7 +121,6 @@ def _used(endpoint: Endpoint, run: Mapping[str, Any] | None, version: str) -> st
 
 
 def _engine_of(used: str, version: str) -> dict[str, str | None]:
-    """The engine as its own server reports it, without a bundle."""
     if used not in engines.names():
         return {"name": None, "release": None}
     return {"name": used, "release": None if version == UNKNOWN else version}

@@ -65,7 +65,6 @@ class ProcessUsage:
         return (self._cpu_ns(end_ns) - self._cpu_ns(start_ns)) / (end_ns - start_ns)
 
     def _cpu_ns(self, at_ns: int) -> float:
-        """CPU time at a moment, interpolated between two samples."""
         place = max(1, bisect.bisect_left(self.samples, (at_ns, 0)))
         (before_ns, before_cpu_ns), (after_ns, after_cpu_ns) = self.samples[place - 1 : place + 1]
         share = (at_ns - before_ns) / (after_ns - before_ns)
@@ -355,5 +354,4 @@ class _Worker:
 
 
 def _path() -> str:
-    """The PYTHONPATH of workers, with this program."""
     return os.pathsep.join(filter(None, (str(TOOLKIT), os.environ.get("PYTHONPATH"))))

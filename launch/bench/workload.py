@@ -85,11 +85,6 @@ def from_tokenizer(folder: Path) -> Prompts:
     except Exception as error:  # the library raises nothing more exact
         raise BadFacts(Diagnostic(str(file), f"is not a tokenizer: {error}")) from None
     source = f"text of an exact token count by the tokenizer {folder}"
-    return Prompts(source, _single_token_words(tokenizer, file), tokenizer)
-
-
-def _single_token_words(tokenizer: Any, file: Path) -> tuple[str, ...]:
-    """Words with a leading blank that stay one token next to others."""
     texts = tokenizer.decode_batch([[token] for token in range(tokenizer.get_vocab_size())])
     likely = sorted({text for text in texts if text[:1] == " " and _is_plain(text[1:])})
     random.Random(len(likely)).shuffle(likely)
@@ -98,7 +93,7 @@ def _single_token_words(tokenizer: Any, file: Path) -> tuple[str, ...]:
         raise BadFacts(
             Diagnostic(str(file), "has no token that is a plain word with a blank before")
         )
-    return words
+    return Prompts(source, words, tokenizer)
 
 
 def _is_plain(word: str) -> bool:
@@ -172,16 +167,12 @@ def fixed(
 
     def request(place: int) -> LoadRequest:
         chance = seeded_random(seed, place)
-        count, out = (_drawn(full, range_ratio, chance) for full in (isl, osl))
+        count, out = (chance.randint(max(1, int(full * range_ratio)), full) for full in (isl, osl))
         return filled(template, tokens.make(count, chance), out)
 
     words = f"{_range(isl, range_ratio)} prompt tokens, {_range(osl, range_ratio)} output tokens"
     facts = {"isl": isl, "osl": osl, "range_ratio": range_ratio, "words": words}
     return BenchWorkload("fixed", {**facts, "prompts": tokens.source}, request)
-
-
-def _drawn(full: int, range_ratio: float, chance: random.Random) -> int:
-    return chance.randint(max(1, int(full * range_ratio)), full)
 
 
 def _range(full: int, range_ratio: float) -> str:
@@ -241,7 +232,6 @@ def agent(
 
 
 def _turn(request: LoadRequest, chat: bool) -> LoadRequest:
-    """The prompt as a message of the user, for chats."""
     if not chat:
         return request
     return replace(request, prompt=None, messages=({"role": "user", "content": request.prompt},))
@@ -373,7 +363,6 @@ def _trace_facts(file: Path, rows: list[dict[str, Any]], tokens: Prompts) -> Map
 
 
 def _trace_rows(file: Path) -> list[dict[str, Any]]:
-    """Raises `BadInput` naming lines that are not rows."""
     rows, diagnostics = [], []
     for number, line in enumerate(_read_text(file).splitlines(), 1):
         try:
@@ -403,5 +392,4 @@ def _trace_row(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_text(file: Path) -> str:
-    """A file of the user's. Raises `BadInput`."""
     return files.read_text(file, BadInput, MAX_BYTES)

@@ -6,17 +6,18 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import builder
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from ..access import ClientFiles
     from ..endpoint import Endpoint
     from ..target import Target
@@ -101,30 +102,46 @@ def shares_by_name(text: str) -> dict[str, float]:
     return {name: share(value) for name, _, value in (w.partition("=") for w in text.split(","))}
 
 
+# An option: its names, type, default, metavar and help. The type is `bool` for a flag and a tuple
+# of words for a choice; an option whose default is a list may be repeated.
+Option = tuple[str, Any, Any, str | None, str | None]
+
+
+def add_options(parser: argparse._ActionsContainer, rows: Iterable[Option]) -> None:
+    for names, kind, default, metavar, text in rows:
+        more: dict[str, Any] = {"type": kind, "default": default, "metavar": metavar}
+        if kind is bool:
+            more = {"action": "store_true"}
+        elif isinstance(kind, tuple):
+            more = {"choices": kind, "default": default}
+        elif isinstance(default, list):
+            more["action"] = "append"
+        parser.add_argument(*names.split(), help=text, **more)
+
+
 def add_run(parser: argparse.ArgumentParser, text: str) -> None:
     """Where a run leaves its files, and how long its server may take to start."""
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help=f"{text}; new, under runs/")
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="S", help="seconds that a server may take to start"
-    )
+    add_options(parser, (
+        ("--run-dir", Path, None, "DIR", f"{text}; new, under runs/"),
+        ("--timeout", seconds, None, "S", "seconds that a server may take to start"),
+    ))  # fmt: skip
 
 
-def add_access(parser: argparse.ArgumentParser) -> None:
-    """Files only: a secret in an argument would be there for everyone on the machine to read."""
-    for name, text in (
-        ("--key-file", "the key of the server or of restricted APIs, in its first line"),
-        ("--tls-ca", "who signed the certificate of the gRPC server"),
-        ("--tls-certificate", "the client's certificate, where the server wants one"),
-        ("--tls-key", "its key"),
-    ):
-        parser.add_argument(name, type=Path, metavar="FILE", help=text)
-    parser.add_argument("--tls-name", metavar="NAME", help="the name in the server's certificate")
-
-
-def add_signers(parser: argparse.ArgumentParser) -> None:
-    text = "who may have signed the bundle, as for ssh-keygen; one of them must have"
-    parser.add_argument("--signers", type=Path, metavar="FILE", help=text)
-    parser.add_argument("--identity", metavar="NAME", help="it must be this one of the signers")
+# Files only: a secret in an argument would be there for everyone on the machine to read.
+ACCESS: tuple[Option, ...] = (
+    ("--key-file", Path, None, "FILE",
+     "the key of the server or of restricted APIs, in its first line"),
+    ("--tls-ca", Path, None, "FILE", "who signed the certificate of the gRPC server"),
+    ("--tls-certificate", Path, None, "FILE",
+     "the client's certificate, where the server wants one"),
+    ("--tls-key", Path, None, "FILE", "its key"),
+    ("--tls-name", None, None, "NAME", "the name in the server's certificate"),
+)  # fmt: skip
+SIGNERS: tuple[Option, ...] = (
+    ("--signers", Path, None, "FILE",
+     "who may have signed the bundle, as for ssh-keygen; one of them must have"),
+    ("--identity", None, None, "NAME", "it must be this one of the signers"),
+)  # fmt: skip
 
 
 def requirements_from(options: argparse.Namespace) -> tuple[Requirement, ...]:

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -18,23 +17,11 @@ from ..bench.clients import APIS
 from ..bench.config import CONCURRENCIES
 from ..bench.diff import ASPECTS
 from ..bench.point_metrics import WindowKind
-from .arguments import (
-    add_access,
-    count,
-    counts,
-    endpoint_from,
-    latency_limits,
-    percent,
-    positive,
-    rates,
-    seconds,
-    share,
-    shares_by_name,
-    temperature,
-    whole,
-)
+from . import arguments
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ..bench.system_under_test import SystemUnderTest
     from ..endpoint import Endpoint
 
@@ -44,6 +31,57 @@ REHEARSAL_HINT = (
     "this is the reference engine, which is slow and whose figures say nothing about a GPU;\n"
     "--isl 16 --osl 16 --concurrency 1,4 takes seconds"
 )
+_C, _W, _S = arguments.count, arguments.whole, arguments.seconds
+_LIMITS, _SHARES = arguments.latency_limits, arguments.shares_by_name
+GROUPS: Mapping[str, Sequence[arguments.Option]] = {
+    "workload": (
+        ("--workload", WORKLOADS, "fixed", None, None),
+        ("--isl", _C, None, None, "prompt tokens; else the bundle's, or 1024"),
+        ("--osl", _C, None, None, "output tokens; else the bundle's, or 1024"),
+        ("--range-ratio", arguments.share, 1.0, "R",
+         "fixed: lengths are drawn from R of them up to them"),
+        ("--data", Path, None, "FILE", "sharegpt, trace: your file"),
+        ("--context-length", _C, None, "N", "sharegpt: most tokens of a request"),
+        ("--prefix", _C, None, "N", "shared-prefix: tokens of it"),
+        ("--groups", _C, 1, "N", "shared-prefix: different ones"),
+        ("--calls", _C, 5, "N", "agent: calls of a task"),
+        ("--turn", _C, 200, "N", "agent: new prompt tokens of a call"),
+        ("--retries", _W, 3, "N", "agent: of a call that may be retried"),
+        ("--tokenizer", Path, None, "DIR", "a folder with tokenizer.json"),
+        ("--temperature", arguments.temperature, 0.0, "T", None),
+        ("--stop-at-eos", bool, None, None, "answers may be shorter than what is asked for"),
+        ("--seed", int, 0, None, "the same one asks the same"),
+    ),
+    "load": (
+        ("--concurrency", arguments.counts, None, "C,C",
+         f"requests at a time, a point each ({','.join(map(str, CONCURRENCIES))})"),
+        ("--rate", arguments.rates, None, "R,R", "requests per second, a point each"),
+        ("--burstiness", arguments.positive, 1.0, "B",
+         "shape of gamma arrivals: 1 is Poisson, less is burstier"),
+        ("--speed", arguments.positive, 1.0, None, "trace: times as fast"),
+        ("--requests", _C, None, "N", "of each point; or tasks"),
+        ("--duration", _S, None, "S", "of each point, in seconds"),
+        ("--warmup", _W, None, "N", "requests before each point"),
+        ("--request-timeout", _S, 600.0, "S", None),
+        ("--processes", _C, None, "N", "client processes"),
+    ),
+    "metrics": (
+        ("--window", get_args(WindowKind), "steady", None,
+         "leave out the load's begin and end, or count all of it, as published results do"),
+        ("--slo", _LIMITS, None, "ttft_ms=N,itl_ms=N,e2e_ms=N", "else the bundle's"),
+        ("--price-per-gpu-hour", arguments.positive, None, "USD", None),
+        ("--gpus", _C, None, "N", "else the bundle's"),
+    ),
+    "quality, by an lm-eval of your own environment": (
+        ("--quality", ("lm-eval",), None, None, "evaluate after the measurement"),
+        ("--quality-python", Path, None, "FILE", "that has lm-eval"),
+        ("--quality-tasks", None, None, "T,T", "names of its tasks"),
+        ("--quality-include", Path, None, "DIR", "tasks of your own"),
+        ("--quality-limit", _C, None, "N", "items of each task"),
+        ("--quality-reference", _SHARES, {}, "TASK=SCORE",
+         "scores to hold against, such as those of FP8"),
+    ),
+}  # fmt: skip
 EPILOG = """\
 Another form, with its own --help:
   bench diff A B    compare two results: exit code 6 if B is worse than A; with the word
@@ -70,19 +108,14 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(run=run_diff)
     text = f"a run folder or a bench.json; or {PUBLISHED}: the figures of others in B's bundle"
-    parser.add_argument("a", type=Path, metavar="A", help=text)
-    parser.add_argument("b", type=Path, metavar="B", help="the one that is compared with A")
-    parser.add_argument(
-        "--margin", type=percent, default=5.0, metavar="PERCENT", help="less is no difference (5)"
-    )
-    parser.add_argument(
-        "--allow",
-        type=aspects,
-        default=(),
-        metavar="ASPECT,ASPECT",
-        help=f"what may differ all the same: {', '.join(ASPECTS)}",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    allowed = f"what may differ all the same: {', '.join(ASPECTS)}"
+    arguments.add_options(parser, (
+        ("a", Path, None, "A", text),
+        ("b", Path, None, "B", "the one that is compared with A"),
+        ("--margin", arguments.percent, 5.0, "PERCENT", "less is no difference (5)"),
+        ("--allow", aspects, (), "ASPECT,ASPECT", allowed),
+        ("--json", bool, None, None, "print JSON"),
+    ))  # fmt: skip
 
 
 def aspects(text: str) -> list[str]:
@@ -97,109 +130,20 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.set_defaults(run=bench)
-    parser.add_argument("server", metavar="BUNDLE|URL", help="a bundle's folder, or a URL")
-    parser.add_argument("--target", help="needed if the bundle has several")
-    parser.add_argument("--api", choices=APIS, help="how requests are sent; by default what fits")
-    _add_workload(parser.add_argument_group("workload"))
-    _add_load(parser.add_argument_group("load"))
-    _add_measures(parser.add_argument_group("metrics"))
-    _add_quality(parser.add_argument_group("quality, by an lm-eval of your own environment"))
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="for the results; under runs/")
-    parser.add_argument("--json", action="store_true", help="print the whole document")
-    text = "how stderr says how far it is: json has a line for programs every 5 s"
-    parser.add_argument("--progress", choices=("text", "json"), default="text", help=text)
-    add_access(parser)
-
-
-def _add_workload(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--workload", choices=WORKLOADS, default="fixed")
-    group.add_argument("--isl", type=count, help="prompt tokens; else the bundle's, or 1024")
-    group.add_argument("--osl", type=count, help="output tokens; else the bundle's, or 1024")
-    group.add_argument(
-        "--range-ratio",
-        type=share,
-        default=1.0,
-        metavar="R",
-        help="fixed: lengths are drawn from R of them up to them",
-    )
-    group.add_argument("--data", type=Path, metavar="FILE", help="sharegpt, trace: your file")
-    group.add_argument(
-        "--context-length", type=count, metavar="N", help="sharegpt: most tokens of a request"
-    )
-    group.add_argument("--prefix", type=count, metavar="N", help="shared-prefix: tokens of it")
-    group.add_argument(
-        "--groups", type=count, default=1, metavar="N", help="shared-prefix: different ones"
-    )
-    group.add_argument("--calls", type=count, default=5, metavar="N", help="agent: calls of a task")
-    group.add_argument(
-        "--turn", type=count, default=200, metavar="N", help="agent: new prompt tokens of a call"
-    )
-    group.add_argument(
-        "--retries", type=whole, default=3, metavar="N", help="agent: of a call that may be retried"
-    )
-    group.add_argument("--tokenizer", type=Path, metavar="DIR", help="a folder with tokenizer.json")
-    group.add_argument("--temperature", type=temperature, default=0.0, metavar="T")
-    group.add_argument(
-        "--stop-at-eos", action="store_true", help="answers may be shorter than what is asked for"
-    )
-    group.add_argument("--seed", type=int, default=0, help="the same one asks the same")
-
-
-def _add_load(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--concurrency",
-        type=counts,
-        metavar="C,C",
-        help=f"requests at a time, a point each ({','.join(map(str, CONCURRENCIES))})",
-    )
-    group.add_argument(
-        "--rate", type=rates, metavar="R,R", help="requests per second, a point each"
-    )
-    group.add_argument(
-        "--burstiness",
-        type=positive,
-        default=1.0,
-        metavar="B",
-        help="shape of gamma arrivals: 1 is Poisson, less is burstier",
-    )
-    group.add_argument("--speed", type=positive, default=1.0, help="trace: times as fast")
-    group.add_argument("--requests", type=count, metavar="N", help="of each point; or tasks")
-    group.add_argument("--duration", type=seconds, metavar="S", help="of each point, in seconds")
-    group.add_argument("--warmup", type=whole, metavar="N", help="requests before each point")
-    group.add_argument("--request-timeout", type=seconds, default=600.0, metavar="S")
-    group.add_argument("--processes", type=count, metavar="N", help="client processes")
-
-
-def _add_measures(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--window",
-        choices=get_args(WindowKind),
-        default="steady",
-        help="leave out the load's begin and end, or count all of it, as published results do",
-    )
-    group.add_argument(
-        "--slo",
-        type=latency_limits,
-        metavar="ttft_ms=N,itl_ms=N,e2e_ms=N",
-        help="else the bundle's",
-    )
-    group.add_argument("--price-per-gpu-hour", type=positive, metavar="USD")
-    group.add_argument("--gpus", type=count, metavar="N", help="else the bundle's")
-
-
-def _add_quality(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--quality", choices=["lm-eval"], help="evaluate after the measurement")
-    group.add_argument("--quality-python", type=Path, metavar="FILE", help="that has lm-eval")
-    group.add_argument("--quality-tasks", metavar="T,T", help="names of its tasks")
-    group.add_argument("--quality-include", type=Path, metavar="DIR", help="tasks of your own")
-    group.add_argument("--quality-limit", type=count, metavar="N", help="items of each task")
-    group.add_argument(
-        "--quality-reference",
-        type=shares_by_name,
-        default={},
-        metavar="TASK=SCORE",
-        help="scores to hold against, such as those of FP8",
-    )
+    arguments.add_options(parser, (
+        ("server", None, None, "BUNDLE|URL", "a bundle's folder, or a URL"),
+        ("--target", None, None, None, "needed if the bundle has several"),
+        ("--api", APIS, None, None, "how requests are sent; by default what fits"),
+    ))  # fmt: skip
+    for title, rows in GROUPS.items():
+        arguments.add_options(parser.add_argument_group(title), rows)
+    arguments.add_options(parser, (
+        ("--run-dir", Path, None, "DIR", "for the results; under runs/"),
+        ("--json", bool, None, None, "print the whole document"),
+        ("--progress", ("text", "json"), "text", None,
+         "how stderr says how far it is: json has a line for programs every 5 s"),
+        *arguments.ACCESS,
+    ))  # fmt: skip
 
 
 def bench(options: argparse.Namespace) -> None:
@@ -296,7 +240,7 @@ def _system_under_test(options: argparse.Namespace) -> SystemUnderTest:
     from ..bench import system_under_test
     from ..bench.system_under_test import SystemUnderTest
 
-    endpoint = endpoint_from(options)
+    endpoint = arguments.endpoint_from(options)
     if "://" in options.server:
         return SystemUnderTest(endpoint)
     found = bundles.read(Path(options.server))
@@ -312,7 +256,6 @@ def _folder_name(system: SystemUnderTest) -> str:
 
 
 def _check_openai(endpoint: Endpoint) -> None:
-    """lm-eval speaks to OpenAI endpoints only."""
     if endpoint.api != "openai" or endpoint.url is None:
         what = "asks through an OpenAI endpoint, which Triton is not"
         raise BadInput(Diagnostic("--quality", what, "measure the target trtllm_serve"))

@@ -8,11 +8,9 @@ Modules are imported inside the verbs, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -23,17 +21,12 @@ from builder.errors import BadInput, ChecksFailed, NotReady
 from builder.files import whole_file
 
 from ..report import REPORT
-from .arguments import (
-    ENGINES,
-    add_access,
-    add_run,
-    add_signers,
-    endpoint_from,
-    requirements_from,
-    with_access,
-)
+from . import arguments
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
     from ..rehearsal import RehearsalResult
     from ..smoke.results import CheckResult
 
@@ -117,45 +110,42 @@ def _completion(options: argparse.Namespace) -> None:
     )
 
 
+_TARGET: arguments.Option = ("--target", None, None, None, "needed if the bundle has several")
+_ENGINE = ("--engine", ("auto", *arguments.ENGINES), "auto", None)
+_JSON: arguments.Option = ("--json", bool, None, None, "print JSON")
+
+
 def _add_up(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--target", help="needed if the bundle has several")
-    parser.add_argument(
-        "--engine",
-        choices=("auto", *ENGINES),
-        default="auto",
-        help="auto takes the bundle's engine where it is installed, or its CPU build, "
-        "else the reference engine",
-    )
-    add_run(parser, "the folder for logs and results")
-    add_access(parser)
-    add_signers(parser)
+    text = "auto takes the bundle's engine where it is installed, or its CPU build, "
+    text += "else the reference engine"
+    rows = (("bundle", Path, None, None, None), _TARGET, (*_ENGINE, text))
+    arguments.add_options(parser, rows)
+    arguments.add_run(parser, "the folder for logs and results")
+    arguments.add_options(parser, (*arguments.ACCESS, *arguments.SIGNERS))
 
 
 def _add_smoke(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("server", metavar="BUNDLE|URL", help="a bundle's folder, or a URL")
-    parser.add_argument("--target", help="needed if the bundle has several")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML")
-    add_access(parser)
-    add_signers(parser)
+    arguments.add_options(parser, (
+        ("server", None, None, "BUNDLE|URL", "a bundle's folder, or a URL"),
+        _TARGET,
+        _JSON,
+        ("--junit", Path, None, "FILE", "write the results as JUnit XML"),
+        *arguments.ACCESS,
+        *arguments.SIGNERS,
+    ))  # fmt: skip
 
 
 def _add_rehearse(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument(
-        "--target", action="append", default=[], help="only this target; may be repeated"
-    )
-    parser.add_argument(
-        "--engine",
-        choices=("auto", *ENGINES),
-        default="auto",
-        help="auto takes the CPU build of the bundle's engine where it is set up, "
-        "else the reference engine",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_run(parser, "the folder that gets a run folder for every target")
-    add_signers(parser)
+    text = "auto takes the CPU build of the bundle's engine where it is set up, "
+    text += "else the reference engine"
+    arguments.add_options(parser, (
+        ("bundle", Path, None, None, None),
+        ("--target", None, [], None, "only this target; may be repeated"),
+        (*_ENGINE, text),
+        _JSON,
+    ))  # fmt: skip
+    arguments.add_run(parser, "the folder that gets a run folder for every target")
+    arguments.add_options(parser, arguments.SIGNERS)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
@@ -163,8 +153,10 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     text += "bench.json, or a result file of aiperf, sglang, vllm or guidellm"
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=text)
     text = f"the page; {REPORT} in the run folder, or here where there are several runs"
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
-    parser.add_argument("--json", action="store_true", help="print what the page compares as JSON")
+    arguments.add_options(parser, (
+        ("-o --output", Path, None, "FILE", text),
+        ("--json", bool, None, None, "print what the page compares as JSON"),
+    ))  # fmt: skip
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -201,9 +193,9 @@ def _up(options: argparse.Namespace) -> None:
     from .. import engine, run, serving, target, trust
     from ..process import Interrupted, Interrupts
 
-    requirements = requirements_from(options)
+    requirements = arguments.requirements_from(options)
     found = trust.read(options.bundle, requirements)
-    served = with_access(target.read_one(found, options.target), options)
+    served = arguments.with_access(target.read_one(found, options.target), options)
     served = served.on_checkpoints_of(os.environ)
     served.check_nodes()
     served.check_ports()
@@ -214,7 +206,7 @@ def _up(options: argparse.Namespace) -> None:
     ):
         _say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
         copy = trust.private_copy(found, its_run.folder / trust.COPY, requirements)
-        served = with_access(target.read(copy, served.name), options)
+        served = arguments.with_access(target.read(copy, served.name), options)
         served = served.on_checkpoints_of(os.environ)
         served = serving.with_checkpoint(served, used, its_run)
         with serving.serve(
@@ -248,7 +240,7 @@ def _smoke(options: argparse.Namespace) -> None:
     if options.junit and not options.junit.parent.is_dir():
         what = "cannot be written: no such folder"
         raise BadInput(Diagnostic(str(options.junit), what, "choose another file"))
-    server = endpoint_from(options)
+    server = arguments.endpoint_from(options)
     discovery.check_answers(server)
     engine = metrics.engine_info(server)
     results = suite.run(server, (lambda _: None) if options.json else _print_check)
@@ -276,7 +268,7 @@ def _rehearse(options: argparse.Namespace) -> None:
     from .. import target, trust
     from ..process import Interrupts
 
-    requirements = requirements_from(options)
+    requirements = arguments.requirements_from(options)
     found = trust.read(options.bundle, requirements)
     for name, value in target.named_checkpoints(os.environ).items():
         _say(f"{name}={value} of this environment: not used; up serves a checkpoint")

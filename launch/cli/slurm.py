@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.bundle import MANIFEST
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
-from supervisor.state import ServiceFolder
 
 from .. import engine as engines
 from ..process import Interrupts
 from ..slurm import jobs, rolling_update, scheduler, services, submission
-from ..slurm.submission import Submission
-from .arguments import ENGINES, add_signers, requirements_from, seconds
+from . import arguments
+from .arguments import seconds
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping, Sequence
+
+    from supervisor.state import ServiceFolder
+
+    from ..slurm.submission import Submission
 
 PREFLIGHT_TIMEOUT_S = 3600.0
+# What `probe` may be told to ask for in every trial.
+REQUESTED = ("partition", "account", "qos", "reservation", "constraint")
 GOOD_OUTCOMES = ("stopped", "handed_over", "cancelled")
 
 
@@ -30,27 +38,24 @@ def add(parser: argparse.ArgumentParser) -> None:
     """The commands, each with its arguments."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(
-            run.__name__, help=text, description=f"{text[0].upper()}{text[1:]}."
-        )
-        sub.set_defaults(run=lambda options: _with_access(run, options))
-        sub.add_argument(
-            "--state",
-            type=Path,
-            metavar="DIR",
-            help="where services keep their state, seen by all nodes; else $SERVICE_STATE_FOLDER, "
-            "the bundle's or that of the last submission, or runs",
-        )
-        return sub
-
-    _add_probe(command(probe, "try out what works on a cluster and write its site profile"))
-    _add_submit(command(submit, "start the service of a bundle as a job"))
-    _add_status(command(status, "show services, their jobs and where they are reached"))
-    _add_logs(command(logs, "print the log of a service's job"))
-    _add_stop(command(stop, "drain a service and end its jobs"))
-    _add_replace(command(replace, "let a new bundle take over a service, or leave it as it is"))
-    _add_bench(command(bench, "measure a service by a job array and write one report"))
+    state = "where services keep their state, seen by all nodes; else $SERVICE_STATE_FOLDER, "
+    state += "the bundle's or that of the last submission, or runs"
+    for run, text in (
+        (probe, "try out what works on a cluster and write its site profile"),
+        (submit, "start the service of a bundle as a job"),
+        (status, "show services, their jobs and where they are reached"),
+        (logs, "print the log of a service's job"),
+        (stop, "drain a service and end its jobs"),
+        (replace, "let a new bundle take over a service, or leave it as it is"),
+        (bench, "measure a service by a job array and write one report"),
+    ):
+        name = run.__name__
+        sub = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        sub.set_defaults(run=partial(_with_access, run))
+        sub.add_argument("--state", type=Path, metavar="DIR", help=state)
+        if name == "status":
+            sub.add_argument("names", nargs="*", metavar="NAME|BUNDLE", help="else every service")
+        arguments.add_options(sub, OPTIONS[name])
 
 
 def _with_access(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
@@ -65,113 +70,69 @@ def _with_access(run: Callable[[argparse.Namespace], None], options: argparse.Na
         raise BadInput(Diagnostic(str(error.filename), what, remedy)) from None
 
 
-def _add_sbatch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--sbatch",
-        action="append",
-        default=[],
-        metavar="OPTION",
-        help="one more option for sbatch, as in --sbatch=--partition=debug; may be repeated",
-    )
-
-
-def _add_job(parser: argparse.ArgumentParser) -> None:
-    _add_sbatch(parser)
-    parser.add_argument(
-        "--engine",
-        choices=ENGINES,
-        default=ENGINES[0],
-        help="reference serves a miniature without a GPU, on nodes that see this installation",
-    )
-    add_signers(parser)
-
-
-def _add_probe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the profile; or stdout")
-    parser.add_argument("--name", help="of the site; else Slurm's name of the cluster")
-    for name in ("partition", "account", "qos", "reservation", "constraint"):
-        parser.add_argument(f"--{name}", help="that jobs ask for; tried with all else")
-    parser.add_argument(
-        "--image",
-        action="append",
-        default=[],
-        metavar="SERVER=IMAGE",
-        help="an image of trtllm_serve or triton to try containers with; may be repeated",
-    )
-    parser.add_argument(
-        "--mount", action="append", default=[], metavar="SRC:DST", help="tried in the container"
-    )
-    parser.add_argument(
-        "--timeout", type=seconds, default=300.0, metavar="S", help="that a trial may wait (300)"
-    )
-
-
-def _add_submit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path)
-    _add_job(parser)
-    parser.add_argument(
-        "--preflight", action="store_true", help="look on a node first, by a short job"
-    )
-    parser.add_argument("--wait", action="store_true", help="until clients can use the service")
-    parser.add_argument("--timeout", type=seconds, metavar="S", help="that a wait may take")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME|BUNDLE", help="else every service")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_logs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME|BUNDLE")
-    parser.add_argument("--job", metavar="ID", help="else the newest")
-    parser.add_argument("--step", metavar="STEP", help="that of a step, else the supervisor's")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job has ended")
-
-
-def _add_stop(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME|BUNDLE")
-    parser.add_argument("--now", action="store_true", help="cancel instead of draining")
-    parser.add_argument(
-        "--timeout", type=seconds, default=900.0, metavar="S", help="to wait for its end (900)"
-    )
-
-
-def _add_replace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME|BUNDLE")
-    parser.add_argument("bundle", type=Path, help="a bundle of the same name")
-    _add_job(parser)
-    parser.add_argument(
-        "--preflight", action="store_true", help="look on a node first, by a short job"
-    )
-    parser.add_argument("--timeout", type=seconds, metavar="S", help="until it must be admitted")
-    parser.add_argument(
-        "--stand-by",
-        type=seconds,
-        default=5.0,
-        metavar="S",
-        help="that the admitted job must hold before clients are sent to it (5)",
-    )
-
-
-def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "service", metavar="NAME|BUNDLE", help="one that runs, or a bundle to serve meanwhile"
-    )
-    _add_job(parser)
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="OPTION",
-        help="one more option for launch bench, as in --option=--isl=512; may be repeated; "
-        "else the workload is the bundle's",
-    )
-    parser.add_argument(
-        "--here", action="store_true", help="measure from this host instead of by jobs"
-    )
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="for the results; under runs/")
-    parser.add_argument("--timeout", type=seconds, metavar="S", help="that a start may take")
+_SERVICE: arguments.Option = ("name", None, None, "NAME|BUNDLE", None)
+_JSON: arguments.Option = ("--json", bool, None, None, "print JSON")
+_PREFLIGHT: arguments.Option = (
+    "--preflight", bool, None, None, "look on a node first, by a short job"
+)  # fmt: skip
+_JOB: tuple[arguments.Option, ...] = (
+    ("--sbatch", None, [], "OPTION",
+     "one more option for sbatch, as in --sbatch=--partition=debug; may be repeated"),
+    ("--engine", arguments.ENGINES, arguments.ENGINES[0], None,
+     "reference serves a miniature without a GPU, on nodes that see this installation"),
+    *arguments.SIGNERS,
+)  # fmt: skip
+OPTIONS: Mapping[str, Sequence[arguments.Option]] = {
+    "probe": (
+        ("-o --output", Path, None, "FILE", "the profile; or stdout"),
+        ("--name", None, None, None, "of the site; else Slurm's name of the cluster"),
+        *((f"--{name}", None, None, None, "that jobs ask for; tried with all else")
+          for name in REQUESTED),
+        ("--image", None, [], "SERVER=IMAGE",
+         "an image of trtllm_serve or triton to try containers with; may be repeated"),
+        ("--mount", None, [], "SRC:DST", "tried in the container"),
+        ("--timeout", seconds, 300.0, "S", "that a trial may wait (300)"),
+    ),
+    "submit": (
+        ("bundle", Path, None, None, None),
+        *_JOB,
+        _PREFLIGHT,
+        ("--wait", bool, None, None, "until clients can use the service"),
+        ("--timeout", seconds, None, "S", "that a wait may take"),
+        _JSON,
+    ),
+    "status": (_JSON,),
+    "logs": (
+        _SERVICE,
+        ("--job", None, None, "ID", "else the newest"),
+        ("--step", None, None, "STEP", "that of a step, else the supervisor's"),
+        ("-f --follow", bool, None, None, "go on until the job has ended"),
+    ),
+    "stop": (
+        _SERVICE,
+        ("--now", bool, None, None, "cancel instead of draining"),
+        ("--timeout", seconds, 900.0, "S", "to wait for its end (900)"),
+    ),
+    "replace": (
+        _SERVICE,
+        ("bundle", Path, None, None, "a bundle of the same name"),
+        *_JOB,
+        _PREFLIGHT,
+        ("--timeout", seconds, None, "S", "until it must be admitted"),
+        ("--stand-by", seconds, 5.0, "S",
+         "that the admitted job must hold before clients are sent to it (5)"),
+    ),
+    "bench": (
+        ("service", None, None, "NAME|BUNDLE", "one that runs, or a bundle to serve meanwhile"),
+        *_JOB,
+        ("--option", None, [], "OPTION",
+         "one more option for launch bench, as in --option=--isl=512; may be repeated; "
+         "else the workload is the bundle's"),
+        ("--here", bool, None, None, "measure from this host instead of by jobs"),
+        ("--run-dir", Path, None, "DIR", "for the results; under runs/"),
+        ("--timeout", seconds, None, "S", "that a start may take"),
+    ),
+}  # fmt: skip
 
 
 def probe(options: argparse.Namespace) -> None:
@@ -304,7 +265,7 @@ def _measure(order: Submission, options: argparse.Namespace) -> None:
 
 def _checked(order: Submission, options: argparse.Namespace) -> Submission:
     """What runs, a private copy; and what can be known before: from Slurm, and from a node."""
-    order = order.with_private_copy(requirements_from(options))
+    order = order.with_private_copy(arguments.requirements_from(options))
     order.check()
     if getattr(options, "preflight", False):
         order.preflight(options.timeout or PREFLIGHT_TIMEOUT_S, say)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from ..bench.diff import PointDifference
     from ..rehearsal import RehearsalResult
     from ..report.published import PublishedFigure
@@ -42,7 +43,6 @@ def _line(same: Sequence[CheckResult]) -> str:
 
 
 def smoke_table(summary: Mapping[str, Any]) -> str:
-    """The numbers of a suite by transport, and in all."""
     rows = [*summary["transports"].items()]
     if len(rows) > 1:
         rows.append(("all", summary))
@@ -149,14 +149,12 @@ def _point(one: Mapping[str, Any]) -> str:
 
 
 def _failures(one: Mapping[str, Any]) -> Iterable[str]:
-    """What went wrong at a point, for each kind with an example."""
     for kind, found in one["errors"].items():
         text = f"{one['label']}: {found['count']} of {one['requests']['sent']} requests failed, "
         yield textwrap.fill(f"{text}{kind}: {found['example']}", COLUMNS, subsequent_indent="  ")
 
 
 def paragraph(text: str) -> str:
-    """A text in lines of a terminal."""
     return textwrap.fill(text.replace("\u00a0", " "), COLUMNS)
 
 

@@ -21,14 +21,7 @@ from builder.facts import release as releases
 from builder.facts.release import Release
 from builder.rules.validation import validate
 from tensorrt_llm import options as engine_options
-from tensorrt_llm.commands.serve import (
-    bind,
-    conversion,
-    exit_code,
-    read_options,
-    read_template,
-    run,
-)
+from tensorrt_llm.commands import serve
 from tensorrt_llm.logger import announce, configure, logger
 from tensorrt_llm.server import OpenAIServer, Surface
 
@@ -50,17 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = os.environ.get("VLLM_REFERENCE_RELEASE") or releases.known(engine)[-1]
     release = releases.load(name, engine=engine)
     typed = vars(_parser(release).parse_args(given[1:]))
-    return exit_code(NAME, lambda: _serve(release, typed))
+    return serve.exit_code(NAME, lambda: _serve(release, typed))
 
 
 def _parser(release: Release) -> argparse.ArgumentParser:
-    """The release's flags; a flag that is not typed leaves no trace in the result."""
     parser = argparse.ArgumentParser(prog=NAME, allow_abbrev=False)
     for flag in release.serve_flags:
         if flag.positional:
             parser.add_argument(flag.name, nargs="?")
             continue
-        kind = conversion(flag)
+        kind = serve.conversion(flag)
         spellings = [one for one in flag.spellings if not one.startswith("--no-")]
         if len(spellings) < len(flag.spellings):
             kind = {"action": argparse.BooleanOptionalAction}
@@ -71,7 +63,7 @@ def _parser(release: Release) -> argparse.ArgumentParser:
 def _serve(release: Release, typed: Mapping[str, Any]) -> None:
     configure("info")
     announce()
-    from_file = read_options(Path(typed["config"])) if "config" in typed else {}
+    from_file = serve.read_options(Path(typed["config"])) if "config" in typed else {}
     flags = {name.replace("-", "_"): value for name, value in from_file.items()} | dict(typed)
     model = flags.get("model_tag") or flags.get("model")
     if not model:
@@ -85,7 +77,7 @@ def _serve(release: Release, typed: Mapping[str, Any]) -> None:
     if flags.get("headless"):
         _stay(flags)
         return
-    with bind(flags.get("host") or "localhost", int(flags.get("port") or 8000)) as listener:
+    with serve.bind(flags.get("host") or "localhost", int(flags.get("port") or 8000)) as listener:
         from tensorrt_llm.llmapi.llm import LLM
 
         served = flags.get("served_model_name")
@@ -94,11 +86,11 @@ def _serve(release: Release, typed: Mapping[str, Any]) -> None:
             server = OpenAIServer(
                 llm,
                 str(model),
-                read_template(template) if template else None,
+                serve.read_template(template) if template else None,
                 served[0] if isinstance(served, list) else served,
                 _surface(release),
             )
-            run(server.app, listener)
+            serve.run(server.app, listener)
 
 
 def _stay(flags: Mapping[str, Any]) -> None:

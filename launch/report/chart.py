@@ -335,7 +335,6 @@ class Labels:
 
 
 def _along(line: Sequence[Position]) -> Iterator[Position]:
-    """Positions on a line, close to each other."""
     for (a, b), (c, d) in pairwise(line):
         pieces = math.ceil(math.hypot(c - a, d - b) / STEP) or 1
         for piece in range(pieces + 1):

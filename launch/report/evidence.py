@@ -197,7 +197,6 @@ def _ready_after_s(path: Path) -> float | None:
 
 
 def _manifest(bench: BenchResults) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
-    """The manifest of the measured bundle, if it is unchanged, and notes."""
     subject = bench.subject
     if not subject.bundle_folder:
         return None, ()

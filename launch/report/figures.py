@@ -161,7 +161,6 @@ def _tails(
     load_of: LoadOf,
     is_full: bool,
 ) -> Series:
-    """The median over the load, with the p99 line, and in full with p90 and the band between."""
     marks, p90, p99, band = [], [], [], []
     for point in points:
         stats = point.stats(name)
@@ -219,7 +218,6 @@ def _rate(point: LoadPoint, name: str) -> str:
 
 
 def _tip(run: RunEvidence, point: LoadPoint) -> tuple[str, ...]:
-    """The tooltip of a point: all values that the charts show."""
     e2e, ttft, itl = (point.stats(name) for name in ("e2e_ms", "ttft_ms", "itl_ms"))
     lines = [
         f"{run.title}, {point.label}",

@@ -101,7 +101,6 @@ def _document(
 def _load(
     concurrency: float | None, rate_per_s: float | None, burstiness: float | None
 ) -> Document:
-    """How requests arrived: a fixed concurrency, or a request rate."""
     if rate_per_s is not None:
         kind = "poisson" if burstiness in (None, 1) else "gamma"
         row = {"kind": kind, "rate_per_s": rate_per_s, "concurrency": concurrency}
@@ -124,7 +123,6 @@ def _point(row: Document, **values: Any) -> Document:
 
 
 def _statistics(values: Mapping[str, float | None]) -> Document | None:
-    """Statistics under the names of bench.json, or null if they are missing."""
     row = {name: values.get(name) for name in STATISTICS}
     return row if any(value is not None for value in row.values()) else None
 
@@ -168,6 +166,8 @@ def convert_aiperf(found: Any, where: str, name: str) -> Document:
     prompts = data_set.child("prompts")
     isl, osl = (prompts.child(side).number("mean") for side in ("isl", "osl"))
     model = next(settings.child("models").children("items"), JsonObject({}, where))
+    phases = list(settings.children("phases"))  # the others are warm-up
+    measured = [one for one in phases if one.text("kind") == "profiling"]
     result = _document(
         AIPERF,
         name,
@@ -180,7 +180,7 @@ def convert_aiperf(found: Any, where: str, name: str) -> Document:
         interrupted=fields.flag("was_cancelled"),
         workload=_lengths(isl, osl, f"data set of type {data_set.text('type')}"),
         seed=fields.child("run_info").number("random_seed"),
-        points=[_aiperf_point(fields, _aiperf_phase(settings))],
+        points=[_aiperf_point(fields, (measured or phases or [JsonObject({}, settings.where)])[0])],
     )
     fields.check()
     return result
@@ -190,13 +190,6 @@ def _first_text(found: object) -> str | None:
     if not isinstance(found, list):
         return None
     return next((one for one in found if isinstance(one, str)), None)
-
-
-def _aiperf_phase(settings: JsonObject) -> JsonObject:
-    """The measured phase; the others are warm-up."""
-    phases = list(settings.children("phases"))
-    measured = [one for one in phases if one.text("kind") == "profiling"]
-    return (measured or phases or [JsonObject({}, settings.where)])[0]
 
 
 def _aiperf_point(fields: JsonObject, phase: JsonObject) -> Document:
@@ -294,6 +287,9 @@ def _guidellm_point(row: JsonObject) -> Document:
     metrics, strategy = row.child("metrics"), row.child("config").child("strategy")
     totals = metrics.child("request_totals")
     failed, unfinished = totals.number("errored"), totals.number("incomplete")
+    errors = {"not said": {"count": failed, "example": ""}} if failed else {}
+    if unfinished:  # when the time was up: neither good nor failed
+        errors["cancelled"] = {"count": unfinished, "example": ""}
     return _point(
         _guidellm_load(strategy),
         duration_s=row.number("duration"),
@@ -302,7 +298,7 @@ def _guidellm_point(row: JsonObject) -> Document:
             "ok": totals.number("successful"),
             "failed": failed,
         },
-        errors=_guidellm_errors(failed, unfinished),
+        errors=errors,
         **{
             ours: _guidellm_statistics(metrics, theirs, factor)
             for ours, theirs, factor in GUIDELLM_LATENCIES
@@ -322,12 +318,6 @@ def _guidellm_load(strategy: JsonObject) -> Document:
     streams = strategy.number("streams") or strategy.number("max_concurrency")
     row = _load(streams, strategy.number("rate"), None)
     return row | {"kind": "constant"} if kind == "constant" else row
-
-
-def _guidellm_errors(failed: float | None, unfinished: float | None) -> Document:
-    """Requests that were running when the time was up are neither good nor failed."""
-    found = {"not said": {"count": failed, "example": ""}} if failed else {}
-    return found | ({"cancelled": {"count": unfinished, "example": ""}} if unfinished else {})
 
 
 def _guidellm_statistics(metrics: JsonObject, name: str, factor: float = 1.0) -> Document | None:
@@ -405,12 +395,14 @@ def convert_sglang(rows: Sequence[Any], where: str, name: str) -> Document:
 def convert_vllm(found: Any, where: str, name: str) -> Document:
     fields = JsonObject(found, where)
     workload = "lengths not said; the means are those of the requests that succeeded"
+    # Of the end of the run, in the local time of that machine.
+    match = VLLM_DATE.fullmatch(fields.text("date") or "")
     result = _document(
         VLLM,
         name,
         api=fields.text("backend") or fields.text("endpoint_type"),
         model=fields.text("model_id"),
-        started=_vllm_date(fields.text("date")),
+        started="{}-{}-{} {}:{}:{} (local time)".format(*match.groups()) if match else None,
         workload=_lengths(None, None, workload, "unknown"),
         points=[_vllm_point(fields)],
     )
@@ -490,9 +482,3 @@ def _vllm_speculative(fields: JsonObject) -> Document | None:
         return None
     share = None if percent is None else percent / 100
     return {"acceptance_rate": share, "tokens_per_step": length, "source": VLLM}
-
-
-def _vllm_date(text: str | None) -> str | None:
-    """The end of the run in the local time of that machine."""
-    match = VLLM_DATE.fullmatch(text or "")
-    return "{}-{}-{} {}:{}:{} (local time)".format(*match.groups()) if match else None

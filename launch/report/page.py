@@ -229,7 +229,6 @@ def _smoke(run: RunEvidence, table: PageTable) -> dict[str, Any]:
 
 
 def _bundles(runs: Sequence[RunEvidence]) -> Iterator[dict[str, Any]]:
-    """Each bundle once."""
     shown: set[str | None] = set()
     for run in runs:
         digest = run.bench.subject.bundle_digest

@@ -345,7 +345,14 @@ class BenchResults:
 def read_bench(document: Any, where: str) -> BenchResults:
     """A bench.json as dataclasses. Raises `BadInput` with everything that is wrong in it."""
     top = JsonObject(document, where)
-    _check_format(top)
+    top.check()
+    if (found := top.number("format")) != FORMAT:
+        what = f"is {found}; this version reads {FORMAT}"
+        remedy = "measure again, or use the version that measured"
+        top.diagnostics.append(Diagnostic(f"{top.where}: format", what, remedy))
+        top.check()
+    for key in ("subject", "points"):
+        top.require(key)
     subject = top.child("subject")
     limits = top.child("slo")
     slo = {name: one for name in SLO_MEASURES if (one := limits.number(name)) is not None}
@@ -377,20 +384,7 @@ def read_smoke(document: Any, where: str) -> list[CheckResult]:
     return rows
 
 
-def _check_format(top: JsonObject) -> None:
-    """Raises `BadInput` if a part is missing that all others depend on."""
-    top.check()
-    if (found := top.number("format")) != FORMAT:
-        what = f"is {found}; this version reads {FORMAT}"
-        remedy = "measure again, or use the version that measured"
-        top.diagnostics.append(Diagnostic(f"{top.where}: format", what, remedy))
-        top.check()
-    for key in ("subject", "points"):
-        top.require(key)
-
-
 def _load_order(point: LoadPoint) -> tuple[bool, float]:
-    """Sorts loads in ascending order, however they were measured."""
     return (point.rate_per_s is not None, point.rate_per_s or point.concurrency or 0)
 
 
@@ -424,7 +418,6 @@ def _point(row: JsonObject) -> LoadPoint:
 
 
 def _server(fields: JsonObject) -> dict[str, float | None]:
-    """Each metric of the server: its value, or the increase of a counter."""
     values = {}
     for name, value in fields.values.items():
         if isinstance(value, dict):

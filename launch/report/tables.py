@@ -214,13 +214,15 @@ def provenance(run: RunEvidence) -> list[tuple[str, str]]:
     result, subject = run.bench, run.bench.subject
     served_by = "its CPU build" if subject.used == subject.engine else "reference engine on CPU"
     rehearsal = f", {served_by}" if subject.rehearsal else ""
+    isl = f"isl {number(result.isl)}" if result.isl else None
+    osl = f"osl {number(result.osl)}" if result.osl else None
     rows = (
         ("model", " ".join(filter(None, (subject.model, subject.precision)))),
         ("GPUs", subject.gpus),
         ("engine", subject.engine_and_release + rehearsal),
         ("server", " ".join(filter(None, (subject.target, subject.server_version)))),
         ("address", subject.url),
-        ("workload", _workload(result)),
+        ("workload", ", ".join(filter(None, (isl, osl, result.workload)))),
         ("seed", None if result.seed is None else str(result.seed)),
         ("client", _client(result)),
         ("client load", _client_load(result)),
@@ -230,12 +232,6 @@ def provenance(run: RunEvidence) -> list[tuple[str, str]]:
         ("results", run.place),
     )
     return [(name, value) for name, value in rows if value]
-
-
-def _workload(result: BenchResults) -> str:
-    isl = f"isl {number(result.isl)}" if result.isl else None
-    osl = f"osl {number(result.osl)}" if result.osl else None
-    return ", ".join(filter(None, (isl, osl, result.workload)))
 
 
 def _client(result: BenchResults) -> str:

@@ -93,7 +93,6 @@ def _single(run: RunEvidence) -> tuple[str, list[str]]:
 
 
 def _found_failures(run: RunEvidence) -> str:
-    """The failures of a run as a headline, empty if there are none."""
     failed, sent, smoke = run.bench.failed, run.bench.sent, totals(run.smoke)
     requests = f"{number(failed)} of {number(sent)} requests failed"
     checks = f"{smoke['failed']} of {smoke['checks']} smoke checks failed"
@@ -251,7 +250,6 @@ def _slo(run: BenchResults) -> str:
 
 
 def _range(run: BenchResults) -> str:
-    """How output and latency change from the first load to the last."""
     if not run.points or (first := run.points[0]).label == (last := run.points[-1]).label:
         return ""
     output = "{} to {} tokens/s".format(*map(_tokens_per_s, (first, last)))

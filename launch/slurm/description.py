@@ -136,7 +136,6 @@ def _is_filled(what: str, own: str, steps: Mapping[str, Mapping[str, Any]]) -> b
 
 
 def _misfits(kind: type, row: Any, where: str) -> Iterator[str]:
-    """Faults of an object that must fit the fields of a dataclass."""
     if not isinstance(row, dict):
         yield f"{where} is {_shown(row)}, and no object"
     fields = _types(kind)
@@ -155,7 +154,6 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _made(kind: Any) -> set[str]:
-    """Fields with a default factory."""
     fields = kind.__dataclass_fields__.values()
     return {field.name for field in fields if callable(field.default_factory)}
 

@@ -134,7 +134,6 @@ def failure(job: JobFolder) -> ToolkitError:
 
 
 def _evidence(job: JobFolder) -> tuple[str, tuple[str, ...]]:
-    """The log to read, and its last lines."""
     ended = [s["name"] for s in (job.run or {}).get("steps", ()) if s.get("exit_code")]
     logs = [job.step_log(ended[0])] if ended else []
     found = [path for path in (*logs, job.log) if path.is_file() and path.stat().st_size]

@@ -43,11 +43,19 @@ def probe_site(options: SiteOptions, say: Say) -> str:
         _block_size(base, partitions[partition]),
     ]
     with _folder(options) as folder:
-        sbatch = [*base, *_gpu_options(request[1], gpus)]
+        option = GPU_REQUESTS.get(request[1])
+        sbatch = [*base, *([option.format(gpus)] if option else ["--exclusive"])]
         nodes_of_partition = partitions[partition]
         found += _on_nodes(options, sbatch, partition, nodes_of_partition, Path(folder), say)
     found.append(("checkpoints, environment, sbatch, srun", None, "nobody can try them"))
-    return _profile(found)
+    lines = []
+    for key, value, how in found:
+        if value is not None:
+            line = yaml.safe_dump({key: value}, sort_keys=False, width=1000)
+            lines += [f"# {how}", line.rstrip()]
+    left = [f"# - {key}: {why}" for key, value, why in found if value is None]
+    heading = ["", "# Left out:"] if left else []
+    return "\n".join([*lines, *heading, *left, ""])
 
 
 def _folder(options: SiteOptions) -> tempfile.TemporaryDirectory[str]:
@@ -90,18 +98,6 @@ class SiteOptions:
     @property
     def sbatch(self) -> list[str]:
         return [f"--{name}={value}" for name, value in self.given.items()]
-
-
-def _profile(found: Sequence[Finding]) -> str:
-    """A profile whose comments say how each value was found, and what is left out."""
-    lines = []
-    for key, value, how in found:
-        if value is not None:
-            line = yaml.safe_dump({key: value}, sort_keys=False, width=1000)
-            lines += [f"# {how}", line.rstrip()]
-    left = [f"# - {key}: {why}" for key, value, why in found if value is None]
-    heading = ["", "# Left out:"] if left else []
-    return "\n".join([*lines, *heading, *left, ""])
 
 
 def save(profile: str, file: Path) -> None:
@@ -191,11 +187,6 @@ def _most_gpus(base: Sequence[str], option: str) -> int:
     return _most(lambda count: _test_request(*base, option.format(count)).ok, MOST_GPUS)
 
 
-def _gpu_options(request: str, gpus: int) -> list[str]:
-    option = GPU_REQUESTS.get(request)
-    return [option.format(gpus)] if option else ["--exclusive"]
-
-
 def _given_options(options: SiteOptions, partition: str) -> Iterator[Finding]:
     how = "given with --partition" if "partition" in options.given else "tried: it takes such jobs"
     yield "partition", partition, how
@@ -207,7 +198,6 @@ def _given_options(options: SiteOptions, partition: str) -> Iterator[Finding]:
 def _client(
     options: SiteOptions, partitions: Iterable[str], gpu_partition: str
 ) -> Iterator[Finding]:
-    """A partition without GPUs, for clients."""
     rest = [option for option in options.sbatch if not option.startswith("--partition=")]
     for name in partitions:
         base = [*rest, f"--partition={name}", "--nodes=1"]
@@ -301,7 +291,6 @@ def _on_nodes(
     folder: Path,
     say: Say,
 ) -> list[Finding]:
-    """Findings of a job on two nodes, or on one if there is only one."""
     for nodes in range(min(2, nodes_of_partition), 0, -1):
         shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
         sbatch = [*base, *shape, "--time=30", "--export=ALL"]

@@ -50,7 +50,10 @@ def replace(
         say(f"job {new.id}: canary of {order.source}; job {old.id} serves")
         try:
             jobs.until_run_has(new, "admitted", say, admission_s)
-            _stand_by(new, stand_by_s)
+            deadline = time.monotonic() + stand_by_s
+            while time.monotonic() < deadline:
+                _check_lives(new)
+                time.sleep(POLL_S)
             with interrupts.held():
                 _switch(service, new, say)
                 _drain(service, old, new, drain_s, say)
@@ -79,14 +82,6 @@ def check_name(service: ServiceFolder, order: Submission) -> None:
         what = f"is of the service {order.service.name}, not of {service.name}"
         remedy = f"render it with --set name={service.name}"
         raise BadInput(Diagnostic(str(order.source), what, remedy))
-
-
-def _stand_by(new: JobFolder, seconds: float) -> None:
-    """Waits while the supervisor of the new job probes its health."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        _check_lives(new)
-        time.sleep(POLL_S)
 
 
 def _switch(service: ServiceFolder, new: JobFolder, say: Say) -> None:

@@ -16,7 +16,6 @@ from builder.diagnostics import Diagnostic, nearest, one_line, printable
 from builder.errors import BadInput
 from supervisor.state import (
     STATE_FOLDER,
-    JobFolder,
     ServiceFolder,
     is_silent,
     parse_time,
@@ -149,7 +148,6 @@ def _last(known: Iterable[ServiceFolder], name: str) -> ServiceFolder | None:
 
 
 def _document(folder: Path) -> Mapping[str, Any] | None:
-    """The description of the service in a bundle, if it has one. Raises `BadInput`."""
     path = folder / "slurm" / "service.json"
     document = read_json(path) if (folder / MANIFEST).is_file() else None
     if document is not None:
@@ -166,7 +164,6 @@ def statuses(services: Iterable[ServiceFolder], known: Mapping[str, SlurmJob]) -
 
 
 def _status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
-    """The status of a service, also if its files cannot be read."""
     try:
         return status(service, of_service(service, known))
     except OSError as error:
@@ -190,7 +187,11 @@ def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
     run = (job.run if job else None) or {}
     damaged = f"{job.damaged} is damaged" if job and job.damaged else None
     state = _state(run, known.get(job.id) if job else None)
-    successor = _successor(job, jobs, run, known)
+    # The successor that the job named, or a newer job of an operator.
+    named = [run["successor"]] if run.get("successor") else []
+    newer = [one.id for one in jobs if job and int(one.id) > int(job.id) and not one.has_ended]
+    alive = [one for one in (*newer, *named) if is_running(one, known)]
+    successor = alive[-1] if alive else None
     ends_at = run.get("until") if state not in ENDED else None
     left_s = max(0, round(parse_time(ends_at) - time.time())) if ends_at else None
     next_run = (service.job(successor).run or {}) if successor else {}
@@ -216,7 +217,6 @@ def is_running(job_id: str, known: Mapping[str, SlurmJob]) -> bool:
 
 
 def _state(run: dict[str, Any], job: SlurmJob | None) -> str:
-    """The state in run.json, if its supervisor is alive."""
     if run.get("state") == "ended":
         return "ended"
     if job is None or not job.is_alive:
@@ -224,19 +224,6 @@ def _state(run: dict[str, Any], job: SlurmJob | None) -> str:
     if not run or job.state == "PENDING":
         return job.state.lower()
     return "silent" if is_silent(run) else str(run["state"])
-
-
-def _successor(
-    job: JobFolder | None,
-    jobs: list[JobFolder],
-    run: Mapping[str, Any],
-    known: Mapping[str, SlurmJob],
-) -> str | None:
-    """The successor that the job named, or a newer job of an operator, if it is alive."""
-    named = [run["successor"]] if run.get("successor") else []
-    newer = [one.id for one in jobs if job and int(one.id) > int(job.id) and not one.has_ended]
-    alive = [one for one in (*newer, *named) if is_running(one, known)]
-    return alive[-1] if alive else None
 
 
 def table(rows: Iterable[Status]) -> str:

@@ -164,7 +164,15 @@ def read_bundle(
 
     The reference engine serves a miniature, whatever checkpoint the environment names.
     """
-    _check_options(options)
+    for option in options:  # Slurm accepts the beginning of a long one
+        name = option.partition("=")[0].removeprefix("--")
+        long = [one for one in UNFIT if one == name or (len(name) > 1 and one.startswith(name))]
+        unfit = long[0] if option.startswith("--") and long else None
+        if not option.startswith("--"):
+            unfit = UNFIT_LETTERS.get(option[1:].lstrip(PLAIN_LETTERS)[:1])
+        if unfit:
+            what = f"is not for the jobs of a bundle (sbatch --{unfit})"
+            raise BadInput(Diagnostic(f"--sbatch={option}", what, "leave it out"))
     bundle = bundles.read(folder)
     document = state.read_json(bundle.folder / "slurm" / "service.json")
     if document is None:
@@ -178,19 +186,6 @@ def read_bundle(
         prepared = service.root / ".reference" / bundle.digest[:16]
         variables = _reference_engine(bundle, prepared)
     return Submission(bundle.folder, bundle, document, service, tuple(options), variables)
-
-
-def _check_options(options: Sequence[str]) -> None:
-    """Refuses options that do not fit; Slurm accepts the beginning of a long option."""
-    for option in options:
-        name = option.partition("=")[0].removeprefix("--")
-        long = [one for one in UNFIT if one == name or (len(name) > 1 and one.startswith(name))]
-        unfit = long[0] if option.startswith("--") and long else None
-        if not option.startswith("--"):
-            unfit = UNFIT_LETTERS.get(option[1:].lstrip(PLAIN_LETTERS)[:1])
-        if unfit:
-            what = f"is not for the jobs of a bundle (sbatch --{unfit})"
-            raise BadInput(Diagnostic(f"--sbatch={option}", what, "leave it out"))
 
 
 def check_free(service: ServiceFolder) -> None:
@@ -216,7 +211,17 @@ def _reference_engine(bundle: Bundle, folder: Path) -> dict[str, str]:
     """Variables with which jobs serve a miniature, prepared once in a folder that nodes see."""
     if not (folder / COMPLETE).exists():
         shutil.rmtree(folder, ignore_errors=True)
-        _prepare_reference_engine(bundle, folder)
+        from builder import miniature
+        from builder.facts import checkpoint, servers  # with numpy, which nothing else here needs
+
+        from .. import triton
+
+        (folder / "miniature").mkdir(parents=True)
+        miniature.write(checkpoint.from_bundle(bundle.folder), folder / "miniature")
+        engines.path_entries("reference", folder / "python", lambda path: path)
+        programs = {servers.load(name).program for name in bundle.launch["targets"]}
+        if triton.PROGRAM in programs:
+            triton.prepare(folder / "tritonserver")
         (folder / COMPLETE).touch()
     entries = [folder / "python" / "bin", engines.REFERENCE_FOLDER / "bin"]
     launcher = folder / "tritonserver" / "bin"
@@ -227,17 +232,3 @@ def _reference_engine(bundle: Bundle, folder: Path) -> dict[str, str]:
         "CHECKPOINT": str(folder / "miniature"),
         f"{engine['name'].upper()}_REFERENCE_RELEASE": engine["release"],
     }
-
-
-def _prepare_reference_engine(bundle: Bundle, folder: Path) -> None:
-    from builder import miniature
-    from builder.facts import checkpoint, servers  # with numpy, which nothing else here needs
-
-    from .. import triton
-
-    (folder / "miniature").mkdir(parents=True)
-    miniature.write(checkpoint.from_bundle(bundle.folder), folder / "miniature")
-    engines.path_entries("reference", folder / "python", lambda path: path)
-    programs = {servers.load(name).program for name in bundle.launch["targets"]}
-    if triton.PROGRAM in programs:
-        triton.prepare(folder / "tritonserver")

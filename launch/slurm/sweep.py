@@ -122,7 +122,6 @@ def collect(sweep: ServiceSweep) -> Path:
 
 
 def _parts(folder: Path) -> list[Path]:
-    """The results of the jobs, in the order of their tasks."""
     return sorted(folder.glob(f"*/{results.BENCH}"), key=lambda file: int(file.parent.name))
 
 
@@ -167,7 +166,6 @@ def _wait(array: str, say: Say) -> list[SlurmJob]:
 
 
 def _job_failure(job: SlurmJob, folder: Path) -> Diagnostic:
-    """Why a job of the array failed, by the last error in its log."""
     log = folder / f"point-{job.id.rpartition('_')[2]}.log"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]

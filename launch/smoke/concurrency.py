@@ -223,7 +223,6 @@ async def _begun_before_an_end(client: SmokeClient, limit: int | None, at_once: 
 
 
 async def _alone(client: SmokeClient) -> tuple[list[SmokeRequest], list[str]]:
-    """Different requests, and the text that each gets alone."""
     requests = [
         SmokeRequest(f"A short text about {topic}:", 8, request_id=topic) for topic in TOPICS
     ]

@@ -207,7 +207,6 @@ def _steps(measured: Mapping[str, float], endpoint: Endpoint) -> str:
 
 
 def _is_cut_off(error: json.JSONDecodeError) -> bool:
-    """Whether a text is valid JSON except for its missing end."""
     rest = error.doc[error.pos :]
     begins_a_word = any(word.startswith(rest) for word in ("true", "false", "null", "-"))
     return begins_a_word or (rest.startswith('"') and "string" in error.msg)

@@ -208,7 +208,6 @@ async def seed(client: SmokeClient, _: Endpoint) -> str:
 
 
 async def _repeated(client: SmokeClient, request: SmokeRequest, what: str) -> int:
-    """The number of characters that a request gives twice."""
     one, two = [(await client.generate(request)).text for _ in range(2)]
     if one != two:
         raise CheckFailure(f"{what} twice {difference(one, two)}")

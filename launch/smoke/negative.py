@@ -137,7 +137,6 @@ async def cancel(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 def _longer_tokens(endpoint: Endpoint) -> list[int]:
-    """Growing numbers of tokens, up to the server's known limit."""
     longest_tokens = math.inf
     with suppress(NotSupported):
         limit = limit_tokens(endpoint)
@@ -257,7 +256,6 @@ async def _refusals(client: SmokeClient, limit: int, tokens: int) -> tuple[list[
 
 
 async def _until_taken(client: SmokeClient) -> None:
-    """Waits until the server takes requests again after the other clients left."""
     deadline_s = time.monotonic() + FREE_TIMEOUT_S
     while True:
         try:

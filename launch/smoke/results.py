@@ -88,7 +88,8 @@ def _case(suite: ElementTree.Element, one: CheckResult) -> None:
     case = ElementTree.SubElement(
         suite, "testcase", classname=f"smoke.{one.transport}", name=name, time=time
     )
-    evidence = _printable(one.evidence)
+    # XML 1.0 has no control characters, not even escaped.
+    evidence = "".join(letter if letter.isprintable() else " " for letter in one.evidence)
     if one.outcome == "failed":
         ElementTree.SubElement(case, "failure", message=evidence).text = f"reason: {one.reason}"
     elif one.outcome == "skipped":
@@ -97,8 +98,3 @@ def _case(suite: ElementTree.Element, one: CheckResult) -> None:
         mark = "warning: " if one.outcome == "warned" else ""
         text = f"{mark}{evidence}\nreason: {one.reason}"
         ElementTree.SubElement(case, "system-out").text = text
-
-
-def _printable(text: str) -> str:
-    """XML 1.0 has no control characters, not even escaped."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 REFERENCE = ROOT / "launch" / "reference"
 sys.path.insert(0, str(REFERENCE))
 
-from tensorrt_llm import LLM  # noqa: E402
+from tensorrt_llm import LLM, RequestOutput, SamplingParams  # noqa: E402
 
 # Of models this small, more threads wait for each other longer than they compute.
 torch.set_num_threads(1)
@@ -42,6 +42,12 @@ def engine(make_miniature: Callable[[str], Path]) -> Iterator[EngineOf]:
     yield start
     for running in engines.values():
         running.shutdown()
+
+
+def generate(llm: LLM, prompts: Iterable[Any], params: SamplingParams) -> list[RequestOutput]:
+    """The answers to prompts that run at the same time."""
+    requests = [llm.generate_async(prompt, params) for prompt in prompts]
+    return [request.result(60) for request in requests]
 
 
 def mtp(tokens: int) -> dict[str, Any]:

@@ -114,7 +114,9 @@ def test_its_greedy_text_is_that_of_the_dequantized_model(exported: Path) -> Non
     prompt = [5, 300, 77, 410, 12, 9, 220]
     llm = LLM(exported)
     try:
-        output: Any = llm.generate(prompt, SamplingParams(max_tokens=24, ignore_eos=True))
+        output: Any = llm.generate_async(
+            prompt, SamplingParams(max_tokens=24, ignore_eos=True)
+        ).result(60)
     finally:
         llm.shutdown()
     assert output.outputs[0].token_ids == greedy(exported, prompt, 24)
@@ -145,7 +147,9 @@ def test_any_form_of_the_end_of_text_is_read(
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
     llm = LLM(folder)
     try:
-        output: Any = llm.generate("Once", SamplingParams(max_tokens=4, ignore_eos=True))
+        output: Any = llm.generate_async(
+            "Once", SamplingParams(max_tokens=4, ignore_eos=True)
+        ).result(60)
     finally:
         llm.shutdown()
     assert output.outputs[0].length == 4

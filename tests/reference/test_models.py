@@ -17,7 +17,7 @@ from tensorrt_llm import SamplingParams, weights
 from tensorrt_llm import model as models
 from tensorrt_llm.llmapi import RequestOutput
 from tensorrt_llm.model import Decoding, Model
-from tests.reference.conftest import DEEPSEEK, LLAMA, QWEN, EngineOf, mtp
+from tests.reference.conftest import DEEPSEEK, LLAMA, QWEN, EngineOf, generate, mtp
 
 # Of each answer with drafts: enough for many of them to be right, and many to be wrong.
 TOKENS = 60
@@ -63,7 +63,9 @@ def test_a_model_without_a_class_of_its_own_is_refused_with_the_next_step(
 @pytest.mark.parametrize("name", SERVED)
 def test_the_miniature_of_every_known_family_generates_words(engine: EngineOf, name: str) -> None:
     llm = engine(name)
-    output = llm.generate("Once upon a time", SamplingParams(max_tokens=24, ignore_eos=True))
+    output = llm.generate_async(
+        "Once upon a time", SamplingParams(max_tokens=24, ignore_eos=True)
+    ).result(60)
     assert isinstance(output, RequestOutput)
     completion = output.outputs[0]
     assert (completion.length, completion.finish_reason) == (24, "length")
@@ -111,7 +113,7 @@ def draft_counts(request: RequestOutput) -> Any:
 def test_greedy_decoding_is_that_of_transformers(engine: EngineOf, name: str) -> None:
     llm = engine(name)
     prompt = prompts(1, seed=5)[0]
-    own = llm.generate(prompt, SamplingParams(max_tokens=24, ignore_eos=True))
+    own = llm.generate_async(prompt, SamplingParams(max_tokens=24, ignore_eos=True)).result(60)
     with torch.inference_mode():
         (theirs,) = llm._model.main.generate(
             torch.tensor([prompt]),
@@ -127,9 +129,9 @@ def test_greedy_decoding_is_that_of_transformers(engine: EngineOf, name: str) ->
 def test_greedy_output_with_mtp_is_the_output_without(engine: EngineOf, name: str) -> None:
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True, return_perf_metrics=True)
     given = prompts(3, seed=1)
-    plain = tokens_of(engine(name).generate(given, params))
+    plain = tokens_of(generate(engine(name), given, params))
     for drafts in (1, 3):
-        drafted = engine(name, speculative_config=mtp(drafts)).generate(given, params)
+        drafted = generate(engine(name, speculative_config=mtp(drafts)), given, params)
         assert isinstance(drafted, list)
         assert tokens_of(drafted) == plain
         accepted = sum(accepted_drafts(request) for request in drafted)
@@ -150,8 +152,8 @@ def accepted_drafts(request: RequestOutput) -> int:
 def test_sampled_output_with_mtp_is_the_output_without(engine: EngineOf, name: str) -> None:
     params = SamplingParams(max_tokens=30, temperature=0.9, top_p=0.95, seed=3, ignore_eos=True)
     given = prompts(3, seed=9)
-    plain = engine(name).generate(given, params)
-    drafted = engine(name, speculative_config=mtp(3)).generate(given, params)
+    plain = generate(engine(name), given, params)
+    drafted = generate(engine(name, speculative_config=mtp(3)), given, params)
     assert tokens_of(drafted) == tokens_of(plain)
 
 
@@ -210,7 +212,7 @@ def test_a_draft_joins_the_next_token_and_the_hidden_state_before_it(drafting: M
     ).last_hidden_state
     expected = int((output[0, -1] @ own["shared_head.head.weight"].T).argmax())
 
-    decoding = drafting.start(prompt)
+    decoding = Decoding(drafting, prompt)
     assert drafts(drafting, decoding, following, count=1) == [expected]
     assert_same_keys(decoding.mtp_cache, cache)
 
@@ -218,12 +220,12 @@ def test_a_draft_joins_the_next_token_and_the_hidden_state_before_it(drafting: M
 @torch.inference_mode()
 def test_drafts_stand_on_what_was_accepted_only(drafting: Model) -> None:
     text = prompts(1, seed=8)[0][:24]
-    decoding = drafting.start(text[:8])
+    decoding = Decoding(drafting, text[:8])
     for at in range(8, 20):
         drafts(drafting, decoding, text[at], count=3)
         decoding.drafts = [token + 1 for token in text[at + 1 : at + 4]]
         decoding.inputs = [text[at], *decoding.drafts]
-    fresh = drafting.start(text[:20])
+    fresh = Decoding(drafting, text[:20])
     expected = drafts(drafting, fresh, text[20], count=3)
     assert drafts(drafting, decoding, text[20], count=3) == expected
     assert_same_keys(decoding.mtp_cache, fresh.mtp_cache)

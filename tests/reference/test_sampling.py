@@ -122,6 +122,7 @@ def test_an_unknown_parameter_is_a_type_error() -> None:
     "params",
     [
         {"use_beam_search": True},
+        {"best_of": 2, "top_k": 5},
         {"guided_decoding": GuidedDecodingParams(regex="a+")},
         {"embedding_bias": torch.zeros(4)},
     ],
@@ -129,7 +130,7 @@ def test_an_unknown_parameter_is_a_type_error() -> None:
 def test_what_the_reference_engine_cannot_do_is_refused(
     engine: EngineOf, params: dict[str, Any]
 ) -> None:
-    (name,) = params
+    name = next(iter(params))
     with pytest.raises(ValueError, match=f"{name}: not supported by the reference engine"):
         engine().generate_async("a", SamplingParams(**params))
 

@@ -155,14 +155,6 @@ def test_completions_of_several_prompts_have_their_own_index(server: Running) ->
     assert parts == whole
 
 
-def test_a_completion_can_echo_its_prompt(server: Running) -> None:
-    body = {**GREEDY, "prompt": PROMPT, "max_tokens": 3, "echo": True}
-    text = server.post("/v1/completions", **body).json()["choices"][0]["text"]
-    assert text.startswith(PROMPT)
-    events = server.events("/v1/completions", **body)
-    assert "".join(chunk["choices"][0]["text"] for chunk in events) == text
-
-
 def test_log_probabilities_of_a_completion(server: Running) -> None:
     body = {**GREEDY, "prompt": PROMPT, "max_tokens": 4, "logprobs": 2}
     choice = server.post("/v1/completions", **body).json()["choices"][0]
@@ -241,6 +233,7 @@ def test_a_stop_string_ends_the_answer(server: Running, greedy_text: str) -> Non
         ("/v1/completions", {}, "prompt: Field required"),
         ("/v1/completions", {"prompt": [5] * 30_001}, "longer than max_num_tokens (30000)"),
         ("/v1/completions", {"prompt": "a", "logit_bias": {"1": 2.0}}, "logit_bias: not supported"),
+        ("/v1/completions", {"prompt": "a", "echo": True}, "echo: not supported"),
         ("/v1/completions", {"prompt": "a", "stream_options": {}}, "stream_options need stream"),
         ("/v1/completions", {"prompt": [5] * 20_000}, "no room in max_seq_len (20000)"),
         ("/v1/chat/completions", {"messages": []}, "messages: "),

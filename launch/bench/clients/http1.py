@@ -53,7 +53,6 @@ class HttpExchange(Exchange):
             self._look_for_head()
 
     def _look_for_head(self) -> None:
-        """Ends the exchange if the head and the whole body have arrived."""
         if self.head is None:
             try:
                 self.head = head(b"".join(self.parts))
@@ -268,7 +267,6 @@ async def send(
 
 
 async def _read(exchange: HttpExchange, transcript: Transcript) -> int:
-    """Reads all events and returns how many there were."""
     events = 0
     for arrived_ns, data in exchange.events():
         transcript.take(arrived_ns, data)

@@ -162,12 +162,9 @@ class Http2Exchange(Exchange):
             elif one.kind in (HEADERS, CONTINUATION):
                 block += content(one) if one.kind == HEADERS else one.payload
                 if one.flags & END_HEADERS:
-                    self._read_fields(block)
+                    self.fields.update(decode_fields(block))
                     block = b""
             elif one.kind == RESET:
                 self.reset = int.from_bytes(one.payload, "big")
             if one.kind in (DATA, HEADERS) and one.flags & END_STREAM:
                 self.is_whole = True
-
-    def _read_fields(self, block: bytes) -> None:
-        self.fields.update(decode_fields(block))

@@ -191,7 +191,6 @@ def messages(exchange: Http2Exchange) -> Iterator[tuple[int, bytes]]:
 
 
 async def _read(exchange: Http2Exchange, transcript: TritonTranscript) -> bool:
-    """Whether there was any message."""
     number = 0
     for number, (arrived_ns, message) in enumerate(messages(exchange), 1):
         try:
@@ -227,7 +226,6 @@ def _value(datatype: str, raw: bytes) -> Any:
 
 
 def _failure(exchange: Http2Exchange, began: bool) -> Failure | None:
-    """The gRPC error of a complete answer, if it has one."""
     number, http = exchange.fields.get("grpc-status"), exchange.fields.get(":status", "200")
     if number is None and http != "200":
         return Failure("http", f"HTTP status {http}")

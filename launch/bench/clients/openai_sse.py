@@ -111,7 +111,6 @@ class OpenAITranscript(Transcript):
             self.output_tokens, self.count_source = self._ids, "token_ids"
 
     def _choice(self, arrived_ns: int, choice: dict[str, Any], usage: Mapping[str, Any]) -> str:
-        """The text of a chunk."""
         if self.finish_reason is not None:
             self.fail("overrun", f"after the final chunk came {str(choice)[:80]}")
             return ""

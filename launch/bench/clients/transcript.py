@@ -123,7 +123,6 @@ class Transcript:
         return counted if self.output_tokens is None else self.output_tokens
 
     def _check(self, message_tokens: tuple[int, ...]) -> None:
-        """Fails a request whose stream or token counts are wrong, unless it has failed already."""
         request, count = self.request, self.output_tokens
         if not self.is_final:
             self.fail("unfinished", "the stream ended without its final mark")

@@ -97,7 +97,13 @@ class TritonTranscript(Transcript):
             self._add_outputs(arrived_ns, values)
         self.is_final = self.finish_reason is not None if final is None else final
         if self.is_final or self.finish_reason is not None:
-            self._add_counts(values)
+            if (count := whole(_first(values.get(OUTPUT_COUNT)))) is not None:
+                self.output_tokens, self.count_source = count, "final"
+            if (prompt := whole(_first(values.get(INPUT_COUNT)))) is not None:
+                self.prompt_tokens = prompt
+            for name, value in values.items():
+                if name not in ORDINARY and (found := number(_first(value))) is not None:
+                    self.server[name] = found
 
     def _add_outputs(self, arrived_ns: int, values: Mapping[str, Any]) -> None:
         text = _first(values.get(TEXT, ""))
@@ -109,15 +115,6 @@ class TritonTranscript(Transcript):
         reason = _first(values.get(REASON))
         if reason not in (None, "None", ""):
             self.finish_reason = str(reason)
-
-    def _add_counts(self, values: Mapping[str, Any]) -> None:
-        if (count := whole(_first(values.get(OUTPUT_COUNT)))) is not None:
-            self.output_tokens, self.count_source = count, "final"
-        if (prompt := whole(_first(values.get(INPUT_COUNT)))) is not None:
-            self.prompt_tokens = prompt
-        for name, value in values.items():
-            if name not in ORDINARY and (found := number(_first(value))) is not None:
-                self.server[name] = found
 
 
 def _first(value: Any) -> Any:

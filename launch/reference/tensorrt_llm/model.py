@@ -126,13 +126,6 @@ class Model:
         }
         return MtpLayer(self._class, self.config, tensors, self.device)
 
-    @property
-    def max_position_embeddings(self) -> int:
-        return int(self.config.max_position_embeddings)
-
-    def start(self, prompt: list[int]) -> Decoding:
-        return Decoding(self, prompt)
-
     def forward(self, sequences: Sequence[Decoding]) -> None:
         """Run the inputs of each sequence, which sets its hidden states."""
         for sequence in sequences:
@@ -191,7 +184,7 @@ class Model:
             outputs = _in_batches(mtp.forward, caches, inputs)
             for sequence, hidden in zip(drafting, outputs, strict=True):
                 sequence.hidden = hidden[:, -1:]
-                sequence.inputs = [int(mtp.logits(hidden[0, -1]).argmax())]
+                sequence.inputs = [int(mtp.layer.get_output_embeddings()(hidden[0, -1]).argmax())]
                 sequence.drafts += sequence.inputs
         for sequence in sequences:
             # Guesses follow from guessed hidden states: the next step enters the true ones.
@@ -229,7 +222,6 @@ def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _unnest(tensors: Weights, architecture: Architecture) -> Weights:
-    """Names as the language model alone has them."""
     if architecture.text_config is None:
         return tensors
     return {_unnested(name): tensor for name, tensor in tensors.items()}
@@ -275,7 +267,7 @@ def _build(kind: Any, config: Any, tensors: Weights, device: torch.device) -> An
 
 
 class MtpLayer:
-    """The MTP layer: hidden states and next tokens in, hidden states and logits out."""
+    """The MTP layer: hidden states and next tokens in, hidden states out."""
 
     def __init__(self, kind: Any, config: Any, tensors: Weights, device: torch.device) -> None:
         fields = config.to_dict() | {k: v for k, v in _ONE_LAYER.items() if hasattr(config, k)}
@@ -307,10 +299,6 @@ class MtpLayer:
             inputs_embeds=self._own["eh_proj"](joined), **cache
         ).last_hidden_state
         return output
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.layer.get_output_embeddings()(hidden)
-        return logits
 
 
 class Decoding:
@@ -425,7 +413,6 @@ def _stack(rows: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
 
 
 def _join(caches: Sequence[DynamicCache]) -> DynamicCache:
-    """One cache of several sequences, as a copy: their own stay as they are."""
     joined = copy.copy(caches[0])
     joined.layers = [
         _join_layers(layers) for layers in zip(*(cache.layers for cache in caches), strict=True)
@@ -465,7 +452,6 @@ def _part(joined: Any, row: int, length: int) -> Any:
 
 
 def _copy(layer: Any) -> Any:
-    """A copy whose attributes can be set without changing those of `layer`."""
     copied = copy.copy(layer)
     for name, value in vars(layer).items():
         if isinstance(value, dict):

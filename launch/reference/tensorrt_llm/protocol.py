@@ -18,13 +18,8 @@ from .results import CompletionOutput, RequestOutput
 from .sampling import Logprob, SamplingParams
 
 _UNSUPPORTED = (
-    "use_beam_search",
-    "logit_bias",
-    "lora_request",
-    "suffix",
-    "return_context_logits",
-    "tools",
-    "documents",
+    *("use_beam_search", "best_of", "logit_bias", "lora_request", "suffix", "echo"),
+    *("return_context_logits", "tools", "documents"),
 )
 
 
@@ -219,14 +214,13 @@ class OpenAIResponse:
         for output in request.outputs:
             index = self._index(number, output)
             if self._chat and index not in self._opened:
-                delta = {"role": self._role, "content": self._echo(number)}
+                self._opened.add(index)
+                delta = {"role": "assistant", "content": ""}
                 choice = {"index": index, "delta": delta, "finish_reason": None}
                 yield self._envelope(kind, [choice])
-            first = index not in self._opened
-            self._opened.add(index)
             if index in self._closed or not (output.token_ids_diff or output.finish_reason):
                 continue
-            chunk = self._envelope(kind, [self._choice(number, request, output, True, first)])
+            chunk = self._envelope(kind, [self._choice(number, request, output, streamed=True)])
             options = self._body.stream_options
             if options and options.include_usage and options.continuous_usage_stats:
                 chunk["usage"] = self._usage()
@@ -242,24 +236,8 @@ class OpenAIResponse:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         return {**self._envelope(kind, []), "usage": self._usage()}
 
-    @property
-    def _role(self) -> str:
-        if isinstance(self._body, ChatCompletionRequest) and not self._body.add_generation_prompt:
-            return str(self._body.messages[-1].get("role", "assistant"))
-        return "assistant"
-
     def _index(self, number: int, output: CompletionOutput) -> int:
         return number * self._body.n + output.index
-
-    def _echo(self, number: int) -> str:
-        """The text before the generated one, where the client wants it repeated."""
-        if not self._body.echo:
-            return ""
-        if isinstance(self._body, ChatCompletionRequest):
-            last = self._body.conversation[-1]
-            return str(last["content"]) if last.get("role") == self._role else ""
-        request = self._requests[number]
-        return request.prompt or str(self._tokenizer.decode(request.prompt_token_ids))
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -283,12 +261,7 @@ class OpenAIResponse:
         }
 
     def _choice(
-        self,
-        number: int,
-        request: RequestOutput,
-        output: CompletionOutput,
-        streamed: bool,
-        first: bool = True,
+        self, number: int, request: RequestOutput, output: CompletionOutput, streamed: bool
     ) -> dict[str, Any]:
         text = output.text_diff if streamed else output.text
         choice: dict[str, Any] = {
@@ -306,15 +279,14 @@ class OpenAIResponse:
             }
         if isinstance(self._body, CompletionRequest):
             tokens = output.token_ids_diff if streamed else output.token_ids
-            echo = self._echo(number) if first else ""
             return {
                 **choice,
-                "text": echo + text if self._body.detokenize else "",
+                "text": text if self._body.detokenize else "",
                 "token_ids": None if self._body.detokenize else tokens,
             }
         if streamed:
             return {**choice, "delta": {"content": text}}
-        message = {"role": self._role, "content": self._echo(number) + text, "tool_calls": []}
+        message = {"role": "assistant", "content": text, "tool_calls": []}
         return {**choice, "message": message}
 
     def _logprobs(self, output: CompletionOutput, streamed: bool) -> dict[str, Any] | None:

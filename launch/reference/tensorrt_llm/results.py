@@ -178,19 +178,11 @@ class RequestOutput:
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
         self._aborted = False
         self._done = False
-        self._outputs = [CompletionOutput(index) for index in range(sampling_params.best_of or 1)]
+        self.outputs = [CompletionOutput(index) for index in range(sampling_params.n)]
 
     @property
     def id(self) -> int:
         return self.request_id
-
-    @property
-    def outputs(self) -> list[CompletionOutput]:
-        """The `n` completions; of more than `n`, the likeliest ones once all have ended."""
-        wanted = self.sampling_params.n
-        if not self._done or wanted == len(self._outputs):
-            return self._outputs[:wanted]
-        return sorted(self._outputs, key=_likelihood, reverse=True)[:wanted]
 
     @property
     def finished(self) -> bool:
@@ -200,7 +192,7 @@ class RequestOutput:
     def avg_decoded_tokens_per_iter(self) -> float | None:
         if not self.decoding_iter:
             return None
-        return sum(output.length for output in self._outputs) / self.decoding_iter
+        return sum(output.length for output in self.outputs) / self.decoding_iter
 
     def abort(self) -> None:
         """End the request at the engine's next step; may be called at any time, from any thread."""
@@ -235,15 +227,12 @@ class RequestOutput:
         if isinstance(item, Exception):
             self._done = True
             raise item
-        for output in self._outputs:
+        for output in self.outputs:
             output.mark()
         update, iterations = item
-        self._outputs[update.index].apply(update)
+        self.outputs[update.index].apply(update)
         self.decoding_iter += iterations
-        self._done = all(output.finish_reason for output in self._outputs)
-        if self._done and self.sampling_params.n < len(self._outputs):
-            for rank, output in enumerate(sorted(self._outputs, key=_likelihood, reverse=True)):
-                output.index = rank
+        self._done = all(output.finish_reason for output in self.outputs)
 
     def result(self, timeout: float | None = None) -> RequestOutput:
         """Wait in this thread until the request is done. Raises `TimeoutError`, `RequestError`."""
@@ -274,8 +263,3 @@ class RequestOutput:
             raise StopAsyncIteration
         await self._take()
         return self
-
-
-def _likelihood(output: CompletionOutput) -> float:
-    value = output.cumulative_logprob
-    return float("-inf") if value is None else value

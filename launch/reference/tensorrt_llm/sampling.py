@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -131,11 +131,8 @@ class SamplingParams:
     @property
     def unsupported(self) -> list[str]:
         """Parameters that ask for what the reference engine cannot do."""
-        return [
-            field.name
-            for field in fields(self)
-            if field.name in _UNSUPPORTED and _asked(getattr(self, field.name))
-        ]
+        found = [name for name in _UNSUPPORTED if _asked(getattr(self, name))]
+        return [*found, "best_of"] if (self.best_of or 1) > self.n else found
 
 
 _BOUNDS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
@@ -144,21 +141,10 @@ _BOUNDS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
     (("top_p", "min_p"), lambda v: 0 <= v <= 1, "from 0 to 1"),
     (("repetition_penalty",), lambda v: v > 0, "above 0"),
 )
-_UNSUPPORTED = frozenset(
-    {
-        "embedding_bias",
-        "logits_processor",
-        "apply_batched_logits_processor",
-        "use_beam_search",
-        "top_p_decay",
-        "no_repeat_ngram_size",
-        "return_context_logits",
-        "return_generation_logits",
-        "return_encoder_output",
-        "additional_model_outputs",
-        "lookahead_config",
-        "guided_decoding",
-    }
+_UNSUPPORTED = (
+    *("embedding_bias", "logits_processor", "apply_batched_logits_processor", "use_beam_search"),
+    *("top_p_decay", "no_repeat_ngram_size", "return_context_logits", "return_generation_logits"),
+    *("return_encoder_output", "additional_model_outputs", "lookahead_config", "guided_decoding"),
 )
 
 

@@ -12,19 +12,10 @@ from typing import Any
 
 import torch
 
+from . import results
 from .logger import logger
-from .model import Model
+from .model import Decoding, Model
 from .options import EngineOptions
-from .results import (
-    CompletionOutput,
-    FinishReason,
-    Logprobs,
-    RequestError,
-    RequestOutput,
-    RequestPerfMetrics,
-    TimingMetrics,
-    steady_time,
-)
 from .sampling import Detokenizer, Sampler, StopStrings, top_logprobs
 
 # The models that run here are small: their matrices are too small to share between threads.
@@ -36,7 +27,7 @@ class Sequence:
 
     def __init__(
         self,
-        request: RequestOutput,
+        request: results.RequestOutput,
         index: int,
         model: Model,
         options: EngineOptions,
@@ -52,7 +43,7 @@ class Sequence:
         self._stop_ids = frozenset(params.stop_token_ids or ())
         self._end_ids = end_ids
         self._model = model
-        self.decoding = model.start(request.prompt_token_ids)
+        self.decoding = Decoding(model, request.prompt_token_ids)
         ends = end_ids | self._stop_ids
         self._sampler = Sampler(params, request.prompt_token_ids, ends, seed, bad_words)
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
@@ -60,20 +51,22 @@ class Sequence:
         self._output: list[int] = []
         self._cumulative_logprob = 0.0
         self._iterations = 0
-        self._metrics = RequestPerfMetrics(TimingMetrics(arrival_time=steady_time()))
+        self._metrics = results.RequestPerfMetrics(
+            results.TimingMetrics(arrival_time=results.steady_time())
+        )
         self._start_pending()
 
     def _start_pending(self) -> None:
         self._pending_tokens: list[int] = []
         self._pending_text = ""
-        self._pending_logprobs: Logprobs = []
+        self._pending_logprobs: results.Logprobs = []
         self._pending_iterations = 0
-        self._prompt_logprobs: Logprobs | None = None
+        self._prompt_logprobs: results.Logprobs | None = None
 
     def begin(self, iteration: int) -> None:
         """Count a step that is about to be computed."""
         if not self._iterations:
-            self._metrics.timing_metrics.first_scheduled_time = steady_time()
+            self._metrics.timing_metrics.first_scheduled_time = results.steady_time()
             self._metrics.first_iter = iteration
         self._iterations += 1
         self._pending_iterations += 1
@@ -84,7 +77,7 @@ class Sequence:
         if self._iterations == 1:
             self._include_prompt()
         reason, stop = self._choose()
-        timing.last_token_time = steady_time()
+        timing.last_token_time = results.steady_time()
         if self._iterations == 1:
             timing.first_token_time = timing.last_token_time
         if reason:
@@ -102,7 +95,7 @@ class Sequence:
             pieces = map(self._detokenizer.push, self.request.prompt_token_ids)
             self._pending_text += "".join(pieces)
 
-    def _choose(self) -> tuple[FinishReason | None, int | str | None]:
+    def _choose(self) -> tuple[results.FinishReason | None, int | str | None]:
         """Take the tokens after the last input and its drafts; the drafts that were right count."""
         drafts = self.decoding.drafts
         whole_prompt = self._iterations == 1 and self._params.prompt_logprobs is not None
@@ -126,7 +119,7 @@ class Sequence:
 
     def _append(
         self, token: int, logprobs: torch.Tensor
-    ) -> tuple[FinishReason | None, int | str | None]:
+    ) -> tuple[results.FinishReason | None, int | str | None]:
         """Take one token into the output; why it ends the sequence, if it does.
 
         A stop token is left out of the output unless stop strings are to be included; the end token
@@ -153,7 +146,6 @@ class Sequence:
         return ("length", None) if len(self._output) >= self._max_tokens else (None, None)
 
     def _score_prompt(self, logits: torch.Tensor) -> None:
-        """The distribution after each prompt token, with the token that really follows."""
         following = [*self.request.prompt_token_ids[1:], None]
         values = torch.log_softmax(logits.float().cpu(), dim=-1)
         count = self._params.prompt_logprobs or 0
@@ -161,7 +153,7 @@ class Sequence:
             top_logprobs(row, count, token) for row, token in zip(values, following, strict=True)
         ]
 
-    def finish(self, reason: FinishReason, stop: int | str | None, iteration: int) -> None:
+    def finish(self, reason: results.FinishReason, stop: int | str | None, iteration: int) -> None:
         """Give the rest and the reason of the end."""
         if not isinstance(stop, str) and reason != "cancelled":
             text, late_stop = self._stops.push(self._detokenizer.flush())
@@ -175,17 +167,18 @@ class Sequence:
         blocks.num_missed_blocks = ceil(len(self.request.prompt_token_ids) / size)
         self._give(reason, stop)
 
-    def _give(self, reason: FinishReason | None = None, stop: int | str | None = None) -> None:
+    def _give(
+        self, reason: results.FinishReason | None = None, stop: int | str | None = None
+    ) -> None:
         params = self._params
-        scored = params.logprobs is not None or (params.best_of or 1) > params.n
         measured = reason and (params.return_perf_metrics or self._options.return_perf_metrics)
-        update = CompletionOutput(
+        update = results.CompletionOutput(
             index=self.index,
             token_ids=self._pending_tokens,
             text=self._pending_text if params.detokenize else "",
             logprobs=self._pending_logprobs,
             prompt_logprobs=self._prompt_logprobs or [],
-            cumulative_logprob=self._cumulative_logprob if scored else None,
+            cumulative_logprob=None if params.logprobs is None else self._cumulative_logprob,
             finish_reason=reason,
             stop_reason=stop,
             request_perf_metrics=self._metrics if measured else None,
@@ -218,7 +211,7 @@ class Scheduler:
         """Raises `RequestError` if the engine does not run."""
         with self._changed:
             if self._crash or self._stopping:
-                raise RequestError(self._reason_of_end())
+                raise results.RequestError(self._reason_of_end())
             self._waiting += sequences
             self._changed.notify_all()
 
@@ -259,7 +252,7 @@ class Scheduler:
             self._counted = self._iteration
             self._changed.notify_all()
         for request in {id(sequence.request): sequence.request for sequence in left}.values():
-            request.put(RequestError(self._reason_of_end()))
+            request.put(results.RequestError(self._reason_of_end()))
 
     def _admit(self) -> bool:
         """Wait for work and admit what fits; whether the loop goes on."""
@@ -270,7 +263,6 @@ class Scheduler:
             return not self._stopping
 
     def _iterate(self) -> None:
-        """One step of every running sequence."""
         started = time.monotonic()
         self._iteration += 1
         self._drop_aborted()
@@ -316,7 +308,7 @@ class Scheduler:
 
     def _fail(self, sequence: Sequence, fault: Exception) -> None:
         logger.error("request %d failed", sequence.request.request_id, exc_info=fault)
-        sequence.request.put(RequestError(f"the reference engine failed: {fault!r}"))
+        sequence.request.put(results.RequestError(f"the reference engine failed: {fault!r}"))
         sequence.request.abort()
 
     def _statistics(self, started: float, active: int, queued: int, ended: int) -> dict[str, Any]:

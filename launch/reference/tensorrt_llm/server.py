@@ -80,7 +80,6 @@ class OpenAIServer:
         self._add_routes()
 
     def _add_metrics(self, prefix: str) -> None:
-        """The Prometheus metrics by the release's names."""
         labels = {"model_name": self.model_name, "engine_type": "reference"}
         self._registry = CollectorRegistry()
         self._finished = Counter(
@@ -261,7 +260,6 @@ class OpenAIServer:
 
 
 async def _finish(requests: Sequence[RequestOutput], raw: Request) -> None:
-    """Wait for all results; if the client goes away, abort them and wait for their end."""
 
     async def watch() -> None:
         while (await raw.receive())["type"] != "http.disconnect":
@@ -302,7 +300,6 @@ def _perf_metrics_json(metrics: RequestPerfMetrics) -> dict[str, Any]:
 
 
 async def _refuse(request: Request, fault: Exception) -> JSONResponse:
-    """A body that is no JSON, or whose fields are wrong."""
     assert isinstance(fault, RequestValidationError)
     texts = [": ".join(filter(None, (_field(error), error["msg"]))) for error in fault.errors()]
     return JSONResponse(error_body("; ".join(texts)), 400)

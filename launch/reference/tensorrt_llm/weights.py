@@ -34,18 +34,20 @@ _IGNORED = re.compile(
 )
 
 
+def _e2m1(packed: torch.Tensor) -> torch.Tensor:
+    """The values of codes in pairs; the low nibble of a byte is the value of the even index."""
+    codes = torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2)
+    return torch.tensor(E2M1, device=packed.device)[codes.int()]
+
+
 def dequantize_nvfp4(
     weight: torch.Tensor, weight_scale: torch.Tensor, weight_scale_2: torch.Tensor
 ) -> torch.Tensor:
-    """float32 `[out, in]` from codes uint8 `[out, in/2]`, block scales of 16 or 32 and a scalar.
-
-    The low nibble of a byte is the value of the even index.
-    """
+    """float32 `[out, in]` from codes uint8 `[out, in/2]`, block scales of 16 or 32 and a scalar."""
     if weight_scale.dtype != torch.float8_e4m3fn:
         return dequantize_int(weight, weight_scale)  # the scalar makes FP8 of the scales
-    codes = torch.stack((weight & 0xF, weight >> 4), dim=-1).flatten(-2)
-    values = torch.tensor(E2M1, device=weight.device)[codes.int()]
-    group = codes.shape[-1] // weight_scale.shape[-1]
+    values = _e2m1(weight)
+    group = values.shape[-1] // weight_scale.shape[-1]
     scales = weight_scale.float().repeat_interleave(group, dim=-1)
     return values * scales * weight_scale_2.float()
 
@@ -110,22 +112,15 @@ def dequantize_fused_nvfp4(
 def dequantize_mxfp4(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """float32 `[experts, in, out]` from codes uint8 `[experts, out, in/32, 16]` and E8M0 exponents.
 
-    The low nibble of a byte is the value of the even index; an exponent `e` means `2 ** (e - 127)`
-    and belongs to 32 input channels.
+    An exponent `e` means `2 ** (e - 127)` and belongs to 32 input channels.
     """
-    codes = torch.stack((blocks & 0xF, blocks >> 4), dim=-1).flatten(-2)
-    values = torch.tensor(E2M1, device=blocks.device)[codes.int()]
-    plain = torch.ldexp(values, scales.int().unsqueeze(-1) - 127)
+    plain = torch.ldexp(_e2m1(blocks), scales.int().unsqueeze(-1) - 127)
     return plain.flatten(-2).transpose(1, 2).contiguous()
 
 
 def dequantize_scales_of_32(weight: torch.Tensor, weight_scale: torch.Tensor) -> torch.Tensor:
     """float32 `[out, in]` from E4M3 values, or E2M1 codes in pairs, and E8M0 exponents of 32."""
-    if weight.dtype == torch.uint8:
-        codes = torch.stack((weight & 0xF, weight >> 4), dim=-1).flatten(-2)
-        values = torch.tensor(E2M1, device=weight.device)[codes.int()]
-    else:
-        values = weight.float()
+    values = _e2m1(weight) if weight.dtype == torch.uint8 else weight.float()
     return torch.ldexp(values, weight_scale.int().repeat_interleave(32, dim=-1) - 127)
 
 

@@ -111,7 +111,6 @@ def engine_options(
 
 
 def _as_options(release: Release, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Flags that name an engine option, each at its place."""
     placed: dict[str, Any] = {}
     for flag in release.serve_flags:
         head, _, leaf = (flag.yaml_path or flag.name).partition(".")

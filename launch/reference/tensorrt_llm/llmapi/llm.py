@@ -59,7 +59,7 @@ class LLM:
         logger.info("ready: %s", self._model.checkpoint.source)
 
     def _limit_length(self) -> int:
-        longest = self._model.max_position_embeddings
+        longest = int(self._model.config.max_position_embeddings)
         wanted = self.args.max_seq_len
         if wanted is not None and wanted > longest:
             logger.warning("max_seq_len %d is cut to the model's %d positions", wanted, longest)
@@ -88,7 +88,9 @@ class LLM:
         if asked := [name for name, value in more.items() if value and name not in _HINTS]:
             raise ValueError(f"{', '.join(asked)}: not supported by the reference engine")
         params = sampling_params or SamplingParams()
-        self._check_params(params, streaming)
+        if params.unsupported:
+            what = "not supported by the reference engine"
+            raise ValueError(f"{', '.join(params.unsupported)}: {what}")
         side = disaggregated_params.request_type if disaggregated_params else None
         if side == "context_only":
             params = replace(params, max_tokens=1)
@@ -104,29 +106,13 @@ class LLM:
             self._scheduler.submit(self._sequences(request, _fitting(params.max_tokens, room)))
         return request
 
-    def generate(
-        self,
-        inputs: Any,
-        sampling_params: Any = None,
-        use_tqdm: bool = True,
-    ) -> RequestOutput | list[RequestOutput]:
-        """Answer one prompt, or a list of prompts at the same time, and wait for all of them.
-
-        `sampling_params` is one value for all prompts, or a list with one for each.
-        """
-        if _is_prompt(inputs):
-            return self.generate_async(inputs, sampling_params).result()
-        each = (
-            sampling_params
-            if isinstance(sampling_params, list)
-            else [sampling_params] * len(inputs)
-        )
-        requests = [self.generate_async(*pair) for pair in zip(inputs, each, strict=True)]
-        return [request.result() for request in requests]
-
     def _sequences(self, request: RequestOutput, max_tokens: int) -> list[Sequence]:
         params = request.sampling_params
         seed = random.getrandbits(62) if params.seed is None else params.seed
+        # As the engine has them: each as it is tokenized by itself.
+        bad_words = [
+            self.tokenizer.encode(word, add_special_tokens=False) for word in params.bad_words
+        ]
         return [
             Sequence(
                 request,
@@ -137,28 +123,16 @@ class LLM:
                 self._ends(params),
                 max_tokens,
                 (seed + index) % 2**63,
-                self._bad_words(params),
+                bad_words,
             )
-            for index in range(params.best_of or 1)
+            for index in range(params.n)
         ]
-
-    def _bad_words(self, params: SamplingParams) -> list[list[int]]:
-        """The bad words as the engine has them: each as it is tokenized by itself."""
-        return [self.tokenizer.encode(word, add_special_tokens=False) for word in params.bad_words]
 
     def _ends(self, params: SamplingParams) -> frozenset[int]:
         """The tokens that end a text; an end_id of -1 means none, as in the engine."""
         if params.ignore_eos or params.end_id == -1:
             return frozenset()
         return self._end_ids if params.end_id is None else frozenset({params.end_id})
-
-    def _check_params(self, params: SamplingParams, streaming: bool) -> None:
-        if params.unsupported:
-            raise ValueError(
-                f"{', '.join(params.unsupported)}: not supported by the reference engine"
-            )
-        if streaming and (params.best_of or 1) > params.n:
-            raise ValueError(f"best_of {params.best_of} with n {params.n} cannot be streamed")
 
     def input_processor(
         self, inputs: Mapping[str, Any], sampling_params: SamplingParams
@@ -227,10 +201,6 @@ def _fitting(wanted: int | None, room: int) -> int:
         return wanted or room
     logger.warning("max_tokens %d is cut to the %d that fit into max_seq_len", wanted, room)
     return room
-
-
-def _is_prompt(inputs: Any) -> bool:
-    return isinstance(inputs, str | Mapping) or (len(inputs) > 0 and isinstance(inputs[0], int))
 
 
 def _shutdown(reference: weakref.ref[Scheduler]) -> None:
