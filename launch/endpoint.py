@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,10 +133,19 @@ def from_target(target: Target) -> Endpoint:
     """The endpoint that a target of a bundle serves. Raises `BadInput` for missing files."""
     record, urls = target.server, target.urls
     model = target.model_name or record.default_model or ""
-    from builder.documents import load_yaml_mapping  # with a parser that few commands need
+    # With a parser that few commands need.
+    from builder.documents import load_yaml_mapping, merged, value_at
+    from builder.facts import engines
+    from builder.facts import release as releases
 
     written = load_yaml_mapping(target.folder / record.files.options.replace("{model}", model))
-    options = _in_common_words(written, target)
+    options: Mapping[str, Any] = written  # also under the names that plans use for all engines
+    release = releases.load(target.release, engine=engines.load(target.engine))
+    for word, name in release.aliases.items():
+        if (value := value_at(written, name)) is not None:
+            for key in reversed(word.split(".")):
+                value = {key: value}
+            options = merged(options, value)
     if record.files.model is None:
         return Endpoint(record.name, urls["http"], model=target.model_name, options=options)
     return Endpoint(
@@ -150,32 +159,6 @@ def from_target(target: Target) -> Endpoint:
         target.restricted_apis,
         target.access(),
     )
-
-
-def _in_common_words(written: Mapping[str, Any], target: Target) -> Mapping[str, Any]:
-    """Rendered options, also under the names that plans use for all engines."""
-    from builder.facts import engines
-    from builder.facts import release as releases
-
-    release = releases.load(target.release, engine=engines.load(target.engine))
-    found = written
-    for word, name in release.aliases.items():
-        if (value := _option(written, name)) is not None:
-            found = _with_option(found, word.split("."), value)
-    return found
-
-
-def _option(options: Mapping[str, Any], path: str) -> Any:
-    value: Any = options
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
-def _with_option(options: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
-    known = options if isinstance(options, Mapping) else {}
-    first, *rest = path
-    return {**known, first: _with_option(known.get(first), rest, value) if rest else value}
 
 
 def from_url(text: str, access: Access | None = None) -> Endpoint:

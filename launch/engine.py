@@ -38,8 +38,12 @@ def choose(wanted: str, name: str) -> str:
     if wanted == REFERENCE or (wanted == "auto" and not is_here):
         return _reference()
     _check_same(wanted, record)
-    programs = _programs(record)
-    if not is_here and not any(map(shutil.which, programs)):
+    if is_here:
+        return record.name
+    known = map(servers.load, servers.names())
+    own = [one.program for one in known if record.name in one.engines and one.api == "openai"]
+    programs = own or [record.module]
+    if not any(map(shutil.which, programs)):
         where = f"is neither in this Python, {sys.executable}, nor is {programs[0]} on the path"
         raise NotReady(Diagnostic(record.title, where, _remedy(record, "run in its container")))
     return record.name
@@ -80,12 +84,6 @@ def _check_same(wanted: str, record: Engine) -> None:
 def _remedy(record: Engine, *ways: str) -> str:
     setup = f"bash launch/setup_engine.sh {record.name}" if record.cpu_build else None
     return ", or ".join(filter(None, (*ways, setup, "use --engine reference")))
-
-
-def _programs(record: Engine) -> list[str]:
-    known = map(servers.load, servers.names())
-    own = [one.program for one in known if record.name in one.engines and one.api == "openai"]
-    return own or [record.module]
 
 
 def path_entries(engine: str, folder: Path, ascii_name: AsciiName) -> list[Path]:

@@ -61,7 +61,17 @@ class ServerProcess:
 
     def __enter__(self) -> Self:
         with self.log.open("ab") as log:
-            self._guardian = self._start_guardian()
+            self._guardian = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", guardian.__file__),
+                    *(self._mark, str(self.grace_s), str(self.log.absolute())),
+                ],
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             try:
                 self._process = subprocess.Popen(
                     self._argv,
@@ -78,19 +88,6 @@ class ServerProcess:
                 raise NotReady(Diagnostic(self._argv[0], what, "install it")) from error
         self._tell_guardian(f"{self.pid}\n".encode())
         return self
-
-    def _start_guardian(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-I", "-S", guardian.__file__),
-                *(self._mark, str(self.grace_s), str(self.log.absolute())),
-            ],
-            cwd="/",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
 
     def _tell_guardian(self, line: bytes) -> None:
         pipe = self._guardian.stdin

@@ -210,7 +210,11 @@ def with_dummy_credentials(target: Target, folder: Path) -> Target:
         key_file.write_text(secrets.token_hex(32) + "\n")
         variables["SERVE_KEY_FILE"] = str(key_file)
     if "SERVE_TLS_CERTIFICATE" in target.environment:
-        ca = _authority(folder)
+        _openssl(
+            *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", CERTIFICATE_DAYS),
+            *("-subj", "/CN=rehearsal", "-keyout", folder / "ca.key", "-out", folder / "ca.pem"),
+        )
+        ca = folder / "ca.pem"
         certificate, key = _certificate(folder, "server", target.host)
         variables |= {"SERVE_TLS_CERTIFICATE": str(certificate), "SERVE_TLS_KEY": str(key)}
         files = ClientFiles(tls_ca=ca)
@@ -219,14 +223,6 @@ def with_dummy_credentials(target: Target, folder: Path) -> Target:
         certificate, key = _certificate(folder, "client", target.host)
         files = replace(files, tls_certificate=certificate, tls_key=key)
     return replace(target.with_environment(**variables), client_files=files)
-
-
-def _authority(folder: Path) -> Path:
-    _openssl(
-        *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", CERTIFICATE_DAYS),
-        *("-subj", "/CN=rehearsal", "-keyout", folder / "ca.key", "-out", folder / "ca.pem"),
-    )
-    return folder / "ca.pem"
 
 
 def _certificate(folder: Path, name: str, host: str) -> tuple[Path, Path]:

@@ -65,10 +65,18 @@ def serve(
     )
     with ExitStack() as stack:
         ascii_path = stack.enter_context(triton.ascii_paths())
-        target = _with_ascii_paths(target, ascii_path)
+        named = {
+            name: str(ascii_path(Path(value)))
+            for name, value in target.checkpoints.items()
+            if Path(value).is_dir()
+        }
+        target = replace(target, folder=ascii_path(target.folder)).with_environment(**named)
+        # Empty: Triton's Python imports from it first, and a bundle has a folder named `triton`.
+        folder = run.folder / "work"
+        folder.mkdir()
         server = ServerProcess(
             target.command,
-            cwd=_working_folder(run),
+            cwd=folder,
             environment=_environment(target, engine, ascii_path(run.folder), ascii_path),
             log=run.log,
             grace_s=stop_grace_s,
@@ -94,15 +102,6 @@ def serve(
         server.grace_s = stop_grace_s
         run.record(outcome="ready", ready=now(), ready_after_s=round(elapsed_s, 2))
         yield target, server
-
-
-def _with_ascii_paths(target: Target, ascii_path: AsciiName) -> Target:
-    named = {
-        name: str(ascii_path(Path(value)))
-        for name, value in target.checkpoints.items()
-        if Path(value).is_dir()
-    }
-    return replace(target, folder=ascii_path(target.folder)).with_environment(**named)
 
 
 def _stopping(target: Target, server: ServerProcess, _: object, cause: object, __: object) -> None:
@@ -170,13 +169,6 @@ def _with_unique_names(target: Target) -> Target:
         if variable in target.environment
     }
     return target.with_environment(**names)
-
-
-def _working_folder(run: Run) -> Path:
-    """Empty: Triton's Python imports from it first, and a bundle has a folder named `triton`."""
-    folder = run.folder / "work"
-    folder.mkdir()
-    return folder
 
 
 def _environment(

@@ -141,15 +141,11 @@ def unpinned_images(bundle: Bundle) -> list[Diagnostic]:
         if path.startswith(_NOT_STARTED):
             continue
         for image in dict.fromkeys(_named_images(_documents(path, file.data))):
-            if not _is_pinned(image):
+            is_file = image.startswith("/") or image.endswith(_IMAGE_FILES)
+            if not (is_file or _DIGEST.search(image) is not None):
                 what = f"names the image {image} without a digest"
                 found.append(Diagnostic(f"{bundle.folder}/{path}", what, _REMEDY))
     return found
-
-
-def _is_pinned(image: str) -> bool:
-    is_file = image.startswith("/") or image.endswith(_IMAGE_FILES)
-    return is_file or _DIGEST.search(image) is not None
 
 
 def _documents(path: str, data: bytes) -> Iterable[Any]:

@@ -53,7 +53,12 @@ def http_request(
     sent = {"Content-Type": "application/json", "Connection": "close", **(headers or {})}
     late = None
     try:
-        _connect(connection)
+        try:
+            connection.connect()
+        except OSError as fault:
+            if isinstance(fault, socket.gaierror) or fault.errno in LACKING:
+                raise NotSent(*fault.args) from fault
+            raise
         late = threading.Timer(deadline - time.monotonic(), _end, [connection.sock])
         late.daemon = True
         with suppress(RuntimeError):  # no thread is left: then each read alone is bounded
@@ -78,15 +83,6 @@ def http_request(
         if late:
             late.cancel()
         connection.close()
-
-
-def _connect(connection: http.client.HTTPConnection) -> None:
-    try:
-        connection.connect()
-    except OSError as fault:
-        if isinstance(fault, socket.gaierror) or fault.errno in LACKING:
-            raise NotSent(*fault.args) from fault
-        raise
 
 
 def _end(connection: socket.socket) -> None:

@@ -8,28 +8,13 @@ import os
 import time
 from contextlib import suppress
 
+from . import state
 from .allocation import Allocation
 from .lock import SuccessorLock
 from .record import Record
 from .slurm import ALIVE, SCRIPT, Cluster
 from .spec import JobExit, Spec
-from .state import (
-    CANARY,
-    ENDPOINT,
-    FORMAT,
-    LEASE_S,
-    PREDECESSOR,
-    RUN,
-    STATE_FOLDER,
-    SUBMIT_OPTIONS,
-    Json,
-    ServiceFolder,
-    is_silent,
-    is_there,
-    parse_time,
-    timestamp,
-    write_json,
-)
+from .state import Json, ServiceFolder
 from .steps import Step
 
 SUCCESSOR_PERIOD_S = 5.0  # between polls of the queue for the successor
@@ -56,18 +41,18 @@ class OtherJobs:
         no such job (it hides those of another user, `PrivateData`), by a new one where Slurm shows
         its end. A job that is long silent may be another by now, of the same number.
         """
-        state, job = self._cluster.job_state(job_id), self._service.job(job_id)
-        is_alive = None if state is None else state in ALIVE
+        shown, job = self._cluster.job_state(job_id), self._service.job(job_id)
+        is_alive = None if shown is None else shown in ALIVE
         with suppress(OSError):  # a record that cannot be read says nothing
             if (run := job.run) is None:
                 return is_alive
-            if is_alive and is_silent(run) and self._cluster.is_another_program(job_id):
+            if is_alive and state.is_silent(run) and self._cluster.is_another_program(job_id):
                 return False
             if is_alive:
                 self._last_heartbeats.pop(job_id, None)
             elif is_alive is False and job.says_it_lives():
                 last = self._last_heartbeats.setdefault(job_id, run["heartbeat"])
-                return False if state and last == run["heartbeat"] else None
+                return False if shown and last == run["heartbeat"] else None
         return is_alive
 
 
@@ -78,7 +63,7 @@ class Successor:
         self._spec = spec
         self._cluster = cluster
         self._record = record
-        self._options: list[str] = json.loads(os.environ.get(SUBMIT_OPTIONS) or "[]")
+        self._options: list[str] = json.loads(os.environ.get(state.SUBMIT_OPTIONS) or "[]")
         self._others = OtherJobs(spec.service, cluster)
         self._lock = SuccessorLock(spec.service, cluster.job_id, self._others.may_live)
         self._next_poll = 0.0
@@ -116,7 +101,7 @@ class Successor:
             return
         deadline = time.monotonic() + LAST_SUBMIT_S
         while self._job_id is None and time.monotonic() < deadline and not self._is_blocked:
-            if is_there(self._spec.service.stop_file):
+            if state.is_there(self._spec.service.stop_file):
                 return
             self._record.heartbeat()
             if time.monotonic() >= self._next_poll:
@@ -131,16 +116,21 @@ class Successor:
             return
         self._is_blocked = False
         script = self._spec.folder / SCRIPT
-        environment = {PREDECESSOR: self._cluster.job_id, CANARY: ""}
+        environment = {state.PREDECESSOR: self._cluster.job_id, state.CANARY: ""}
         environment["BUNDLE"] = str(self._spec.bundle)
-        environment[STATE_FOLDER] = str(self._spec.service.root)  # whatever folder it starts in
+        # Whatever folder it starts in.
+        environment[state.STATE_FOLDER] = str(self._spec.service.root)
         try:
             # One that seemed to fail may have gone through: whoever is in the queue then is it.
             found = self._cluster.newer_job(script) if self._refusals else None
             job_id = found or self._cluster.submit(script, self._options, environment)
         except OSError as fault:
             self._record.attempt(LOCK, self._lock.release, None)
-            self._try_later(str(fault))
+            # A controller may be away for minutes: only the end of the job ends the tries.
+            wait_s = min(SUCCESSOR_PERIOD_S * 2**self._refusals, MAX_SUBMIT_PERIOD_S)
+            self._refusals += 1
+            self._next_poll = time.monotonic() + wait_s
+            self._record.event("submission_failed", why=str(fault), next_try_s=wait_s)
             return
         self._refusals = 0
         self._record.attempt(LOCK, lambda: self._lock.name_successor(job_id), None)
@@ -148,13 +138,6 @@ class Successor:
         successors = [*self._record.run["successors"], job_id]
         self._record.update(successor=job_id, successors=successors)
         self._record.event("successor_submitted", job_id=job_id)
-
-    def _try_later(self, why: str) -> None:
-        """A controller may be away for minutes: only the end of the job ends the tries."""
-        wait_s = min(SUCCESSOR_PERIOD_S * 2**self._refusals, MAX_SUBMIT_PERIOD_S)
-        self._refusals += 1
-        self._next_poll = time.monotonic() + wait_s
-        self._record.event("submission_failed", why=why, next_try_s=wait_s)
 
     def _tell_blocked(self) -> None:
         """Once: whoever holds the lock hands over, or has forgotten to release it."""
@@ -190,7 +173,7 @@ def recent_failures(service: ServiceFolder, window_s: float) -> list[str]:
     runs = {job.id: job.run or {} for job in service.jobs}
     ended = {one: run for one, run in runs.items() if run.get("ended") and run["exit_code"]}
     now = time.time()
-    ages_s = {one: abs(now - parse_time(run["ended"])) for one, run in ended.items()}
+    ages_s = {one: abs(now - state.parse_time(run["ended"])) for one, run in ended.items()}
     return sorted(one for one, age_s in ages_s.items() if age_s < window_s)
 
 
@@ -205,7 +188,7 @@ class Publication:
         self._allocation = allocation
         self._cluster = allocation.cluster
         self._record = record
-        self._draft = record.job.path / ENDPOINT  # of this job, also before its admission
+        self._draft = record.job.path / state.ENDPOINT  # of this job, also before its admission
         self._others = OtherJobs(spec.service, self._cluster)
 
     @property
@@ -223,7 +206,7 @@ class Publication:
         self.refuse_second()
 
     def draft(self, frontend: Step) -> None:
-        self._record.write(ENDPOINT, self._content(frontend))
+        self._record.write(state.ENDPOINT, self._content(frontend))
 
     def publish(self, frontend: Step) -> bool:
         """Taken from a predecessor by one rename: clients always find one of the two.
@@ -232,7 +215,7 @@ class Publication:
         """
         self._record.save()
         self.refuse_second()  # last, as another job that starts may write at the same time
-        write_json(self._spec.service.endpoint_file, self._content(frontend))
+        state.write_json(self._spec.service.endpoint_file, self._content(frontend))
         return True
 
     def owner_or_own(self, frontend: Step) -> str:
@@ -251,7 +234,7 @@ class Publication:
         else:
             server = self._newer_server(dead=owner)
         if server is None:
-            write_json(self._spec.service.endpoint_file, own)
+            state.write_json(self._spec.service.endpoint_file, own)
             self._record.update()  # a job that has it as well sees that this one lives
             self._record.event("endpoint_restored")
         return server or self._cluster.job_id
@@ -266,7 +249,7 @@ class Publication:
 
     def withdraw(self) -> None:
         withdraw = self._spec.service.withdraw_endpoint
-        self._record.attempt(ENDPOINT, lambda: withdraw(self._cluster.job_id), None)
+        self._record.attempt(state.ENDPOINT, lambda: withdraw(self._cluster.job_id), None)
 
     def end(self) -> None:
         self.withdraw()
@@ -291,7 +274,7 @@ class Publication:
         """
         job = self._spec.service.job(owner)
         run = job.run
-        return os.path.lexists(job.path / RUN) if run is None else run["state"] in SERVES
+        return os.path.lexists(job.path / state.RUN) if run is None else run["state"] in SERVES
 
     def is_orphaned(self) -> bool:
         """Whether clients are sent to no job, or to a job that can no longer answer."""
@@ -335,7 +318,8 @@ class Publication:
             outcome = "node_lost" if self._cluster.lost_nodes(run["nodes"]) else "killed"
             why = f"found dead by job {self._cluster.job_id}"
             closed = {**run, "state": "ended", "outcome": outcome, "why": why}
-            self._record.attempt(f"job {dead}", lambda: write_json(job.path / RUN, closed), None)
+            path = job.path / state.RUN
+            self._record.attempt(f"job {dead}", lambda: state.write_json(path, closed), None)
 
     def _content(self, frontend: Step) -> Json:
         urls = {
@@ -343,7 +327,7 @@ class Publication:
             for name, port in frontend.ports.items()
         }
         return {
-            "format": FORMAT,
+            "format": state.FORMAT,
             "service": self._spec.name,
             "generation": self._record.run["generation"],
             "job_id": self._cluster.job_id,
@@ -353,9 +337,9 @@ class Publication:
             "urls": urls,
             "model": self._spec.model,
             "bundle_digest": self._record.run["bundle_digest"],
-            "since": timestamp(),
-            "until": timestamp(self._allocation.until),
+            "since": state.timestamp(),
+            "until": state.timestamp(self._allocation.until),
             "state": "serving",
-            "heartbeat": f"jobs/{self._cluster.job_id}/{RUN}",
-            "lease_s": LEASE_S,
+            "heartbeat": f"jobs/{self._cluster.job_id}/{state.RUN}",
+            "lease_s": state.LEASE_S,
         }

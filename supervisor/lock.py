@@ -8,18 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from .new_file import name_new, name_of_damaged
-from .state import (
-    LOCK_FIELDS,
-    NO_FILE,
-    Json,
-    ServiceFolder,
-    create_json,
-    log,
-    read_record,
-    timestamp,
-    write_json,
-)
+from . import state
+from .state import Json, ServiceFolder
 
 UNNAMED_LOCK_S = 120.0  # whoever holds the lock submits at once, and names the successor
 # Without hard links a lock is empty until it is written. Less than a job waits between two tries.
@@ -47,7 +37,7 @@ class SuccessorLock:
     @property
     def content(self) -> Json:
         """The current `owner` and `successor`; empty if the lock is free."""
-        return read_record(self._path, LOCK_FIELDS) or {}
+        return state.read_record(self._path, state.LOCK_FIELDS) or {}
 
     @property
     def is_empty(self) -> bool:
@@ -62,7 +52,7 @@ class SuccessorLock:
             self._set_aside(found)
         content = self._content(None)
         try:
-            create_json(self._path, content)
+            state.create_json(self._path, content)
         except FileExistsError:
             return False
         self._successor, self._written = None, content
@@ -72,7 +62,7 @@ class SuccessorLock:
         try:
             return self._path.lstat()
         except OSError as fault:
-            if fault.errno in NO_FILE:
+            if fault.errno in state.NO_FILE:
                 return None
             raise
 
@@ -100,22 +90,22 @@ class SuccessorLock:
         """That file only: another job may have done so first, and hold the lock by now."""
         if (now := self._look()) is None or _identity(now) != _identity(found):
             return
-        aside = name_of_damaged(self._path)
+        aside = state.name_of_damaged(self._path)
         with suppress(FileNotFoundError):
             self._path.rename(aside)
             if _identity(aside.lstat()) == _identity(found):
-                log(f"{self._path} is damaged, or holds nothing any more: set aside")
+                state.log(f"{self._path} is damaged, or holds nothing any more: set aside")
                 return
             with suppress(FileExistsError):
-                name_new(aside, self._path)
+                state.name_new(aside, self._path)
             aside.unlink()
 
     def name_successor(self, job_id: str | None) -> None:
         self._successor, self._written = job_id, self._content(job_id)
-        write_json(self._path, self._written)
+        state.write_json(self._path, self._written)
 
     def _content(self, successor: str | None) -> Json:
-        return {"owner": self._owner, "successor": successor, "since": timestamp()}
+        return {"owner": self._owner, "successor": successor, "since": state.timestamp()}
 
     def release(self) -> None:
         """A successor that took over has removed it already, and may have acquired it anew."""

@@ -28,7 +28,9 @@ Check = tuple[str, bool, str]  # its name, whether it passed, what it found
 def preflight_checks(spec: Spec, cluster: Cluster) -> Iterator[Check]:
     """What can be known on a compute node before the service's job, by `preflight` of the spec."""
     wanted: Json = spec.raw.get("preflight") or {}
-    yield _check_versions(cluster)
+    slurm = cluster.command("srun", "--version").stdout.strip()
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield "versions", bool(slurm), f"{slurm or 'no srun'}, Python {python}"
     try:
         error = bundle_error(spec)
     except OSError as fault:
@@ -57,12 +59,6 @@ def preflight_checks(spec: Spec, cluster: Cluster) -> Iterator[Check]:
     yield "ports", not taken, what
     cluster.timeout_s = float(wanted.get("timeout_s") or COMMAND_TIMEOUT_S)
     yield from _check_steps(spec, cluster)
-
-
-def _check_versions(cluster: Cluster) -> Check:
-    slurm = cluster.command("srun", "--version").stdout.strip()
-    python = ".".join(map(str, sys.version_info[:3]))
-    return "versions", bool(slurm), f"{slurm or 'no srun'}, Python {python}"
 
 
 def bundle_error(spec: Spec, digest: str | None = None) -> str | None:

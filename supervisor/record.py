@@ -12,19 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .state import (
-    DRAIN,
-    EVENTS,
-    HEARTBEAT_S,
-    PROMOTE,
-    RUN,
-    JobFolder,
-    Json,
-    log,
-    set_aside,
-    timestamp,
-    write_json,
-)
+from . import state
+from .state import JobFolder, Json
 
 RESERVE = "reserve"
 RESERVE_BYTES = 64 * 1024  # freed on a full disk, so that the record can still be written
@@ -61,11 +50,11 @@ class Record:
         """Nothing is written before it. Raises `OSError` where the folder cannot be had."""
         path = self.job.path
         path.mkdir(parents=True, exist_ok=True)
-        if os.path.lexists(path / RUN):  # the job was requeued
-            for request in (DRAIN, PROMOTE):
+        if os.path.lexists(path / state.RUN):  # the job was requeued
+            for request in (state.DRAIN, state.PROMOTE):
                 (path / request).unlink(missing_ok=True)
             earlier = len(list(path.glob("run-*.json")))
-            (path / RUN).replace(path / f"run-{earlier}.json")
+            (path / state.RUN).replace(path / f"run-{earlier}.json")
             self.run["restarts"] = earlier + 1
         self._has_begun = True
         self.attempt(RESERVE, lambda: self._reserve.write_bytes(b"\0" * RESERVE_BYTES), 0)
@@ -87,11 +76,11 @@ class Record:
                 return self.attempt(what, action, default)
             said = f"{error.filename or self.job.path}: {error.strerror or error}"
             if said != fault:
-                log(f"{what}: {said}; it is tried again")
+                state.log(f"{what}: {said}; it is tried again")
             self._faults[what] = said, time.monotonic() + RETRY_S
             return default
         if self._faults.pop(what, None):
-            log(f"{what}: works again")
+            state.log(f"{what}: works again")
         return result
 
     def _free_reserve(self) -> bool:
@@ -99,7 +88,7 @@ class Record:
             self._reserve.unlink()
         except OSError:
             return False
-        log(f"{self.job.path}: {os.strerror(errno.ENOSPC)}; its reserve is freed")
+        state.log(f"{self.job.path}: {os.strerror(errno.ENOSPC)}; its reserve is freed")
         return True
 
     def fault(self, what: str) -> str:
@@ -108,24 +97,24 @@ class Record:
 
     def write(self, name: str, value: Any) -> None:
         """A JSON file of the job."""
-        self.attempt(name, lambda: write_json(self.job.path / name, value), None)
+        self.attempt(name, lambda: state.write_json(self.job.path / name, value), None)
 
     def update(self, **values: Any) -> None:
-        self.run.update(values, heartbeat=timestamp())
+        self.run.update(values, heartbeat=state.timestamp())
         if self._has_begun:
-            self.attempt(RUN, self.save, None)
+            self.attempt(state.RUN, self.save, None)
 
     def save(self) -> None:
         """run.json as it is now. Raises `OSError`."""
-        self._written = -HEARTBEAT_S  # until it is there
-        write_json(self.job.path / RUN, self.run)
-        self._size = (self.job.path / RUN).stat().st_size
+        self._written = -state.HEARTBEAT_S  # until it is there
+        state.write_json(self.job.path / state.RUN, self.run)
+        self._size = (self.job.path / state.RUN).stat().st_size
         self._written = time.monotonic()
 
     def _is_as_written(self) -> bool:
         """Compares only its size, since this is called often."""
         try:
-            found = (self.job.path / RUN).lstat()
+            found = (self.job.path / state.RUN).lstat()
         except OSError:
             return False
         return stat.S_ISREG(found.st_mode) and found.st_size == self._size
@@ -134,23 +123,23 @@ class Record:
         """Now and then, and where the file is gone, damaged or could not be written."""
         if not self._has_begun:
             return
-        overdue = time.monotonic() - self._written > HEARTBEAT_S
+        overdue = time.monotonic() - self._written > state.HEARTBEAT_S
         if overdue or not self._is_as_written():
             self.update()
         if self._events:
-            self.attempt(EVENTS, self._append_events, None)
+            self.attempt(state.EVENTS, self._append_events, None)
 
     def event(self, name: str, **values: Any) -> None:
-        log(" ".join([name, *(f"{key}={value}" for key, value in values.items())]))
-        self._events.append(json.dumps({"time": timestamp(), "event": name, **values}) + "\n")
+        state.log(" ".join([name, *(f"{key}={value}" for key, value in values.items())]))
+        self._events.append(json.dumps({"time": state.timestamp(), "event": name, **values}) + "\n")
         if self._has_begun:
-            self.attempt(EVENTS, self._append_events, None)
+            self.attempt(state.EVENTS, self._append_events, None)
 
     def _append_events(self) -> None:
         """All that wait, or none: a line is never left in part."""
-        path = self.job.path / EVENTS
+        path = self.job.path / state.EVENTS
         path.parent.mkdir(parents=True, exist_ok=True)
-        set_aside(path, is_damaged=lambda: os.path.lexists(path) and not is_own_file(path))
+        state.set_aside(path, is_damaged=lambda: os.path.lexists(path) and not is_own_file(path))
         # A pipe would hold up the service until somebody reads it.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0) as file:
@@ -167,7 +156,7 @@ class Record:
     def close(self) -> None:
         """The last record is tried again for a moment, since it cannot be written later."""
         deadline = time.monotonic() + LAST_WORDS_S
-        while self._faults.keys() & {RUN, EVENTS} and time.monotonic() < deadline:
+        while self._faults.keys() & {state.RUN, state.EVENTS} and time.monotonic() < deadline:
             time.sleep(RETRY_S / 10)
             self.heartbeat()
         self.attempt(RESERVE, lambda: self._reserve.unlink(missing_ok=True), None)

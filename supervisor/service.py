@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from . import state
 from .allocation import Allocation
 from .checks import Probe, canary_error, count_connections
 from .handover import Publication, Successor
@@ -19,18 +20,7 @@ from .preflight import bundle_error, file_digest
 from .record import Record
 from .slurm import AuxiliarySteps, Cluster, own_argv
 from .spec import END_MARGIN_S, OUTCOMES, RESTARTABLE, JobExit, Spec
-from .state import (
-    BUNDLE_DIGEST,
-    CANARY,
-    DRAIN,
-    FORMAT,
-    PREDECESSOR,
-    PROMOTE,
-    SMOKE,
-    Json,
-    is_there,
-    timestamp,
-)
+from .state import Json
 from .steps import Steps
 
 TICK_S = 0.2
@@ -87,7 +77,7 @@ class Service:
             self._steps.start_next()
             self._tick()
         self._until_done("listeners", lambda: self._steps.check_listeners(self._auxiliary))
-        self._steps.record_state(ready=timestamp())
+        self._steps.record_state(ready=state.timestamp())
         self._publication.draft(self._steps.frontend)
 
     def _admit(self) -> None:
@@ -103,10 +93,10 @@ class Service:
             what = f"no end in {timeout_s:.0f} s\n{what}"
         seconds = round(time.monotonic() - began, 3)
         result = {"ok": code == 0, "exit_code": code, "seconds": seconds, "what": what}
-        self._record.write(SMOKE, result)
+        self._record.write(state.SMOKE, result)
         if code != 0:
             raise JobExit("not_admitted", f"smoke: {what or f'exit code {code}'}")
-        self._record.update(state="admitted", admitted=timestamp())
+        self._record.update(state="admitted", admitted=state.timestamp())
         self._record.event("admitted", seconds=seconds)
 
     def _until_done(self, what: str, action: Callable[[], Result]) -> Result:
@@ -133,7 +123,7 @@ class Service:
 
     def _check_bundle(self) -> None:
         """It is still what the operator submitted, for a successor days later too."""
-        if wanted := os.environ.get(BUNDLE_DIGEST):
+        if wanted := os.environ.get(state.BUNDLE_DIGEST):
             check = functools.partial(bundle_error, self._spec, wanted)
             if wrong := self._until_done("bundle", check):
                 raise JobExit("not_admitted", f"bundle {self._spec.bundle}: {wrong}")
@@ -147,7 +137,8 @@ class Service:
 
     def _await_promotion(self) -> None:
         """A canary is published when its operator promotes it."""
-        while os.environ.get(CANARY) and not is_there(self._record.job.path / PROMOTE):
+        promote = self._record.job.path / state.PROMOTE
+        while os.environ.get(state.CANARY) and not state.is_there(promote):
             self._tick()
 
     def _publish(self) -> None:
@@ -159,7 +150,7 @@ class Service:
             "endpoint", lambda: self._publication.publish(frontend), False
         ):
             self._tick()
-        self._record.update(state="serving", published=timestamp())
+        self._record.update(state="serving", published=state.timestamp())
         self._record.event("published", endpoint=str(self._spec.service.endpoint_file))
         self._successor.release_lock()
         if self._spec.generation and self._canary is None:
@@ -236,7 +227,7 @@ class Service:
         if self._canary:
             self._canary.stop()
         self._steps.stop(SLURM_GRACE_S if self._allocation.is_terminating else math.inf)
-        self._steps.record_state(state="ended", ended=timestamp())
+        self._steps.record_state(state="ended", ended=state.timestamp())
         may_do_better = outcome in RESTARTABLE and self._record.run["admitted"]
         if may_do_better and not self._stop_file and not self._has_handed_over():
             self._successor.restart()
@@ -269,8 +260,8 @@ class Service:
 
     @property
     def _stop_file(self) -> Path | None:
-        files = (self._spec.service.stop_file, self._record.job.path / DRAIN)
-        return next(filter(is_there, files), None)
+        files = (self._spec.service.stop_file, self._record.job.path / state.DRAIN)
+        return next(filter(state.is_there, files), None)
 
     def _check_requests(self) -> None:
         if file := self._stop_file:
@@ -289,7 +280,7 @@ class Service:
     def _check_job(self) -> None:
         self._allocation.poll()
         self._check_silent_nodes()
-        until = timestamp(self._allocation.until)
+        until = state.timestamp(self._allocation.until)
         if until != self._record.run["until"]:
             self._record.update(until=until)
 
@@ -332,7 +323,7 @@ def initial_run(spec: Spec, allocation: Allocation) -> Json:
     """run.json of a job that starts, but for what only files say."""
     later = ("ready", "admitted", "published", "ended", "outcome", "exit_code", "why")
     return {
-        "format": FORMAT,
+        "format": state.FORMAT,
         "job_id": allocation.cluster.job_id,
         "service": spec.name,
         "generation": 1,
@@ -340,13 +331,13 @@ def initial_run(spec: Spec, allocation: Allocation) -> Json:
         "bundle_digest": None,
         "nodes": allocation.cluster.nodes,
         "state": "starting",
-        "started": timestamp(),
-        "until": timestamp(allocation.until),
+        "started": state.timestamp(),
+        "until": state.timestamp(allocation.until),
         **dict.fromkeys(later),
         "steps": [],
         "successor": None,
         "successors": [],
-        "predecessor": os.environ.get(PREDECESSOR) or None,
+        "predecessor": os.environ.get(state.PREDECESSOR) or None,
         "restarts": 0,
     }
 

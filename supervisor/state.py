@@ -40,8 +40,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .new_file import name_new, name_of_damaged
-
 FORMAT = 1
 HEARTBEAT_S = 10.0
 LEASE_S = 60.0  # an endpoint whose job was silent for longer is dead
@@ -61,6 +59,8 @@ CANARY = "SERVICE_CANARY"  # set: once admitted it waits for `promote`
 FREE_PORTS = "SERVICE_FREE_PORTS"  # set: every step gets ports that are free
 BUNDLE_DIGEST = "SERVICE_BUNDLE_DIGEST"  # of the manifest that was verified when it was submitted
 SUBMIT_OPTIONS = "SERVICE_SUBMIT_OPTIONS"  # JSON: sbatch options of its successors
+# What a file system says that has no hard links, or none that a user may make.
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 # Faults of a path that leads to nothing, the last one a link to itself.
 NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -117,6 +117,41 @@ def _whole_file(path: Path, value: Any) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             new.unlink()
+
+
+def name_new(whole: Path, path: Path) -> None:
+    """Give a whole file that name. Raises `FileExistsError` where something has it.
+
+    Where there are no hard links the name is taken first, by an empty file, and the whole one then
+    replaces it, unless somebody gave the name to another file meanwhile: one of two is refused.
+    """
+    try:
+        os.link(whole, path)
+    except OSError as fault:
+        if fault.errno not in NO_LINKS:
+            raise
+        with path.open("x") as taken:
+            own = os.fstat(taken.fileno())
+        try:
+            if not _is_still(own, path):
+                raise FileExistsError(errno.EEXIST, "taken over meanwhile", str(path)) from None
+            whole.replace(path)
+        except OSError:
+            if _is_still(own, path):
+                path.unlink(missing_ok=True)
+            raise
+
+
+def _is_still(file: os.stat_result, path: Path) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), file)
+    except FileNotFoundError:
+        return False
+
+
+def name_of_damaged(path: Path) -> Path:
+    """A path in the same folder for a file that a new one replaces."""
+    return path.with_name(f".{path.name}.damaged-{uuid.uuid4().hex[:8]}")
 
 
 def set_aside(path: Path, is_damaged: Callable[[], bool]) -> None:

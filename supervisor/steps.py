@@ -13,17 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import slurm
 from .allocation import Allocation
 from .checks import START_PERIOD_S, Probe, foreign_listener, health_error, ports_of_nodes
 from .record import Record
-from .slurm import (
-    COMMAND_TIMEOUT_S,
-    KILL_WAIT_S,
-    AuxiliarySteps,
-    Cluster,
-    Output,
-    own_argv,
-)
+from .slurm import AuxiliarySteps, Cluster, Output
 from .spec import PLACEHOLDER, Health, JobExit, Spec, StepSpec
 from .state import FREE_PORTS, JobFolder, Json, json_lines
 
@@ -61,12 +55,6 @@ class Step:
         self.probe: Probe | None = None
         self.deadline = 0.0
         self.state = "waiting"
-
-    @property
-    def _probe_address(self) -> str:
-        """One behind a router listens on its own node only, which is then this one."""
-        host = self.spec.environment.get("SERVE_HOST", "")
-        return host if host in LOOPBACK else self.address
 
     @property
     def exit_code(self) -> int | None:
@@ -108,7 +96,9 @@ class Step:
         self.deadline = time.monotonic() + self.spec.start_timeout_s
         if self.spec.ready:
             port, path = self.ports[self.spec.ready["port"]], self.spec.ready["path"]
-            where = (self._probe_address, port, path)
+            # One behind a router listens on its own node only, which is then this one.
+            host = self.spec.environment.get("SERVE_HOST", "")
+            where = (host if host in LOOPBACK else self.address, port, path)
             check = functools.partial(health_error, *where, health.timeout_s)
             self.probe = Probe(check, health.period_s, health.failures)
             self.probe.start()
@@ -223,8 +213,8 @@ class Steps:
             if node == self._cluster.node:
                 foreign = foreign_listener(port, step.mark)
             else:
-                argv = own_argv("listener", port, step.mark)
-                _, output = auxiliary.run("listener", [node], argv, COMMAND_TIMEOUT_S * 3)
+                argv = slurm.own_argv("listener", port, step.mark)
+                _, output = auxiliary.run("listener", [node], argv, slurm.COMMAND_TIMEOUT_S * 3)
                 rows = [row for row in json_lines(output) if "foreign" in row]
                 if not rows:
                     said = output.strip() or "nothing"
@@ -314,7 +304,13 @@ class Steps:
         if step.exit_code is not None:
             self._on_exit(step)
         elif step.is_failing:
-            self._on_lost(step)
+            outcome, why = step.exit_reason()
+            if self._is_needed(step):
+                raise self._job_exit(step, outcome, why)
+            step.state = "lost"  # the router has left it out already
+            self._record.event("step_lost", step=step.spec.name, why=why)
+            if step.step_id:
+                self._cluster.kill_step(step.step_id)
         elif step.state == "starting" and step.is_ready:
             step.state = "ready"
             self._record.event("step_ready", step=step.spec.name, step_id=step.step_id)
@@ -323,16 +319,6 @@ class Steps:
             last = (step.probe.last if step.probe else None) or "squeue does not show its step"
             limit = f"not ready after {step.spec.start_timeout_s:.0f} s"
             raise self._job_exit(step, "start_timeout", f"{limit}: {last}")
-
-    def _on_lost(self, step: Step) -> None:
-        """One that is silent, but not critical, is killed; the router has left it out already."""
-        outcome, why = step.exit_reason()
-        if self._is_needed(step):
-            raise self._job_exit(step, outcome, why)
-        step.state = "lost"
-        self._record.event("step_lost", step=step.spec.name, why=why)
-        if step.step_id:
-            self._cluster.kill_step(step.step_id)
 
     def _is_needed(self, step: Step) -> bool:
         """Whether the service is over without it: it is critical, or the last of its role."""
@@ -376,7 +362,7 @@ class Steps:
             if step.is_running and step.step_id:
                 self._record.event("step_killed", step=step.spec.name)
                 self._cluster.kill_step(step.step_id)
-        self._wait(running, KILL_WAIT_S)
+        self._wait(running, slurm.KILL_WAIT_S)
         for step in running:
             if step.is_running and step.process:
                 step.process.kill()

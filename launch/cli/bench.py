@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..bench.system_under_test import SystemUnderTest
-    from ..endpoint import Endpoint
 
 PUBLISHED = "published"
 WORKLOADS = ("fixed", "sharegpt", "trace", "shared-prefix", "agent")
@@ -156,8 +155,9 @@ def bench(options: argparse.Namespace) -> None:
 
     config.check(options)
     system = _system_under_test(options)
-    if options.quality:
-        _check_openai(system.endpoint)
+    if options.quality and (system.endpoint.api != "openai" or system.endpoint.url is None):
+        what = "asks through an OpenAI endpoint, which Triton is not"
+        raise BadInput(Diagnostic("--quality", what, "measure the target trtllm_serve"))
     discovery.check_answers(system.endpoint)
     reported = system_under_test.reported(system.endpoint)
     bench_config = config.of_options(options, system, reported[0])
@@ -179,30 +179,21 @@ def bench(options: argparse.Namespace) -> None:
                 runner.record(quality=quality.run(options, url, model, chat, files.folder))
     finally:
         files.close()
-        _print(options, runner.document)
+        if options.json:
+            print(json.dumps(runner.document, indent=2, ensure_ascii=False), flush=True)
+        elif runner.document["points"] or runner.document["outcome"] == "interrupted":
+            from . import text_tables
+
+            print(text_tables.bench_table(runner.document), flush=True)
         _say(f"results in {files.folder}")
     if not (options.json or about["engine"]["rehearsal"]):
-        _print_estimate(files.folder)
-    _check_results(runner.document)
-
-
-def _print(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
-    if options.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False), flush=True)
-    elif found["points"] or found["outcome"] == "interrupted":
+        from ..report import estimated, evidence
         from . import text_tables
 
-        print(text_tables.bench_table(found), flush=True)
-
-
-def _print_estimate(folder: Path) -> None:
-    """Where the measured values lie in the bundle's estimate, if it has one of their load."""
-    from ..report import estimated, evidence
-    from . import text_tables
-
-    for run in evidence.gather([folder]):
-        if (one := estimated.for_run(run)) and one.is_compared:
-            print(text_tables.paragraph(one.summary), flush=True)
+        for run in evidence.gather([files.folder]):
+            if (one := estimated.for_run(run)) and one.is_compared:
+                print(text_tables.paragraph(one.summary), flush=True)
+    _check_results(runner.document)
 
 
 def _check_results(found: Mapping[str, Any]) -> None:
@@ -253,12 +244,6 @@ def _folder_name(system: SystemUnderTest) -> str:
     if system.bundle and system.target:
         return f"{system.bundle.launch['name']}-{system.target.name}"
     return system.endpoint.server
-
-
-def _check_openai(endpoint: Endpoint) -> None:
-    if endpoint.api != "openai" or endpoint.url is None:
-        what = "asks through an OpenAI endpoint, which Triton is not"
-        raise BadInput(Diagnostic("--quality", what, "measure the target trtllm_serve"))
 
 
 def run_diff(options: argparse.Namespace) -> None:

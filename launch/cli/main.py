@@ -246,22 +246,26 @@ def _smoke(options: argparse.Namespace) -> None:
     results = suite.run(server, (lambda _: None) if options.json else _print_check)
     summary = reports.summary(results, engine)
     if options.junit:
-        _write(options.junit, reports.junit(results, engine))
+        try:
+            with whole_file(options.junit) as new:
+                new.write_bytes(reports.junit(results, engine))
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise BadInput(Diagnostic(str(options.junit), f"cannot be written: {reason}")) from None
     if options.json:
         print(json.dumps(summary, indent=2, ensure_ascii=False))
     else:
         print(f"\n{text_tables.smoke_table(summary)}")
     if summary["failed"]:
-        raise ChecksFailed(_failures(results))
+        from .. import access
 
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        with whole_file(path) as new:
-            new.write_bytes(data)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise BadInput(Diagnostic(str(path), f"cannot be written: {reason}")) from None
+        rows = [
+            Diagnostic(f"check {one.id} over {one.transport}", one.evidence)
+            for one in results
+            if one.outcome == "failed"
+        ]
+        fix = next(filter(None, (access.remedy(row.message) for row in rows)), "")
+        raise ChecksFailed([replace(rows[0], fix=fix), *rows[1:]] if fix else rows)
 
 
 def _rehearse(options: argparse.Namespace) -> None:
@@ -337,19 +341,6 @@ def _attach(options: argparse.Namespace) -> None:
     print(found.folder / EVIDENCE)
     if unsigned:
         _say("the signature was of other files and is removed; sign the bundle again")
-
-
-def _failures(results: Sequence[CheckResult]) -> list[Diagnostic]:
-    """Those of failed checks; the first says what to do where the server asked for a key."""
-    from .. import access
-
-    rows = [
-        Diagnostic(f"check {one.id} over {one.transport}", one.evidence)
-        for one in results
-        if one.outcome == "failed"
-    ]
-    fix = next(filter(None, (access.remedy(row.message) for row in rows)), "")
-    return [replace(rows[0], fix=fix), *rows[1:]] if fix else rows
 
 
 def _say(text: str) -> None:

@@ -218,24 +218,20 @@ def bench(options: argparse.Namespace) -> None:
     with Interrupts():
         if (folder / MANIFEST).is_file():
             options.bundle = folder
-            _bench_bundle(options)
+            order = _order(options)
+            submission.check_free(order.service)
+            order = _checked(order, options)
+            order.service.stop_file.unlink(missing_ok=True)
+            job = order.submit()
+            say(f"{order.service.name}: job {job.id} submitted")
+            try:
+                jobs.until_run_has(job, "published", say, options.timeout)
+                _measure(order, options)
+            finally:
+                jobs.stop(order.service, False, order.document["time"]["limit_s"], say)
         else:
             options.name = options.service
             _bench_service(options)
-
-
-def _bench_bundle(options: argparse.Namespace) -> None:
-    order = _order(options)
-    submission.check_free(order.service)
-    order = _checked(order, options)
-    order.service.stop_file.unlink(missing_ok=True)
-    job = order.submit()
-    say(f"{order.service.name}: job {job.id} submitted")
-    try:
-        jobs.until_run_has(job, "published", say, options.timeout)
-        _measure(order, options)
-    finally:
-        jobs.stop(order.service, False, order.document["time"]["limit_s"], say)
 
 
 def _bench_service(options: argparse.Namespace) -> None:

@@ -42,11 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engine = engines.load(ENGINE)
     name = os.environ.get("VLLM_REFERENCE_RELEASE") or releases.known(engine)[-1]
     release = releases.load(name, engine=engine)
-    typed = vars(_parser(release).parse_args(given[1:]))
-    return serve.exit_code(NAME, lambda: _serve(release, typed))
-
-
-def _parser(release: Release) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=NAME, allow_abbrev=False)
     for flag in release.serve_flags:
         if flag.positional:
@@ -57,7 +52,8 @@ def _parser(release: Release) -> argparse.ArgumentParser:
         if len(spellings) < len(flag.spellings):
             kind = {"action": argparse.BooleanOptionalAction}
         parser.add_argument(*spellings, dest=flag.name, default=argparse.SUPPRESS, **kind)
-    return parser
+    typed = vars(parser.parse_args(given[1:]))
+    return serve.exit_code(NAME, lambda: _serve(release, typed))
 
 
 def _serve(release: Release, typed: Mapping[str, Any]) -> None:
@@ -74,8 +70,13 @@ def _serve(release: Release, typed: Mapping[str, Any]) -> None:
     problems = list(validate(release, options))
     if errors := [one for one in problems if one.severity == "error"]:
         raise BadInput(errors)
-    if flags.get("headless"):
-        _stay(flags)
+    if flags.get("headless"):  # the first node computes here for all of them
+        stops = (signal.SIGTERM, signal.SIGINT)
+        signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+        logger.info(
+            "node %s of %s, led by %s", *map(flags.get, ("node_rank", "nnodes", "master_addr"))
+        )
+        logger.info("stopped by %s", signal.Signals(signal.sigwait(stops)).name)
         return
     with serve.bind(flags.get("host") or "localhost", int(flags.get("port") or 8000)) as listener:
         from tensorrt_llm.llmapi.llm import LLM
@@ -91,14 +92,6 @@ def _serve(release: Release, typed: Mapping[str, Any]) -> None:
                 _surface(release),
             )
             serve.run(server.app, listener)
-
-
-def _stay(flags: Mapping[str, Any]) -> None:
-    """What a node does that answers no clients: the first one computes here for all of them."""
-    stops = (signal.SIGTERM, signal.SIGINT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
-    logger.info("node %s of %s, led by %s", *map(flags.get, ("node_rank", "nnodes", "master_addr")))
-    logger.info("stopped by %s", signal.Signals(signal.sigwait(stops)).name)
 
 
 def _reference_options(release: Release, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from supervisor import lock, record, state
-from supervisor.new_file import name_new
+from supervisor.state import name_new
 
 # Years away, so that it does not matter when these tests begin.
 LATER = state.timestamp(4e9)

@@ -55,7 +55,7 @@ def test_each_event_of_a_life_says_what_an_operator_asks(
             states.append(value["state"])
         write(path, value)
 
-    monkeypatch.setattr(record, "write_json", watched)
+    monkeypatch.setattr(state, "write_json", watched)
     job.once("published", job.stop)
     job.run()
     assert states == [

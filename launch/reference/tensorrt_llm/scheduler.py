@@ -74,8 +74,11 @@ class Sequence:
     def end(self, iteration: int) -> bool:
         """Choose the tokens of a computed step and send what is due. True after the last one."""
         timing = self._metrics.timing_metrics
-        if self._iterations == 1:
-            self._include_prompt()
+        has_prompt = not (self._params.exclude_input_from_output or self.request.streaming)
+        if self._iterations == 1 and has_prompt:
+            self._pending_tokens += self.request.prompt_token_ids
+            pieces = map(self._detokenizer.push, self.request.prompt_token_ids)
+            self._pending_text += "".join(pieces)
         reason, stop = self._choose()
         timing.last_token_time = results.steady_time()
         if self._iterations == 1:
@@ -87,13 +90,6 @@ class Sequence:
         ):
             self._give()
         return reason is not None
-
-    def _include_prompt(self) -> None:
-        """As the engine does, a stream never has the prompt."""
-        if not (self._params.exclude_input_from_output or self.request.streaming):
-            self._pending_tokens += self.request.prompt_token_ids
-            pieces = map(self._detokenizer.push, self.request.prompt_token_ids)
-            self._pending_text += "".join(pieces)
 
     def _choose(self) -> tuple[results.FinishReason | None, int | str | None]:
         """Take the tokens after the last input and its drafts; the drafts that were right count."""

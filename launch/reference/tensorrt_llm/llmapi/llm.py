@@ -51,19 +51,16 @@ class LLM:
             raise BadFacts(Diagnostic(str(model), what, "give a checkpoint folder"))
         self._model = models.load(folder, with_mtp=self.args.draft_tokens > 0)
         self.tokenizer = _tokenizer(tokenizer, folder, self._model)
-        self.max_seq_len = self._limit_length()
+        longest = int(self._model.config.max_position_embeddings)
+        wanted = self.args.max_seq_len
+        if wanted is not None and wanted > longest:
+            logger.warning("max_seq_len %d is cut to the model's %d positions", wanted, longest)
+        self.max_seq_len = min(wanted or longest, longest)
         self._end_ids = _end_ids(self._model, self.tokenizer)
         self._ids = itertools.count(1)
         self._scheduler = Scheduler(self._model, self.args)
         atexit.register(_shutdown, weakref.ref(self._scheduler))
         logger.info("ready: %s", self._model.checkpoint.source)
-
-    def _limit_length(self) -> int:
-        longest = int(self._model.config.max_position_embeddings)
-        wanted = self.args.max_seq_len
-        if wanted is not None and wanted > longest:
-            logger.warning("max_seq_len %d is cut to the model's %d positions", wanted, longest)
-        return min(wanted or longest, longest)
 
     def generate_async(
         self,

@@ -198,7 +198,11 @@ class Delivery:
         except Exception as fault:
             # Such as shared memory that ran out: this request cannot go on, the others may.
             pb_utils.Logger.log_error(traceback.format_exc())
-            self._give_up(stream, f"the response could not be sent: {fault}")
+            try:
+                stream.sender.fail(_failed(f"the response could not be sent: {fault}"))
+            except Exception:
+                pb_utils.Logger.log_error(traceback.format_exc())
+            self._end(stream, "failed")
 
     def _measure(self, stream: Stream, output: Output) -> None:
         stream.responses += 1
@@ -215,13 +219,6 @@ class Delivery:
             tokens += sequence.length
         if tokens > stream.tokens:  # the engine takes stop words back at the end
             stream.tokens = tokens
-
-    def _give_up(self, stream: Stream, message: str) -> None:
-        try:
-            stream.sender.fail(_failed(message))
-        except Exception:
-            pb_utils.Logger.log_error(traceback.format_exc())
-        self._end(stream, "failed")
 
     def _end(self, stream: Stream, outcome: Outcome) -> None:
         stream.has_ended = True

@@ -79,11 +79,19 @@ class LlmEngine:
             raise RequestError(
                 f"sampling_param_max_tokens: {what}; this server allows at most {most}"
             )
+        # Not every release has these: tracing goes without, a priority is refused.
+        if request.priority is not None and "priority" not in self._accepted:
+            raise RequestError("priority: this engine's release has no priorities; leave it out")
+        given = {"priority": request.priority, "trace_headers": request.trace_headers}
         return {
             "inputs": self._tokenized(self._prompt(request), sampling),
             "sampling_params": sampling,
             "streaming": request.streaming,
-            **self._optional(request),
+            **{
+                name: value
+                for name, value in given.items()
+                if value is not None and name in self._accepted
+            },
         }
 
     def submit(self, arguments: Mapping[str, Any]) -> Any:
@@ -177,17 +185,6 @@ class LlmEngine:
             raise RequestError(str(fault)) from fault
         tokens: list[int] = ids
         return prompt if more else tokens
-
-    def _optional(self, request: Request) -> dict[str, Any]:
-        """Arguments that not every release has: tracing goes without, a priority is refused."""
-        if request.priority is not None and "priority" not in self._accepted:
-            raise RequestError("priority: this engine's release has no priorities; leave it out")
-        given = {"priority": request.priority, "trace_headers": request.trace_headers}
-        return {
-            name: value
-            for name, value in given.items()
-            if value is not None and name in self._accepted
-        }
 
 
 def blames_request(fault: BaseException) -> bool:

@@ -85,7 +85,14 @@ class MetricsRecorder:
         """Its last response was sent, and was no error."""
         perf_metrics = getattr(output.sequences[0], "request_perf_metrics", None)
         with self._lock:
-            self._observations.extend(_durations(stream))
+            durations = [("request_latency_seconds", stream.last_sent_s - stream.arrival_s)]
+            if stream.request.streaming and stream.responses > 1 and stream.tokens > 1:
+                generating_s = stream.last_sent_s - stream.first_sent_s
+                durations += [
+                    ("inter_token_latency_seconds", generating_s / (stream.tokens - 1)),
+                    ("longest_gap_seconds", stream.longest_gap_s),
+                ]
+            self._observations.extend(durations)
             if perf_metrics is not None:
                 timing, drafts = perf_metrics.timing_metrics, perf_metrics.speculative_decoding
                 queued_s = (timing.first_scheduled_time - timing.arrival_time) / SECOND
@@ -158,15 +165,3 @@ class MetricsRecorder:
         stream.counted = stream.responses, stream.tokens
         self._counts["responses_total"] += stream.responses - responses
         self._counts["generated_tokens_total"] += stream.tokens - tokens
-
-
-def _durations(stream: Stream) -> list[tuple[str, float]]:
-    """Those of a request that ended well. Times between tokens need two responses of a stream."""
-    durations = [("request_latency_seconds", stream.last_sent_s - stream.arrival_s)]
-    if stream.request.streaming and stream.responses > 1 and stream.tokens > 1:
-        generating_s = stream.last_sent_s - stream.first_sent_s
-        durations += [
-            ("inter_token_latency_seconds", generating_s / (stream.tokens - 1)),
-            ("longest_gap_seconds", stream.longest_gap_s),
-        ]
-    return durations

@@ -31,6 +31,7 @@ OPTIONAL_OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "sampling_param_logprobs": ("logprobs",),
     "sampling_param_prompt_logprobs": ("prompt_logprobs",),
 }
+# By what the client's library calls itself; Triton forwards it as the metadata of gRPC.
 GRPC_LIBRARIES = re.compile(r"\b(grpc|tonic)\b")
 TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
@@ -96,7 +97,7 @@ def parse(
         priority=_priority(inputs),
         trace_headers=_trace_headers(parameters),
         timeout_s=_timeout_s(parameters),
-        over_grpc=_is_over_grpc(parameters),
+        over_grpc=bool(GRPC_LIBRARIES.search(str(parameters.get("user-agent", "")))),
     )
 
 
@@ -124,20 +125,16 @@ def _prompt(inputs: Inputs) -> Prompt:
         return chat
     ids = token_ids(inputs, "input_ids")
     if ids is None:
-        return _text_input(inputs)
+        values = inputs["text_input"]
+        if values.shape != (1,):
+            raise RequestError(f"text_input: has shape {list(values.shape)}; [1] is expected")
+        prompt = decode("text_input", values[0])
+        if not prompt:
+            raise RequestError("text_input: is empty; a prompt has at least one character")
+        return prompt
     if not ids:
         raise RequestError("input_ids: is empty; a prompt has at least one token")
     return ids
-
-
-def _text_input(inputs: Inputs) -> str:
-    values = inputs["text_input"]
-    if values.shape != (1,):
-        raise RequestError(f"text_input: has shape {list(values.shape)}; [1] is expected")
-    prompt = decode("text_input", values[0])
-    if not prompt:
-        raise RequestError("text_input: is empty; a prompt has at least one character")
-    return prompt
 
 
 def _priority(inputs: Inputs) -> float | None:
@@ -162,11 +159,6 @@ def _timeout_s(parameters: Mapping[str, Any]) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RequestError(f"timeout: is {shown(value)}; it must be microseconds, at least 1")
     return value / 1e6
-
-
-def _is_over_grpc(parameters: Mapping[str, Any]) -> bool:
-    """By what the client's library calls itself; Triton forwards it as the metadata of gRPC."""
-    return bool(GRPC_LIBRARIES.search(str(parameters.get("user-agent", ""))))
 
 
 def _trace_headers(parameters: Mapping[str, Any]) -> dict[str, str] | None:

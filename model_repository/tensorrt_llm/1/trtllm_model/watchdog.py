@@ -106,14 +106,11 @@ class Watchdog:
         was_alive, self._is_alive = self._is_alive, self._engine.is_alive()
         if not (was_alive or self._is_alive):
             self._generations.failure.declare("it says that it cannot serve")
-        elif self._stall_timeout_s is not None and self._expects_output():
+        # A request that is not streamed shows nothing until it ends, which may take long.
+        elif self._stall_timeout_s is not None and (
+            self._engine.has_statistics
+            or any(stream.request.streaming for stream in self._generations.running())
+        ):
             silent_s = time.monotonic() - self._generations.progress_s
             if silent_s > self._stall_timeout_s:
                 self._generations.failure.declare(f"it has given nothing for {silent_s:.0f} s")
-
-    def _expects_output(self) -> bool:
-        """Whether requests run that would show it. One that is not streamed shows nothing until it
-        ends, which may take long."""
-        return self._engine.has_statistics or any(
-            stream.request.streaming for stream in self._generations.running()
-        )
