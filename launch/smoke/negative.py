@@ -24,7 +24,7 @@ from .client import (
     concurrently,
 )
 from .concurrency import RUNNING
-from .features import limit_tokens
+from .generation import limit_tokens
 from .metrics import REQUESTS
 
 LONG = SmokeRequest(PROMPT, max_tokens=256)

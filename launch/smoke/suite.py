@@ -15,7 +15,7 @@ from builder.facts.servers import Api
 from .. import triton
 from ..endpoint import Endpoint
 from ..process import ServerProcess
-from . import concurrency, features, generation, health, negative
+from . import concurrency, generation, health, negative
 from .client import (
     PROMPT,
     REASONS,
@@ -113,20 +113,21 @@ POSITIVE = (
     Check("P13", "Characters", "a character of several bytes is torn between two responses",
           generation.characters, streams=True),
     Check("P14", "Overlap", "requests wait for one another", concurrency.overlap, streams=True),
-    Check("P15", "Longest prompt", "the limit is lower than planned", features.long_prompt),
-    Check("P15.needle", "Needle", "text far from the end is not seen", features.needle,
+    Check("P15", "Longest prompt", "the limit is lower than planned", generation.long_prompt),
+    Check("P15.needle", "Needle", "text far from the end is not seen", generation.needle,
           level="warning"),
-    Check("P16", "Prefix reuse", "every prompt is computed anew", features.prefix, level="warning"),
+    Check("P16", "Prefix reuse", "every prompt is computed anew", generation.prefix,
+          level="warning"),
     Check("P17", "Token counts", "billing and benchmarks rely on them", generation.usage),
     Check("P18", "Log probabilities", "clients rank answers by them", generation.logprobs),
-    Check("P19", "Drafted tokens", "drafts that are not accepted cost time", features.drafts),
+    Check("P19", "Drafted tokens", "drafts that are not accepted cost time", generation.drafts),
     Check("P20", "Seed", "sampled answers cannot be reproduced", generation.seed),
-    Check("P21", "Guided JSON", "programs read the answer", features.guided),
-    Check("P21.tools", "Tool calls", "programs read the answer", features.tools, apis=OPENAI),
+    Check("P21", "Guided JSON", "programs read the answer", generation.guided),
+    Check("P21.tools", "Tool calls", "programs read the answer", generation.tools, apis=OPENAI),
     Check("P22", "Metrics", "alerts and autoscaling rely on them", concurrency.counters),
     Check("P22.name", "One model name", "dashboards and clients look for different models",
           concurrency.served_name, apis=OPENAI, generates=False),
-    Check("P23", "Accuracy", "precision lost in quantization", features.accuracy),
+    Check("P23", "Accuracy", "precision lost in quantization", generation.accuracy),
     Check("P24", "Soak", "requests fail or leave memory taken under load", concurrency.soak),
 )  # fmt: skip
 # P25, the graceful stop, is in `suite`: only who started a server may stop it.

@@ -360,7 +360,7 @@ def test_an_end_that_could_not_be_written_is_written_all_the_same(
         def refuse(*_: object) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        patch.setattr(record, "write_json", refuse)
+        patch.setattr(state, "write_json", refuse)
         own.update(state="stopping")
     own.update(state="ended")
     own.close()
@@ -524,7 +524,7 @@ def test_a_run_that_could_not_be_written_is_written_later(
         def refuse(*_: object) -> None:
             raise OSError(errno.EIO, "no")
 
-        patch.setattr(record, "write_json", refuse)
+        patch.setattr(state, "write_json", refuse)
         own.update(state="draining")
     assert own.job.run and own.job.run["state"] == "serving"
     own.heartbeat()

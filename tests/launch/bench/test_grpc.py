@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from builder.errors import NotReady
 from launch.access import Access
-from launch.bench.clients import connect, connection, http2, kserve_grpc
+from launch.bench.clients import connect, connection, kserve_grpc
 from launch.bench.clients.connection import Malformed
 from launch.bench.request import LoadRequest, RequestRecord
 from launch.endpoint import Endpoint
@@ -193,7 +193,7 @@ def test_a_server_that_wants_a_certificate_is_measured(identity: tuple[bytes, by
 
 def test_fields_are_read_as_they_were_written() -> None:
     fields = [(":path", "/a"), ("long", "x" * 300), ("empty", "")]
-    assert http2.decode_fields(http2.encode_fields(fields)) == fields
+    assert kserve_grpc.decode_fields(kserve_grpc.encode_fields(fields)) == fields
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_fields_are_read_as_they_were_written() -> None:
     ],
 )
 def test_fields_are_read_in_every_form(block: bytes, fields: list[tuple[str, str]]) -> None:
-    assert http2.decode_fields(block) == fields
+    assert kserve_grpc.decode_fields(block) == fields
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_fields_are_read_in_every_form(block: bytes, fields: list[tuple[str, str
 )
 def test_what_are_no_fields_is_refused(block: bytes) -> None:
     with pytest.raises(Malformed, match="HPACK"):
-        http2.decode_fields(block)
+        kserve_grpc.decode_fields(block)
 
 
 @pytest.mark.parametrize("name", sorted(kserve_grpc.MESSAGES.keys() - {"Parameter", "Tensor"}))
@@ -239,14 +239,14 @@ def test_a_status_that_is_none_is_told_as_it_came(number: str) -> None:
     assert failure.message == f"{number}: "[:300]
 
 
-async def an_exchange() -> http2.Http2Exchange:
-    return http2.Http2Exchange([(":method", "POST")], b"")
+async def an_exchange() -> kserve_grpc.Http2Exchange:
+    return kserve_grpc.Http2Exchange([(":method", "POST")], b"")
 
 
 def test_a_frame_longer_than_allowed_ends_the_exchange() -> None:
     """Before it is all there: 16 MiB of one frame would be copied for each of its parts."""
 
-    async def received() -> http2.Http2Exchange:
+    async def received() -> kserve_grpc.Http2Exchange:
         exchange = await an_exchange()
         head = (1 << 23).to_bytes(3, "big") + bytes(6)
         for at, part in enumerate((head, *[b"x" * 8192] * 4)):
