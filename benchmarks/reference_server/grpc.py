@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from launch.bench.clients import kserve_grpc
-from launch.bench.clients.http2 import (
+from launch.bench.clients.kserve_grpc import (
     DATA,
     END_HEADERS,
     END_STREAM,

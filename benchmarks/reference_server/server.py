@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from launch.bench.clients.connection import STAMP_SPACE, arrival_ns, ask_for_stamps, read_clocks
-from launch.bench.clients.http2 import PREFACE, greeting
+from launch.bench.clients.kserve_grpc import PREFACE, greeting
 
 from . import grpc
 from .log import LogEntry
