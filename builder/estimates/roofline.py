@@ -116,7 +116,7 @@ def _grouped_values(facts: Checkpoint) -> float:
     """KV values per token of the layers without a sliding window, whose heads may differ."""
     config, architecture = facts.text_config, facts.architecture
     heads, kinds = architecture.key_value_heads(config), config.get("layer_types")
-    if architecture.cached_heads is None or not kinds:
+    if architecture.code.cached_heads is None or not kinds:
         return sum(2 * count * width for count, width in heads) * _window_share(config)
     layers = zip(heads, kinds, strict=False)  # the last ones may use the cache of others
     return sum(

@@ -11,13 +11,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..diagnostics import Diagnostic
 from ..documents import DATA
 from ..errors import BadInput
 from ..general_rules import STALE_ADVISORIES, UNKNOWN_VERSION, VULNERABLE_VERSION
-from ..schema import Check, Day, Positive, Text
+from ..schema import Check, Day, Plain, Positive, Text
 from . import data_file
 from .release.version import Order, is_stable, order
 
@@ -69,12 +69,8 @@ class Minimum:
     source: Text
 
 
-@dataclass(frozen=True, slots=True)
-class ServerVersions:
-    """The container that first brought a version of the server itself."""
-
-    source: Text
-    containers: Mapping[Version, Version]
+# The container that first brought each version of the server itself.
+_SERVER_VERSIONS: Any = {"source": Text, "containers": {"*": Version}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ class ProductAdvisories:
     source: Text
     minimum: Minimum
     advisories: tuple[Advisory, ...]
-    server_versions: ServerVersions | None = None
+    server_versions: Annotated[Mapping[str, Any], Plain(_SERVER_VERSIONS)] | None = None
 
 
 def products() -> list[str]:
@@ -257,8 +253,7 @@ def _order(version: str) -> Order:
 
 def container(product: str, version: str) -> str:
     """The container of a server version: the newest listed one that is not newer."""
-    known = _file(product).server_versions
-    listed = known.containers if known else {}
+    listed = (_file(product).server_versions or {}).get("containers", {})
     given = order(version)
     older = [
         server

@@ -19,7 +19,7 @@ from ..diagnostics import Diagnostic, either, is_misspelling
 from ..errors import BadFacts, BadInput
 from ..files import is_folder, is_there, load_json_mapping
 from . import checkpoint_files, data_file, model_names
-from .architecture import ARCHITECTURES, NESTED, Architecture, Config
+from .architecture import NESTED, Architecture, Config, architectures
 from .checkpoint_files import CARD, NO_FILES, CheckpointFile, Listing, Stored
 from .model_facts import License, ModelFacts
 from .model_names import shipped_file
@@ -238,19 +238,20 @@ def _without_mtp(architecture: Architecture, config: Config) -> Config:
 def _architecture(config: Config, where: str) -> Architecture:
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    if isinstance(name, str) and name in ARCHITECTURES:
-        return ARCHITECTURES[name].of(config)
+    if isinstance(name, str) and name in architectures():
+        return architectures()[name].of(config)
     what = f"architecture {name} is not supported" if name else "names no architecture"
     raise BadFacts(Diagnostic(where, what, _other_architecture(config, str(name))))
 
 
 def _other_architecture(config: Config, name: str) -> str:
     """What to do about a model that cannot be planned as it is."""
-    if near := next((other for other in ARCHITECTURES if _is_misspelt(name, other)), None):
+    if near := next((other for other in architectures() if _is_misspelt(name, other)), None):
         return f"did you mean {near}?"
+    others = len(architectures())
     by_hand = (
-        f"{len(ARCHITECTURES)} others are, each a row of builder/facts/architecture. Until it has "
-        "one, write the engine's options by hand and have `builder check` read them"
+        f"{others} others are, each a row of builder/data/architectures.yaml. Until it has one, "
+        "write the engine's options by hand and have `builder check` read them"
     ) + _readers(name)
     if "pretrained_config" in config or "architecture" in config:
         return "this is of an engine or of TensorRT-LLM's own format: give the checkpoint before it"
@@ -276,7 +277,7 @@ def _readers(name: str) -> str:
 
 
 def _by_class(name: str) -> str | None:
-    return next((other for other in ARCHITECTURES if other.lower() == name.lower()), None)
+    return next((other for other in architectures() if other.lower() == name.lower()), None)
 
 
 def _is_misspelt(name: str, other: str) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..documents import DATA
-from ..schema import Check, Day, Text
+from ..schema import Check, Day, Plain, Text
 from . import advisories, data_file, engines, release, servers
 from .engines import Engine
 from .release.version import oldest_first, order
@@ -353,14 +353,8 @@ class Carrier:
     mark: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """Until when images of a server were searched, and what to do about a release without one."""
-
-    server: Text
-    as_of: Day
-    source: Text
-    remedy: Text | None
+# Until when images of a server were searched, and what to do about a release without one.
+_SEARCHES: Any = [{"server": Text, "as_of": Day, "source": Text, "remedy": (Text, None)}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +362,7 @@ class PublishedImages:
     """The content of `images.yaml`."""
 
     images: tuple[PublishedImage, ...]
-    searches: tuple[Search, ...]
+    searches: Annotated[Sequence[Mapping[str, Any]], Plain(_SEARCHES)]
     carriers: tuple[Carrier, ...]
 
 
@@ -402,14 +396,14 @@ def release_in(server: str, version: str) -> str | None:
 
 def search_words(server: str) -> str:
     """Until when images of a server were searched, and where to get another; empty if unknown."""
-    row = next((row for row in _data().searches if row.server == server), None)
+    row = next((row for row in _data().searches if row["server"] == server), None)
     if row is None:
         return ""
-    what, held = f"no published one is listed as of {row.as_of}", _containers(server)
+    what, held = f"no published one is listed as of {row['as_of']}", _containers(server)
     if held:
         newest = max(held, key=oldest_first)
         what += f" (the newest, {newest}, has {held[newest]})"
-    return f"{what}; {row.remedy}" if row.remedy else what
+    return f"{what}; {row['remedy']}" if row["remedy"] else what
 
 
 def _containers(server: str) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from ..schema import Plain, Positive, Sourced, Text, one_of
-from .architecture import ARCHITECTURES, Config
+from .architecture import Config, architectures
 from .weight_layouts import FORMATS, MIXED
 
 V = TypeVar("V")
@@ -120,10 +120,10 @@ class ModelFacts:
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         """An architecture that no row describes, and fields that its row needs."""
         config = self.config.values
-        name = next(iter(config.get("architectures", ())), None)
-        if name not in ARCHITECTURES:
+        name = next(iter(config.get("architectures", ())), "none")
+        if name not in architectures():
             where = "config.values.architectures"
-            yield where, f"{name} is not supported; one of {', '.join(ARCHITECTURES)}"
+            yield where, f"{name} is not supported; one of {', '.join(architectures())}"
             return
-        for missing in ARCHITECTURES[name].of(config).missing_fields(config):
+        for missing in architectures()[name].of(config).missing_fields(config):
             yield f"config.values.{missing}", "is missing or not a count; add it"

@@ -240,32 +240,24 @@ def _workload(publication: Publication, row: PublishedDeployment) -> str:
     return ", ".join(part for part in parts if part) or "not said"
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptanceCurve:
-    """Tokens a step by the number of draft tokens: `lengths` are those of 1, 2, 3 ... of them.
-
-    `file` is the source's own.
-    """
-
-    model: Text
-    drafting: Text
-    thinking: bool
-    file: Text
-    sampling: Text
-    lengths: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptanceFile:
-    """The curves of one source, all of the same workload."""
-
-    source: Text
-    workload: Text
-    curves: tuple[AcceptanceCurve, ...]
+# Tokens a step by the number of draft tokens: `lengths` are those of 1, 2, 3 ... of them. All
+# curves are of the same workload; `file` is the source's own.
+ACCEPTANCE_FILE: Any = {
+    "source": Text,
+    "workload": Text,
+    "curves": [
+        {
+            **dict.fromkeys(("model", "drafting", "file", "sampling"), Text),
+            "thinking": bool,
+            "lengths": [float],
+        }
+    ],
+}
 
 
-def acceptance_curves() -> tuple[AcceptanceCurve, ...]:
-    return data_file.load(ACCEPTANCE, AcceptanceFile).curves
+def acceptance_curves() -> list[dict[str, Any]]:
+    curves: list[dict[str, Any]] = data_file.load(ACCEPTANCE, ACCEPTANCE_FILE)["curves"]
+    return curves
 
 
 def acceptance_lengths(model: str, drafting: str, draft_tokens: int) -> list[float]:
@@ -273,14 +265,12 @@ def acceptance_lengths(model: str, drafting: str, draft_tokens: int) -> list[flo
 
     A model is known by its name without the vendor, in whatever precision.
     """
-    name = _without_precision(model.rpartition("/")[2].lower())
-    return sorted(
-        one.lengths[draft_tokens - 1]
-        for one in acceptance_curves()
-        if _without_precision(one.model) == name
-        and one.drafting.lower().startswith(drafting.lower())
-        and 1 <= draft_tokens <= len(one.lengths)
-    )
+    name, found = _without_precision(model.rpartition("/")[2].lower()), list[float]()
+    for one in acceptance_curves():
+        same = one["drafting"].lower().startswith(drafting.lower())
+        if same and _without_precision(one["model"]) == name:
+            found += one["lengths"][draft_tokens - 1 : draft_tokens] if draft_tokens else []
+    return sorted(found)
 
 
 def _without_precision(name: str) -> str:

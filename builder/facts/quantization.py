@@ -14,7 +14,7 @@ from functools import cached_property
 from .. import expressions
 from .architecture import Architecture, Config, Role, Tensors
 from .checkpoint_files import Stored
-from .weight_layouts import AWQ, FORMATS, GPTQ, Weight, stored_weight
+from .weight_layouts import AWQ, FORMATS, GPTQ, Groups, stored_weight
 
 Kind = tuple[Role, bool, str]
 
@@ -28,14 +28,6 @@ _DIGIT = re.compile(r"\\d|\[0-9\]")
 _DIGITS = re.compile(r"0" + expressions.REPETITION.pattern)
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """How the weights of some modules share scales; see `weight_layouts.Weight`."""
-
-    group_size: int | None = None
-    zero_points: bool = False
-
-
 @dataclass(frozen=True)
 class Quantization:
     """The quantization of a checkpoint; `quant_algo` is one of `FORMATS`, or `None` for BF16.
@@ -45,7 +37,7 @@ class Quantization:
     In the name of a group `*` matches a number, and a name includes the modules below it; after
     `re:` it is a regular expression for modules that are not excluded. `writer` is set if the
     tensors have other names than ModelOpt and the models' publishers give them. `group_size` and
-    `zero_points` are those of `weight_layouts.Weight`; `groups` has the exceptions.
+    `zero_points` are those of `Groups`; `groups` has the exceptions.
     """
 
     quant_algo: str | None = None
@@ -123,8 +115,8 @@ class Quantization:
         found = self.format_of(module) if tensors.linear and not plain else None
         part = self._part_of(module) if self.groups else None
         groups = self.groups.get(part or "", Groups(self.group_size, self.zero_points))
-        weight = Weight(tensors.shape, groups.group_size, groups.zero_points, tensors.shards)
-        if quantized := stored_weight(self.writer, found, module, weight):
+        shape, shards = tensors.shape, tensors.shards
+        if quantized := stored_weight(self.writer, found, module, shape, groups, shards):
             return quantized
         dtype = "F32" if name.endswith(_FP32_SUFFIXES) else tensors.dtype
         return [Stored(name, dtype, tensors.shape)]

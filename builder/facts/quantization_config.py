@@ -15,30 +15,10 @@ from typing import Any
 
 from ..diagnostics import Diagnostic
 from ..expressions import MAX_REPETITIONS
-from .architecture import ARCHITECTURES, NESTED
-from .quantization import (
-    MAX_LONG,
-    Groups,
-    Quantization,
-    are_slow,
-    general_name,
-    is_slow,
-)
-from .weight_layouts import (
-    AWQ,
-    COMPRESSED_BY_TENSOR,
-    COMPRESSED_TENSORS,
-    FORMATS,
-    FP8_BLOCK,
-    GPTQ,
-    MIXED,
-    MODELOPT_BY_BLOCK,
-    MODELOPT_BY_CHANNEL,
-    MXFP4_BLOCK,
-    PUBLISHED_MXFP4,
-    PUBLISHED_MXFP8,
-    STATIC_FP8,
-)
+from . import weight_layouts
+from .architecture import NESTED, architectures
+from .quantization import MAX_LONG, Quantization, are_slow, general_name, is_slow
+from .weight_layouts import COMPRESSED_TENSORS, FORMATS, FP8_BLOCK, MIXED, Groups
 
 
 def mapping(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -99,8 +79,8 @@ _WEIGHT_ONLY = {"awq 4": "W4A16_AWQ", "gptq 4": "W4A16_GPTQ", "gptq 8": "W8A16_G
 
 # ModelOpt's names of formats that others name otherwise, and how it lays them out.
 _MODELOPT_NAMES = {
-    "FP8_PER_CHANNEL_PER_TOKEN": ("FP8", MODELOPT_BY_CHANNEL),
-    "FP8_PB_WO": ("FP8_BLOCK_SCALES", MODELOPT_BY_BLOCK),
+    "FP8_PER_CHANNEL_PER_TOKEN": ("FP8", weight_layouts.MODELOPT_BY_CHANNEL),
+    "FP8_PB_WO": ("FP8_BLOCK_SCALES", weight_layouts.MODELOPT_BY_BLOCK),
 }
 
 # For a checkpoint in a format that cannot be planned, such as bitsandbytes.
@@ -160,7 +140,7 @@ def _of_experts(config: Mapping[str, Any], found: Quantization) -> str | None:
     """The format of the routed experts in the last layer that has some."""
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    known = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    known = architectures().get(name) if isinstance(name, str) else None
     if known is None or known.of(config).missing_fields(config):
         return None
     architecture = known.of(config)
@@ -258,7 +238,7 @@ def _weight_only(fields: Mapping[str, Any], source: str) -> Quantization:
         plain if fields.get("lm_head") is True else (*plain, "*lm_head"),
         source,
         {f"re:.*{re.escape(part)}": name for part in _blocks(fields)},
-        writer=AWQ if method == "awq" else GPTQ,
+        writer=weight_layouts.AWQ if method == "awq" else weight_layouts.GPTQ,
         group_size=group_size({"group_size": size}, name),
     )
 
@@ -317,11 +297,14 @@ def _compressed_form(group: Mapping[str, Any], written: str) -> tuple[str, str] 
     strategies = weights.get("strategy"), inputs.get("strategy")
     form = (weights.get("num_bits"), weights.get("type"), *strategies)
     if form[:3] == (8, "float", "tensor") and inputs.get("num_bits") == weights["num_bits"]:
-        return "FP8", COMPRESSED_BY_TENSOR
+        return "FP8", weight_layouts.COMPRESSED_BY_TENSOR
     if form[:2] == (8, "int") and (inputs.get("num_bits"), inputs.get("type")) == form[:2]:
         return "W8A8_INT8", COMPRESSED_TENSORS
     named = next((name for known, name in _COMPRESSED.items() if known == form), None)
-    if named in ("MXFP4", "MXFP8") and weights.get("group_size") not in (None, MXFP4_BLOCK):
+    if named in ("MXFP4", "MXFP8") and weights.get("group_size") not in (
+        None,
+        weight_layouts.MXFP4_BLOCK,
+    ):
         return None
     if weights.get("block_structure") not in (None, [FP8_BLOCK, FP8_BLOCK]):
         return None
@@ -398,11 +381,11 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
         listed += (name, f"*.{name}", f"{name}.*", f"*.{name}.*")
     if fields["quant_method"] != "fp8":
         name = str(fields["quant_method"]).upper()
-        writer = PUBLISHED_MXFP8 if name == "MXFP8" else None
+        writer = weight_layouts.PUBLISHED_MXFP8 if name == "MXFP8" else None
         return Quantization(name, None, tuple(listed), source, writer=writer)
     plain = tuple(dict.fromkeys((*listed, *_FP8_BLOCK_EXCLUDED)))
     if fields.get("weight_block_size") is None:
-        return Quantization("FP8", None, plain, source, writer=STATIC_FP8)
+        return Quantization("FP8", None, plain, source, writer=weight_layouts.STATIC_FP8)
     if (block := fields["weight_block_size"]) != [FP8_BLOCK, FP8_BLOCK]:
         return Quantization(f"quant_method fp8 in blocks of {block}", None, plain, source)
     algorithm = "FP8_BLOCK_SCALES"
@@ -411,7 +394,7 @@ def _published(config: Mapping[str, Any], fields: Mapping[str, Any], source: str
         return Quantization(f"quant_method fp8 stored as {stored[:40]}", None, plain, source)
     if stored != "FP8":
         name = stored
-        parts, writer = {"model.layers.*.mlp.experts": name}, PUBLISHED_MXFP4
+        parts, writer = {"model.layers.*.mlp.experts": name}, weight_layouts.PUBLISHED_MXFP4
         return Quantization(name, None, plain, source, parts, algorithm, writer)
     if config.get("expert_dtype") != "fp4":
         return Quantization(algorithm, None, plain, source)

@@ -73,41 +73,39 @@ FORMATS: Mapping[str, Format] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
-    """One linear layer: `[out_features, in_features]`, or all experts of a layer in one tensor.
+class Groups:
+    """How the weights of some modules share scales.
 
     `group_size` is how many weights of a row share a scale, where the checkpoint says it;
-    `zero_points` whether each such group has a zero point as well. `shards` are the parts of its
-    rows that were quantized each by itself, in whole blocks.
+    `zero_points` whether each such group has a zero point as well.
     """
 
-    shape: tuple[int, ...]
     group_size: int | None = None
     zero_points: bool = False
-    shards: int = 1
 
-    def size(self, words: str) -> int:
-        """A size of a tensor: a number, or a dimension of the layer by its letter.
 
-        `c/8` is rounded down, `c:8` up; `e`, `r` and `c` are experts, rows and columns, `R` and `C`
-        the blocks of FP8 in them, and `g` the groups of weights in a row.
-        """
-        letter = words[0]
-        if letter == "g":  # a size of -1 makes a row one group
-            columns = self.shape[-1]
-            return 1 if self.group_size == -1 else ceil(columns / (self.group_size or _INT4_GROUP))
-        if letter == "s":
-            return self.shape[-1] // (self.group_size or MXFP4_BLOCK)
-        if letter == "R":
-            return self.shards * ceil(self.shape[-2] / self.shards / FP8_BLOCK)
-        if letter == "C":
-            return ceil(self.shape[-1] / FP8_BLOCK)
-        if letter.isdecimal():
-            return int(words)
-        size = self.shape["rce".index(letter) - 2 if letter != "e" else 0]
-        if "/" in words:
-            return size // int(words[2:])
-        return ceil(size / int(words[2:])) if ":" in words else size
+def _size(words: str, shape: tuple[int, ...], group_size: int | None, shards: int) -> int:
+    """A size of a tensor: a number, or a dimension of the layer by its letter.
+
+    `c/8` is rounded down, `c:8` up; `e`, `r` and `c` are experts, rows and columns, `R` and `C`
+    the blocks of FP8 in them, and `g` the groups of weights in a row. `shards` are the parts of the
+    rows that were quantized each by itself, in whole blocks.
+    """
+    letter = words[0]
+    if letter == "g":  # a size of -1 makes a row one group
+        return 1 if group_size == -1 else ceil(shape[-1] / (group_size or _INT4_GROUP))
+    if letter == "s":
+        return shape[-1] // (group_size or MXFP4_BLOCK)
+    if letter == "R":
+        return shards * ceil(shape[-2] / shards / FP8_BLOCK)
+    if letter == "C":
+        return ceil(shape[-1] / FP8_BLOCK)
+    if letter.isdecimal():
+        return int(words)
+    size = shape["rce".index(letter) - 2 if letter != "e" else 0]
+    if "/" in words:
+        return size // int(words[2:])
+    return ceil(size / int(words[2:])) if ":" in words else size
 
 
 # Tensors of a weight by its format and rank, each with suffix, dtype and sizes. Tensors of rank 3
@@ -165,24 +163,37 @@ _ZERO_POINTS = ".weight_zero_point"
 
 
 def stored_weight(
-    writer: str | None, name: str | None, module: str, weight: Weight
+    writer: str | None,
+    name: str | None,
+    module: str,
+    shape: tuple[int, ...],
+    groups: Groups,
+    shards: int,
 ) -> list[Stored]:
-    """The tensors of a weight in a format, as a writer stores it; none if it is not quantized."""
-    rank = len(weight.shape)
+    """The tensors of a linear layer in a format, as a writer stores it; none if it is plain.
+
+    The shape is `[out_features, in_features]`, or that of all experts of a layer in one tensor.
+    """
+    rank = len(shape)
     layout = _WRITERS.get((writer or "", name or "")) if rank == 2 else None
     layout = layout or _LAYOUTS.get((name or "", rank))
     if layout is None and rank == 3 and name and name in FORMATS:
         layout = _FUSED[FORMATS[name].bits]
-    rows = _tensors(layout, weight) if layout else ()
-    return [Stored(f"{module}{suffix}", dtype, shape) for suffix, dtype, shape in rows]
+    if layout is None:
+        return []
+    rows = _tensors(layout, shape, groups, shards)
+    return [Stored(f"{module}{suffix}", dtype, sizes) for suffix, dtype, sizes in rows]
 
 
 @lru_cache(maxsize=10_000)
-def _tensors(layout: str, weight: Weight) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+def _tensors(
+    layout: str, shape: tuple[int, ...], groups: Groups, shards: int
+) -> list[tuple[str, str, tuple[int, ...]]]:
     """Suffix, dtype and shape of each tensor; all experts of all layers share them."""
     found = []
     for row in layout.split(", "):
-        suffix, dtype, *sizes = row.split(" ")
-        if suffix != _ZERO_POINTS or weight.zero_points:
-            found.append((suffix, dtype, tuple(map(weight.size, sizes))))
-    return tuple(found)
+        suffix, dtype, *words = row.split(" ")
+        if suffix != _ZERO_POINTS or groups.zero_points:
+            sizes = tuple(_size(word, shape, groups.group_size, shards) for word in words)
+            found.append((suffix, dtype, sizes))
+    return found

@@ -25,11 +25,12 @@ def schemas() -> Mapping[str, Any]:
     from ..estimates.fits import SCHEMAS as measurement_schemas
     from ..facts import plain_data
     from ..facts.advisories import FatalRequests, ProductAdvisories
+    from ..facts.architecture import Architecture
     from ..facts.engines import Engine
     from ..facts.hardware import Gpu
     from ..facts.images import PublishedImages
     from ..facts.model_facts import ModelFacts
-    from ..facts.published_results import AcceptanceFile, Publication
+    from ..facts.published_results import ACCEPTANCE_FILE, Publication
     from ..facts.release import CHANGED_TABLE
     from ..facts.release.published import PublishedReleases
     from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
@@ -41,9 +42,10 @@ def schemas() -> Mapping[str, Any]:
     from ..rules.heuristics import HeuristicsFile
 
     return {
-        "acceptance.yaml": AcceptanceFile,
+        "acceptance.yaml": ACCEPTANCE_FILE,
         "advisories/*.yaml": ProductAdvisories,
         "alerts.yaml": alerts.AlertsFile,
+        "architectures.yaml": tuple[Architecture, ...],
         "benchmark_tools.yaml": plain_data.BENCHMARK_TOOLS,
         "credentials.yaml": CREDENTIALS_FILE,
         "dashboards.yaml": plain_data.DASHBOARDS,

@@ -22,9 +22,9 @@ from typing import Any
 from ..facts.architecture import Architecture, Tensors
 from ..facts.checkpoint import Checkpoint
 from ..facts.checkpoint_files import Stored, write_safetensors
-from ..facts.quantization import Groups, Quantization
+from ..facts.quantization import Quantization
 from ..facts.quantization_config import modelopt_name
-from ..facts.weight_layouts import NVFP4_GROUP
+from ..facts.weight_layouts import NVFP4_GROUP, Groups
 from .sizes import BOS, EOS, Vocabulary, shrunk
 
 # RMS of a linear layer's output over its input: small enough that the residual stream, and so the

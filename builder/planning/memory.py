@@ -212,8 +212,8 @@ def layer_bytes(checkpoint: Checkpoint, sharding: Sharding, kv_dtype_bytes: floa
     """
     config, architecture = checkpoint.text_config, checkpoint.architecture
     layers = architecture.attention_layers(config)
-    if architecture.cached_values is not None:
-        return [architecture.cached_values(config) * kv_dtype_bytes] * layers
+    if architecture.code.cached_values is not None:
+        return [architecture.code.cached_values(config) * kv_dtype_bytes] * layers
     match architecture.attention:
         case "mla" | "mla_hybrid":
             elements = config["kv_lora_rank"] + config["qk_rope_head_dim"]
@@ -252,7 +252,7 @@ def state_bytes_per_request(
         windows = _windows(max_attention_window, len(layers))
         pairs = zip(layers, windows, strict=True)
         in_windows = ceil(sum(size * window for size, window in pairs if window < max(windows)))
-    recurrent = checkpoint.architecture.recurrent
+    recurrent = checkpoint.architecture.code.recurrent
     if recurrent is None:
         return in_windows
     kept = recurrent(checkpoint.text_config)

@@ -19,7 +19,7 @@ from builder import pipeline
 from builder.diagnostics import Diagnostic
 from builder.documents import DATA, load_yaml
 from builder.facts import checkpoint, data_file, engines, hardware, release
-from builder.facts.architecture import ARCHITECTURES
+from builder.facts.architecture import architectures
 from builder.facts.checkpoint import gather
 from builder.facts.quantization import Quantization
 from builder.facts.release import Release, support
@@ -62,7 +62,7 @@ def context(facts: Mapping[str, Any]) -> RuleContext:
         gpu = replace(gpu, name="another GPU", sm=replace(gpu.sm, value=known.pop("sm")))
     if "architecture" in known:
         model = known["architecture"]  # one of another release's support matrix is like Llama
-        like = ARCHITECTURES.get(model, ARCHITECTURES["LlamaForCausalLM"])
+        like = architectures().get(model, architectures()["LlamaForCausalLM"])
         known["architecture"] = replace(like, name=model)
     table = release.load(MAIN if name == "main" else name, engine=engine)
     if "checkpoint" in known:
@@ -586,7 +586,7 @@ def place_of(section: Mapping[str, Any], name: str) -> RuleContext:
         release.load(name),
         section["role"],
         hardware.load(gpu) if gpu in hardware.known() else None,
-        ARCHITECTURES.get(FAMILIES.get(section["family"], "")),
+        architectures().get(FAMILIES.get(section["family"], "")),
         PRECISIONS.get(section["precision"]),
         isl=section["isl"],
         osl=section["osl"],

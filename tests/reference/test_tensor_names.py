@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from builder.facts.architecture import ARCHITECTURES
+from builder.facts.architecture import architectures
 from builder.facts.architecture.tensors import Tensors
 
 # Sizes that make the shapes of all parts differ, as far as a family lets them be chosen.
@@ -84,7 +84,7 @@ def of_both(
 ) -> tuple[list[Tensors], dict[str, Any]]:
     """The tensors of a configuration by our row of its architecture; the shapes of the class."""
     config, theirs = of_the_class(name, config_name, sizes)
-    row = ARCHITECTURES[name].of(config)
+    row = architectures()[name].of(config)
     assert not row.missing_fields(config)
     return list(row.tensors(row.text(config))), theirs
 

@@ -1,136 +1,19 @@
-"""Grouped-query attention: how a decoder of such layers is described, dense models, draft heads.
-
-Names and shapes: the families' modules in Hugging Face transformers 5.23.
-"""
+"""Families with grouped-query attention that one `Decoder` does not describe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any
 
-from .fields import Config
-from .tensors import (
-    COMMON,
-    GQA,
-    Architecture,
-    Attention,
-    Layers,
-    Tensors,
-    ends,
-    gated_mlp,
-    head_dim,
-    linear,
-    plain_mlp,
-)
-
-_TWO_NORMS = ("input_layernorm", "post_attention_layernorm")
-FOUR_NORMS = (*_TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
-_AFTER = ("post_attention_layernorm", "post_feedforward_layernorm")
+from . import tensors as parts
+from .decoder import Decoder, Family
+from .fields import Config, key_value_heads_of_block, width_of_block
+from .tensors import Layers, Tensors, linear
 
 
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """The tensors of a decoder whose layers are alike but for their MLPs.
-
-    `bias` names the attention projections that have one: those of `qkv`, `all`, or what
-    `attention_bias` of the config says. `qk_norm` is over a `head`, over each of the `heads` by
-    itself, or over the `width` of all heads.
-    `fused` are models that store query, key and value in one tensor, and gate and up projection.
-    `mlps` gives the MLPs where they are not dense ones.
-    """
-
-    root: str = "model"
-    head: str = "lm_head"
-    ends: tuple[str, str] = ("embed_tokens", "norm")
-    norms: tuple[str, ...] = _TWO_NORMS
-    norm_bias: bool = False
-    attention: str = "self_attn"
-    bias: Literal["config", "none", "qkv", "all"] = "config"
-    qk_norm: Literal["none", "head", "width", "heads"] = "none"
-    qk_norm_names: tuple[str, str] = ("q_norm", "k_norm")
-    fused: bool = False
-    fused_mlp: bool = False
-    mlp: Literal["gated", "plain"] = "gated"
-    mlp_names: tuple[str, ...] = ()
-    mlp_bias: str | None = "mlp_bias"
-    tied: bool = False
-    mlps: Callable[[str, Config, Layers], list[Tensors]] | None = None
-
-    def __call__(self, config: Config) -> list[Tensors]:
-        every = tuple(range(config["num_hidden_layers"]))
-        attention = self.attention_tensors(f"{self.root}.layers.{{layer}}", config, every)
-        return [*self.without_attention(config), *attention]
-
-    def without_attention(self, config: Config) -> list[Tensors]:
-        """All other tensors, for models with unusual attention or with attention in some layers."""
-        every = tuple(range(config["num_hidden_layers"]))
-        hidden, layer = (config["hidden_size"],), f"{self.root}.layers.{{layer}}"
-        tensors = ends(config, self.root, self.head, self.ends, self.tied)
-        if self.norm_bias:
-            tensors.append(Tensors(f"{self.root}.{self.ends[1]}.bias", hidden, "norm"))
-        return [
-            *tensors,
-            *self.norm_tensors(layer, config, every),
-            *(self.mlps or self.mlp_tensors)(layer, config, every),
-        ]
-
-    def norm_tensors(self, layer: str, config: Config, layers: Layers) -> list[Tensors]:
-        hidden, parts = (config["hidden_size"],), ("weight", "bias")[: 1 + self.norm_bias]
-        tensors: list[Tensors] = []
-        for name in self.norms:
-            tensors += [Tensors(f"{layer}.{name}.{part}", hidden, "norm", layers) for part in parts]
-        return tensors
-
-    def attention_tensors(self, layer: str, config: Config, layers: Layers) -> list[Tensors]:
-        hidden, width = config["hidden_size"], head_dim(config)
-        query, key = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
-        module = f"{layer}.{self.attention}"
-        sizes = {"q_proj": query, "k_proj": key, "v_proj": key}
-        if self.fused:
-            sizes = {"qkv_proj": query + 2 * key}
-        rows = [(name, size, hidden) for name, size in sizes.items()]
-        tensors = []
-        for name, out_features, in_features in (*rows, ("o_proj", hidden, query)):
-            tensors.append(
-                linear(f"{module}.{name}", out_features, in_features, "attention", layers)
-            )
-            if self._is_biased(config, name):
-                bias = f"{module}.{name}.bias"
-                tensors.append(Tensors(bias, (out_features,), "attention", layers))
-        if self.qk_norm != "none":
-            for name, size in zip(self.qk_norm_names, (query, key), strict=True):
-                shape = {"width": (size,), "heads": (size // width, width)}.get(
-                    self.qk_norm, (width,)
-                )
-                tensors.append(Tensors(f"{module}.{name}.weight", shape, "norm", layers))
-        return tensors
-
-    def _is_biased(self, config: Config, projection: str) -> bool:
-        if self.bias == "config":
-            return bool(config.get("attention_bias", config.get("use_bias")))
-        return self.bias == "all" or (self.bias == "qkv" and projection != "o_proj")
-
-    def mlp_tensors(self, layer: str, config: Config, layers: Layers) -> list[Tensors]:
-        hidden, width, mlp = config["hidden_size"], config["intermediate_size"], f"{layer}.mlp"
-        bias = bool(self.mlp_bias and config.get(self.mlp_bias))
-        if self.mlp == "plain":
-            up, down = self.mlp_names or ("up_proj", "down_proj")
-            return plain_mlp(mlp, hidden, width, "dense_mlp", layers, names=(up, down), bias=bias)
-        if self.fused or self.fused_mlp:
-            return [
-                linear(f"{mlp}.gate_up_proj", 2 * width, hidden, "dense_mlp", layers),
-                linear(f"{mlp}.down_proj", hidden, width, "dense_mlp", layers),
-            ]
-        tensors = gated_mlp(mlp, hidden, width, "dense_mlp", layers)
-        biases = {"gate_proj": width, "up_proj": width, "down_proj": hidden} if bias else {}
-        return tensors + [
-            Tensors(f"{mlp}.{name}.bias", (size,), "dense_mlp", layers)
-            for name, size in biases.items()
-        ]
-
-
-def _eagle3(config: Config) -> list[Tensors]:
+def _eagle3(decoder: Decoder, config: Config) -> list[Tensors]:
     """A draft head: one decoder layer over the next token's embedding and fused hidden states.
 
     `fc` fuses the hidden states of three layers of the target model, the decoder layer's attention
@@ -140,8 +23,8 @@ def _eagle3(config: Config) -> list[Tensors]:
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     drafted = config.get("draft_vocab_size") or vocabulary
     target = config.get("target_hidden_size") or hidden
-    query = config["num_attention_heads"] * head_dim(config)
-    key = config["num_key_value_heads"] * head_dim(config)
+    query = config["num_attention_heads"] * parts.head_dim(config)
+    key = config["num_key_value_heads"] * parts.head_dim(config)
     layer = "midlayer"
     tensors = [
         linear("fc", hidden, 3 * target, "draft_projection"),
@@ -152,7 +35,7 @@ def _eagle3(config: Config) -> list[Tensors]:
         linear(f"{layer}.self_attn.k_proj", key, 2 * hidden, "attention"),
         linear(f"{layer}.self_attn.v_proj", key, 2 * hidden, "attention"),
         linear(f"{layer}.self_attn.o_proj", hidden, query, "attention"),
-        *gated_mlp(f"{layer}.mlp", hidden, config["intermediate_size"], "dense_mlp"),
+        *parts.gated_mlp(f"{layer}.mlp", hidden, config["intermediate_size"], "dense_mlp"),
         Tensors("norm.weight", (hidden,), "norm"),
         linear("lm_head", drafted, hidden, "lm_head"),
     ]
@@ -161,93 +44,215 @@ def _eagle3(config: Config) -> list[Tensors]:
     return tensors
 
 
-REQUIRED = (*COMMON, *GQA, "intermediate_size")
+def _exaone(decoder: Decoder, config: Config) -> list[Tensors]:
+    """LG EXAONE 3 and 3.5, with names of their own."""
+    layer, every, hidden = "transformer.h.{layer}", parts.decoder_layers(config), "hidden_size"
+    size, names = config[hidden], ("c_fc_0", "c_fc_1", "c_proj")
+    width = config["intermediate_size"]
+    return [
+        *decoder.end_tensors(config),
+        *decoder.norm_tensors(layer, config, every),
+        *parts.gqa(f"{layer}.attn.attention", config, every, output="out_proj"),
+        *parts.gated_mlp(f"{layer}.mlp", size, width, "dense_mlp", every, names=names),
+    ]
 
 
-def _row(
-    name: str,
-    tensors: Callable[[Config], list[Tensors]],
-    attention: Attention = "gqa",
-    nested: str | None = None,
-) -> Architecture:
-    return Architecture(name, attention, REQUIRED, tensors, text_config=nested)
+def _blocks(config: Config, part: str) -> list[Mapping[str, Any]]:
+    return [block[part] for block in config["block_configs"]]
 
 
-_COHERE = Decoder(norms=("input_layernorm",), tied=True)
+def _nas_attention_layers(config: Config) -> int:
+    blocks = _blocks(config, "attention")
+    return sum(not (block.get("no_op") or block.get("replace_with_linear")) for block in blocks)
 
 
-def _cohere(config: Config) -> list[Tensors]:
-    """Command R+ has norms of queries and keys, which Command R lacks."""
-    return replace(_COHERE, qk_norm="heads" if config.get("use_qk_norm") else "none")(config)
+def _nas(decoder: Decoder, config: Config) -> list[Tensors]:
+    """NVIDIA Llama-Nemotron: a search removed or replaced parts of Llama's layers.
+
+    A layer without attention, or without an MLP, lacks its norm as well.
+    """
+    layer, hidden = decoder.layer, config["hidden_size"]
+    tensors = decoder.end_tensors(config)
+
+    def linear_instead(module: str, number: int) -> Tensors:
+        return linear(f"{layer}.{module}", hidden, hidden, "dense_mlp", (number,))
+
+    for i, block in enumerate(_blocks(config, "attention")):
+        if block.get("replace_with_linear"):
+            tensors.append(linear_instead("self_attn.linear_attn", i))
+        elif not block.get("no_op"):
+            keys = key_value_heads_of_block(config, block)
+            tensors += parts.gqa(f"{layer}.self_attn", config, (i,), keys=keys)
+        if not block.get("no_op"):
+            tensors.append(Tensors(f"{layer}.input_layernorm.weight", (hidden,), "norm", (i,)))
+    for i, block in enumerate(_blocks(config, "ffn")):
+        if block.get("replace_with_linear"):
+            tensors.append(linear_instead("mlp.linear_mlp", i))
+        elif not block.get("no_op"):
+            width = width_of_block(config, block)
+            tensors += parts.gated_mlp(f"{layer}.mlp", hidden, width, "dense_mlp", (i,))
+        if not block.get("no_op"):
+            norm = f"{layer}.post_attention_layernorm.weight"
+            tensors.append(Tensors(norm, (hidden,), "norm", (i,)))
+    return tensors
 
 
-_LLAMA = Decoder()
-_QWEN2, _QWEN3 = Decoder(bias="qkv"), Decoder(qk_norm="head")
-_GEMMA2 = Decoder(norms=FOUR_NORMS, tied=True)
-_GEMMA3 = Decoder(norms=FOUR_NORMS, qk_norm="head", tied=True)
-HUNYUAN = Decoder(qk_norm="head", qk_norm_names=("query_layernorm", "key_layernorm"), tied=True)
-_OLMO2 = Decoder(norms=_AFTER, qk_norm="width")
-_EXAONE4 = Decoder(norms=_AFTER, qk_norm="head", bias="none")
-_GLM4 = Decoder(
-    norms=(*_TWO_NORMS, "post_self_attn_layernorm", "post_mlp_layernorm"),
-    bias="qkv",
-    fused_mlp=True,
-)
+_MLLAMA_EMBEDDED = 8  # the token of the picture and place holders, which the head does not know
 
 
-_LLAVA = ("language_model.model", "language_model.lm_head")
-_MULTIMODAL: tuple[tuple[str, Decoder, str, str, Attention], ...] = (
-    ("Qwen2VLForConditionalGeneration", _QWEN2, "model", "lm_head", "gqa"),
-    ("Qwen2_5_VLForConditionalGeneration", _QWEN2, "model", "lm_head", "gqa"),
-    ("Qwen3VLForConditionalGeneration", _QWEN3, "model.language_model", "lm_head", "gqa"),
-    ("Glm4vForConditionalGeneration", _GLM4, "model.language_model", "lm_head", "gqa"),
-    ("Exaone4_5_ForConditionalGeneration", _EXAONE4, "model.language_model", "lm_head", "gqa"),
-    ("Gemma3ForConditionalGeneration", _GEMMA3, *_LLAVA, "gqa_window"),
-    ("Mistral3ForConditionalGeneration", _LLAMA, *_LLAVA, "gqa"),
-    ("LlavaForConditionalGeneration", _LLAMA, *_LLAVA, "gqa"),
-    ("LlavaNextForConditionalGeneration", _LLAMA, *_LLAVA, "gqa"),
-)
+def _mllama(decoder: Decoder, config: Config) -> list[Tensors]:
+    """Llama 3.2 Vision: a Llama with additional layers that attend to the picture.
 
-ROWS = (
-    _row("LlamaForCausalLM", _LLAMA),
-    _row("Qwen3ForCausalLM", _QWEN3),
-    Architecture("LlamaForCausalLMEagle3", "gqa", REQUIRED, _eagle3, draft_head=True),
-    *(
-        _row(name, _LLAMA)
-        for name in (
-            *("MistralForCausalLM", "MinistralForCausalLM", "Ministral3ForCausalLM"),
-            *("GraniteForCausalLM", "SmolLM3ForCausalLM", "Ernie4_5ForCausalLM"),
-            "InternLM3ForCausalLM",
-        )
-    ),
-    _row("Qwen2ForCausalLM", _QWEN2),
-    _row("SeedOssForCausalLM", _QWEN2),
-    _row("GemmaForCausalLM", Decoder(tied=True)),
-    _row("Gemma2ForCausalLM", _GEMMA2, "gqa_window"),
-    _row("Gemma3ForCausalLM", _GEMMA3, "gqa_window"),
-    _row("Phi3ForCausalLM", Decoder(bias="none", fused=True)),
-    _row("CohereForCausalLM", _cohere),
-    _row("Cohere2ForCausalLM", _COHERE, "gqa_window"),
-    _row("Olmo2ForCausalLM", _OLMO2),
-    _row("Olmo3ForCausalLM", _OLMO2, "gqa_window"),
-    _row("Exaone4ForCausalLM", _EXAONE4),
-    _row("Glm4ForCausalLM", _GLM4),
-    _row("GlmForCausalLM", Decoder(bias="qkv", fused_mlp=True)),
-    _row("ArceeForCausalLM", Decoder(mlp="plain")),
-    _row(
-        "ApertusForCausalLM",
-        Decoder(
-            norms=("attention_layernorm", "feedforward_layernorm"), qk_norm="head", mlp="plain"
-        ),
-    ),
-    _row("NemotronForCausalLM", Decoder(norm_bias=True, mlp="plain")),
-    _row("HunYuanDenseV1ForCausalLM", HUNYUAN),
-    _row(
-        "Starcoder2ForCausalLM",
-        Decoder(norm_bias=True, mlp="plain", mlp_names=("c_fc", "c_proj"), mlp_bias="use_bias"),
-    ),
-    *(
-        _row(name, replace(decoder, root=root, head=head), attention, "text_config")
-        for name, decoder, root, head, attention in _MULTIMODAL
-    ),
-)
+    The engine leaves the layers for pictures out, answers text alone and does not split the
+    embedding (TensorRT-LLM, _torch/models/modeling_mllama.py@000a01de). The others keep their
+    numbers among all `num_hidden_layers`, for which the KV cache is made.
+    """
+    listed, layer = config["cross_attention_layers"], decoder.layer
+    cross, own = parts.split(parts.decoder_layers(config), lambda i: i in listed)
+    embedding, *others = decoder.end_tensors(config)
+    vocabulary = (config["vocab_size"] + _MLLAMA_EMBEDDED, config["hidden_size"])
+
+    def layers_of(kind: Decoder, layers: Layers) -> list[Tensors]:
+        makers = (kind.norm_tensors, kind.attention_tensors, kind.mlps)
+        return list(chain.from_iterable(make(layer, config, layers) for make in makers))
+
+    of_pictures = layers_of(replace(decoder, attention="cross_attn", qk_norm="head"), cross)
+    for part in ("attn", "mlp"):
+        of_pictures.append(Tensors(f"{layer}.cross_attn_{part}_gate", (1,), "norm", cross))
+    return [
+        replace(embedding, shape=vocabulary),
+        *others,
+        *layers_of(decoder, own),
+        *(replace(row, role="left_out") for row in of_pictures),
+    ]
+
+
+def _phi4mm(decoder: Decoder, config: Config) -> list[Tensors]:
+    """Microsoft Phi-4-multimodal: each linear layer has LoRA adapters for pictures and for speech.
+
+    What reads pictures and sound is left out.
+    """
+    tensors = []
+    for row in decoder.tensors(config):
+        if not row.linear or row.layers is None:
+            tensors.append(row)
+            continue
+        module, (rows, columns) = row.pattern.removesuffix(".weight"), row.shape
+        tensors.append(replace(row, pattern=f"{module}.base_layer.weight"))
+        for name in ("vision", "speech"):
+            rank = config[f"{name}_lora"]["r"]
+            tensors += [
+                linear(f"{module}.lora_A.{name}", rank, columns, row.role, row.layers),
+                linear(f"{module}.lora_B.{name}", rows, rank, row.role, row.layers),
+            ]
+    return tensors
+
+
+def _gpt_oss(decoder: Decoder, config: Config) -> list[Tensors]:
+    """All experts of a layer in one tensor, `[experts, in_features, out_features]`.
+
+    Gate and up projection interleave in the columns of `gate_up_proj`.
+    """
+    every, sinks = parts.decoder_layers(config), f"{decoder.layer}.self_attn.sinks"
+    return [
+        *decoder.tensors(config, _gpt_oss_mlps),
+        Tensors(sinks, (config["num_attention_heads"],), "attention", every),
+    ]
+
+
+def _gpt_oss_mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:
+    hidden, width = config["hidden_size"], config["intermediate_size"]
+    experts, mlp = config["num_local_experts"], f"{layer}.mlp"
+    gate_up, down = f"{mlp}.experts.gate_up_proj", f"{mlp}.experts.down_proj"
+    return [
+        Tensors(f"{mlp}.router.weight", (experts, hidden), "router", layers),
+        Tensors(f"{mlp}.router.bias", (experts,), "router", layers),
+        parts.fused(gate_up, (experts, hidden, 2 * width), layers),
+        Tensors(f"{gate_up}_bias", (experts, 2 * width), "routed_expert", layers),
+        parts.fused(down, (experts, width, hidden), layers),
+        Tensors(f"{down}_bias", (experts, hidden), "routed_expert", layers),
+    ]
+
+
+def _glm4_moe(decoder: Decoder, config: Config) -> list[Tensors]:
+    """GLM-4.5 to 4.7; the MTP layer follows the last decoder layer in the numbering."""
+    layer, mtp, experts = decoder.layer, parts.mtp_layers(config), decoder.experts
+    if not mtp or experts is None:
+        return decoder.tensors(config)
+    return decoder.tensors(config) + parts.as_mtp(
+        *parts.mtp_ends(layer, config, mtp),
+        *decoder.norm_tensors(layer, config, mtp),
+        *decoder.attention_tensors(layer, config, mtp),
+        *experts.mlps(layer, config, mtp),
+    )
+
+
+def _minimax_m3(decoder: Decoder, config: Config) -> list[Tensors]:
+    """The layers with experts are also those with sparse attention."""
+    every, frequency = parts.decoder_layers(config), config.get("moe_layer_freq")
+    sparse, dense = every, Layers()
+    if isinstance(frequency, list):
+        sparse, dense = parts.split(every, lambda i: i < len(frequency) and frequency[i])
+
+    def mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:
+        width = config.get("dense_intermediate_size") or config["intermediate_size"]
+        hidden, tensors = config["hidden_size"], list[Tensors]()
+        if dense:
+            tensors += parts.gated_mlp(f"{layer}.mlp", hidden, width, "dense_mlp", dense)
+        return tensors + (decoder.experts.sparse(layer, config, sparse) if decoder.experts else [])
+
+    tensors, index = decoder.tensors(config, mlps), config.get("sparse_attention_config")
+    if not isinstance(index, dict):
+        return tensors
+    heads, dim = index["sparse_num_index_heads"], index["sparse_index_dim"]
+    attention, hidden = f"{decoder.layer}.self_attn", config["hidden_size"]
+    return [
+        *tensors,
+        linear(f"{attention}.index_q_proj", heads * dim, hidden, "indexer", sparse),
+        linear(f"{attention}.index_k_proj", dim, hidden, "indexer", sparse),
+        *parts.qk_norms(attention, dim, sparse, ("index_q_norm", "index_k_norm")),
+    ]
+
+
+def _ling(decoder: Decoder, config: Config) -> list[Tensors]:
+    """inclusionAI Ling: query, key and value in one tensor, under names of GLM's."""
+    hidden, width = config["hidden_size"], parts.head_dim(config)
+    query, key = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
+    module, layers, joint = (
+        f"{decoder.layer}.attention",
+        parts.decoder_layers(config),
+        query + 2 * key,
+    )
+    tensors = [
+        *decoder.without_attention(config),
+        linear(f"{module}.query_key_value", joint, hidden, "attention", layers),
+        linear(f"{module}.dense", hidden, query, "attention", layers),
+    ]
+    if config.get("use_qkv_bias"):
+        tensors.append(Tensors(f"{module}.query_key_value.bias", (joint,), "attention", layers))
+    if config.get("use_bias"):
+        tensors.append(Tensors(f"{module}.dense.bias", (hidden,), "attention", layers))
+    if config.get("use_qk_norm"):
+        tensors += parts.qk_norms(module, width, layers, ("query_layernorm", "key_layernorm"))
+    return tensors
+
+
+def _trinity(decoder: Decoder, config: Config) -> list[Tensors]:
+    """Arcee Trinity: the attention's output goes through a gate of its width."""
+    query, hidden = config["num_attention_heads"] * parts.head_dim(config), config["hidden_size"]
+    gate, every = f"{decoder.layer}.self_attn.gate_proj", parts.decoder_layers(config)
+    return [*decoder.tensors(config), linear(gate, query, hidden, "attention", every)]
+
+
+FAMILIES = {
+    "eagle3": Family(_eagle3),
+    "exaone": Family(_exaone),
+    "nas": Family(_nas, cached_layers=_nas_attention_layers),
+    "mllama": Family(_mllama),
+    "phi4mm": Family(_phi4mm),
+    "gpt_oss": Family(_gpt_oss),
+    "glm4_moe": Family(_glm4_moe),
+    "minimax_m3": Family(_minimax_m3),
+    "ling": Family(_ling),
+    "trinity": Family(_trinity),
+}

@@ -1,39 +1,19 @@
-"""Models with multi-head latent attention: dense, sparse, or over compressed keys."""
+"""Families with multi-head latent attention: dense, sparse, or over compressed keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from . import tensors as parts
+from .decoder import Decoder, Family
 from .fields import Config
-from .tensors import (
-    COMMON,
-    Architecture,
-    Role,
-    Tensors,
-    as_mtp,
-    ends,
-    gated_mlp,
-    layer_norms,
-    linear,
-)
-
-# Latent attention, sparse or not, over a mixture of experts, with MTP layers.
-#
-# DeepSeek-V2, V3 and V3.2, Kimi-K2, GLM-4.7-Flash and GLM-5 are of this kind.
+from .tensors import Layers, Role, Tensors, linear
 
 
-def mla(
-    layer: str, config: Config, layers: tuple[int, ...], module: str = "self_attn"
-) -> list[Tensors]:
+def mla(layer: str, config: Config, layers: Layers, module: str = "self_attn") -> list[Tensors]:
     """Multi-head latent attention, with the sparse-attention indexer where the config has one."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     q_rank, kv_rank = config["q_lora_rank"], config["kv_lora_rank"]
-    nope, rope, value = (
-        config["qk_nope_head_dim"],
-        config["qk_rope_head_dim"],
-        config["v_head_dim"],
-    )
-    attention = f"{layer}.{module}"
+    nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
+    value, attention = config["v_head_dim"], f"{layer}.{module}"
 
     def part(name: str, out_features: int, in_features: int, role: Role) -> Tensors:
         return linear(f"{attention}.{name}", out_features, in_features, role, layers)
@@ -53,7 +33,7 @@ def mla(
     return tensors + _indexer(f"{attention}.indexer", config, layers)
 
 
-def _indexer(indexer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+def _indexer(indexer: str, config: Config, layers: Layers) -> list[Tensors]:
     """What chooses the tokens that sparse attention reads.
 
     In GLM-5.2, layers marked `shared` use the choice of the layer before them and have none.
@@ -73,161 +53,73 @@ def _indexer(indexer: str, config: Config, layers: tuple[int, ...]) -> list[Tens
     ]
 
 
-def _deepseek_moe(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+# DeepSeek-V2, V3 and V3.2, Kimi-K2, GLM-4.7-Flash and GLM-5: latent attention, sparse or not, with
+# a mixture of experts and MTP layers.
+
+
+def _deepseek_moe(layer: str, config: Config, layers: Layers) -> list[Tensors]:
     hidden, experts = config["hidden_size"], config["n_routed_experts"]
-    width = config["moe_intermediate_size"]
-    bias = f"{layer}.mlp.gate.e_score_correction_bias"
-    biased = config.get("topk_method", "noaux_tc") == "noaux_tc"
-    return [
-        Tensors(f"{layer}.mlp.gate.weight", (experts, hidden), "router", layers),
-        *([Tensors(bias, (experts,), "router", layers)] if biased else []),
-        *gated_mlp(
-            f"{layer}.mlp.experts.{{expert}}", hidden, width, "routed_expert", layers, experts
-        ),
-        *gated_mlp(
-            f"{layer}.mlp.shared_experts",
-            hidden,
-            width * config["n_shared_experts"],
-            "shared_expert",
-            layers,
-        ),
-    ]
-
-
-def _deepseek(config: Config, root: str = "model", head: str = "lm_head") -> list[Tensors]:
-    """The MTP layers follow the last decoder layer in the numbering."""
-    layer, hidden = f"{root}.layers.{{layer}}", config["hidden_size"]
-    num_layers, dense = config["num_hidden_layers"], config["first_k_dense_replace"]
-    every, sparse = tuple(range(num_layers)), tuple(range(dense, num_layers))
-    mtp = tuple(range(num_layers, num_layers + (config.get("num_nextn_predict_layers") or 0)))
+    width, mlp = config["moe_intermediate_size"], f"{layer}.mlp"
+    shared, expert = width * config["n_shared_experts"], f"{mlp}.experts.{{expert}}"
     tensors = [
-        *ends(config, root, head),
-        *layer_norms(layer, config, every),
-        *mla(layer, config, every),
-        *gated_mlp(f"{layer}.mlp", hidden, config["intermediate_size"], "dense_mlp", every[:dense]),
-        *_deepseek_moe(layer, config, sparse),
+        Tensors(f"{mlp}.gate.weight", (experts, hidden), "router", layers),
+        *parts.gated_mlp(expert, hidden, width, "routed_expert", layers, experts),
+        *parts.gated_mlp(f"{mlp}.shared_experts", hidden, shared, "shared_expert", layers),
     ]
-    if mtp:
-        vocabulary = config["vocab_size"]
-        tensors += as_mtp(
-            Tensors(f"{layer}.embed_tokens.weight", (vocabulary, hidden), "embedding", mtp),
-            Tensors(f"{layer}.enorm.weight", (hidden,), "norm", mtp),
-            Tensors(f"{layer}.hnorm.weight", (hidden,), "norm", mtp),
-            linear(f"{layer}.eh_proj", hidden, 2 * hidden, "mtp_projection", mtp),
-            Tensors(f"{layer}.shared_head.norm.weight", (hidden,), "norm", mtp),
-            linear(f"{layer}.shared_head.head", vocabulary, hidden, "lm_head", mtp),
-            *layer_norms(layer, config, mtp),
-            *mla(layer, config, mtp),
-            *_deepseek_moe(layer, config, mtp),
-        )
+    if config.get("topk_method", "noaux_tc") == "noaux_tc":
+        bias = f"{mlp}.gate.e_score_correction_bias"
+        tensors.append(Tensors(bias, (experts,), "router", layers))
     return tensors
 
 
-_MLA = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-_REQUIRED = (
-    *COMMON,
-    *_MLA,
-    "intermediate_size",
-    "moe_intermediate_size",
-    "n_routed_experts",
-    "n_shared_experts",
-    "first_k_dense_replace",
-)
+def _deepseek(decoder: Decoder, config: Config) -> list[Tensors]:
+    """The MTP layers follow the last decoder layer in the numbering."""
+    layer, every, mtp = decoder.layer, parts.decoder_layers(config), parts.mtp_layers(config)
 
+    def mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:
+        dense, mlp = config["first_k_dense_replace"], f"{layer}.mlp"
+        hidden, width = config["hidden_size"], config["intermediate_size"]
+        return [
+            *parts.gated_mlp(mlp, hidden, width, "dense_mlp", layers[:dense]),
+            *_deepseek_moe(layer, config, layers[dense:]),
+        ]
 
-_LANGUAGE_MODEL = ("language_model.model", "language_model.lm_head")
-
-
-def _row(
-    name: str,
-    tensors: Callable[[Config], list[Tensors]] = _deepseek,
-    sparse: bool = False,
-    text_config: str | None = None,
-) -> Architecture:
-    return Architecture(
-        name,
-        "mla_dsa" if sparse else "mla",
-        (*_REQUIRED, "index_n_heads", "index_head_dim") if sparse else _REQUIRED,
-        tensors,
-        experts_field="n_routed_experts",
-        mtp_field="num_nextn_predict_layers",
-        splits_embedding=False,
-        text_config=text_config,
+    tensors = [*decoder.without_attention(config, mlps), *mla(layer, config, every)]
+    if not mtp:
+        return tensors
+    return tensors + parts.as_mtp(
+        *parts.mtp_ends(layer, config, mtp),
+        *decoder.norm_tensors(layer, config, mtp),
+        *mla(layer, config, mtp),
+        *_deepseek_moe(layer, config, mtp),
     )
-
-
-_OWN_ROWS = (
-    _row("DeepseekV3ForCausalLM"),
-    _row("DeepseekV32ForCausalLM", sparse=True),
-    _row("GlmMoeDsaForCausalLM", sparse=True),
-    _row("DeepseekV2ForCausalLM"),
-    _row("Glm4MoeLiteForCausalLM"),
-    _row("KimiK2ForCausalLM"),
-    _row(
-        "KimiK25ForConditionalGeneration",
-        lambda config: _deepseek(config, *_LANGUAGE_MODEL),
-        text_config="text_config",
-    ),
-)
 
 
 # Meituan LongCat-Flash: each layer has two latent attentions, two MLPs and experts; some experts
 # do nothing.
-#
-# Names and shapes: longcat_flash of Hugging Face transformers 5.23.
 
 
-_PARTS = (0, 1)
-
-
-def _longcat(config: Config) -> list[Tensors]:
-    layer, every = "model.layers.{layer}", tuple(range(config["num_hidden_layers"]))
+def _longcat(decoder: Decoder, config: Config) -> list[Tensors]:
+    layer, every = decoder.layer, parts.decoder_layers(config)
     hidden, width = config["hidden_size"], config["intermediate_size"]
-    router = f"{layer}.mlp.router"
-    experts, expert = config["n_routed_experts"], config["moe_intermediate_size"]
+    router, expert = f"{layer}.mlp.router", f"{layer}.mlp.experts.{{expert}}"
+    experts, narrow = config["n_routed_experts"], config["moe_intermediate_size"]
     routes = experts + (config.get("zero_expert_num") or 0)
     tensors = [
-        *ends(config),
-        *gated_mlp(
-            f"{layer}.mlp.experts.{{expert}}", hidden, expert, "routed_expert", every, experts
-        ),
+        *decoder.end_tensors(config),
+        *parts.gated_mlp(expert, hidden, narrow, "routed_expert", every, experts),
         linear(f"{router}.classifier", routes, hidden, "router", every),
         Tensors(f"{router}.e_score_correction_bias", (routes,), "router", every),
     ]
-    for part in _PARTS:
-        tensors += [
-            *mla(layer, config, every, f"self_attn.{part}"),
-            *gated_mlp(f"{layer}.mlps.{part}", hidden, width, "dense_mlp", every),
-            *(
-                Tensors(f"{layer}.{name}.{part}.weight", (hidden,), "norm", every)
-                for name in ("input_layernorm", "post_attention_layernorm")
-            ),
-        ]
+    for part in (0, 1):
+        tensors += mla(layer, config, every, f"self_attn.{part}")
+        tensors += parts.gated_mlp(f"{layer}.mlps.{part}", hidden, width, "dense_mlp", every)
+        for name in decoder.norms:
+            tensors.append(Tensors(f"{layer}.{name}.{part}.weight", (hidden,), "norm", every))
     return tensors
 
 
-_LONGCAT_MLA = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-
-_LONGCAT_ROWS = (
-    Architecture(
-        "LongcatFlashForCausalLM",
-        "mla",
-        (
-            *(*COMMON, *_LONGCAT_MLA, "intermediate_size"),
-            *("moe_intermediate_size", "n_routed_experts", "num_experts_per_tok"),
-        ),
-        _longcat,
-        experts_field="n_routed_experts",
-        splits_embedding=False,
-        cached_layers=lambda config: len(_PARTS) * int(config["num_hidden_layers"]),
-    ),
-)
-
-
 # DeepSeek-V4: attention over compressed tokens, experts in every layer, residual streams.
-#
-# Names and shapes: deepseek_v4 of Hugging Face transformers 5.23, and its table of published
-# names.
 
 
 # Tokens per entry of the KV cache, by the kind of layer in newer configs.
@@ -259,7 +151,7 @@ def _cached_values(config: Config) -> float:
 
 
 def _compressor(
-    name: str, config: Config, width: int, rate: int, layers: tuple[int, ...], role: Role
+    name: str, config: Config, width: int, rate: int, layers: Layers, role: Role
 ) -> list[Tensors]:
     wide = 2 * width if rate == _INDEXED else width
     hidden = config["hidden_size"]
@@ -271,7 +163,7 @@ def _compressor(
     ]
 
 
-def _attention(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+def _attention(layer: str, config: Config, layers: Layers) -> list[Tensors]:
     hidden, heads, width = (
         config["hidden_size"],
         config["num_attention_heads"],
@@ -315,7 +207,7 @@ def _compressors(layer: str, config: Config) -> list[Tensors]:
     return tensors
 
 
-def _streams(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensors]:
+def _streams(layer: str, config: Config, layers: Layers) -> list[Tensors]:
     """What mixes the residual streams before and after attention and experts."""
     count = config["hc_mult"]
     rows, hidden = (2 + count) * count, count * config["hidden_size"]
@@ -327,7 +219,7 @@ def _streams(layer: str, config: Config, layers: tuple[int, ...]) -> list[Tensor
     return tensors
 
 
-def _experts(layer: str, config: Config, layers: tuple[int, ...], hashed: int) -> list[Tensors]:
+def _experts(layer: str, config: Config, layers: Layers, hashed: int) -> list[Tensors]:
     hidden, experts, width = (
         config["hidden_size"],
         config["n_routed_experts"],
@@ -341,14 +233,16 @@ def _experts(layer: str, config: Config, layers: tuple[int, ...], hashed: int) -
         Tensors(f"{moe}.gate.weight", (experts, hidden), "router", layers),
         Tensors(f"{moe}.gate.tid2eid", (vocabulary, used), "router", table, dtype="I64"),
         Tensors(f"{moe}.gate.bias", (experts,), "router", scored, dtype="F32"),
-        *gated_mlp(
+        *parts.gated_mlp(
             f"{moe}.experts.{{expert}}", hidden, width, "routed_expert", layers, experts, names
         ),
-        *gated_mlp(f"{moe}.shared_experts", hidden, shared, "shared_expert", layers, names=names),
+        *parts.gated_mlp(
+            f"{moe}.shared_experts", hidden, shared, "shared_expert", layers, names=names
+        ),
     ]
 
 
-def _block(layer: str, config: Config, layers: tuple[int, ...], hashed: int) -> list[Tensors]:
+def _block(layer: str, config: Config, layers: Layers, hashed: int) -> list[Tensors]:
     hidden = (config["hidden_size"],)
     return [
         Tensors(f"{layer}.attn_norm.weight", hidden, "norm", layers),
@@ -359,7 +253,7 @@ def _block(layer: str, config: Config, layers: tuple[int, ...], hashed: int) -> 
     ]
 
 
-def _deepseek_v4(config: Config) -> list[Tensors]:
+def _deepseek_v4(decoder: Decoder, config: Config) -> list[Tensors]:
     hidden, vocabulary, count = config["hidden_size"], config["vocab_size"], config["hc_mult"]
     every = tuple(range(config["num_hidden_layers"]))
     mtp = tuple(range(config.get("num_nextn_predict_layers") or 0))
@@ -377,7 +271,7 @@ def _deepseek_v4(config: Config) -> list[Tensors]:
         *_compressors(layer, config),
     ]
     layer = "mtp.{layer}"
-    return tensors + as_mtp(
+    return tensors + parts.as_mtp(
         linear(f"{layer}.e_proj", hidden, hidden, "mtp_projection", mtp),
         linear(f"{layer}.h_proj", hidden, hidden, "mtp_projection", mtp),
         Tensors(f"{layer}.enorm.weight", (hidden,), "norm", mtp),
@@ -387,23 +281,8 @@ def _deepseek_v4(config: Config) -> list[Tensors]:
     )
 
 
-_V4_ROWS = (
-    Architecture(
-        "DeepseekV4ForCausalLM",
-        "compressed",
-        (
-            *COMMON,
-            *("head_dim", "q_lora_rank", "o_groups", "o_lora_rank", "hc_mult"),
-            *("index_n_heads", "index_head_dim", "moe_intermediate_size", "n_routed_experts"),
-            *("n_shared_experts", "num_experts_per_tok"),
-        ),
-        _deepseek_v4,
-        experts_field="n_routed_experts",
-        mtp_field="num_nextn_predict_layers",
-        splits_embedding=False,
-        cached_values=_cached_values,
-    ),
-)
-
-
-ROWS = (*_OWN_ROWS, *_LONGCAT_ROWS, *_V4_ROWS)
+FAMILIES = {
+    "deepseek": Family(_deepseek),
+    "longcat": Family(_longcat, cached_layers=lambda config: 2 * int(config["num_hidden_layers"])),
+    "deepseek_v4": Family(_deepseek_v4, cached_values=_cached_values),
+}

@@ -1,34 +1,17 @@
-"""Models whose layers differ in attention: most see a window, often with other heads or sizes."""
+"""Families whose layers differ in attention: most see a window, often with other heads or sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
+from . import tensors as parts
+from .decoder import Decoder, Family
 from .fields import Config, layer_kinds
-from .grouped_query import FOUR_NORMS, REQUIRED, Decoder
-from .mixtures import DenseLayers, Experts, shared_width
-from .tensors import (
-    COMMON,
-    GQA,
-    Architecture,
-    Layers,
-    Role,
-    Tensors,
-    as_mtp,
-    ends,
-    gated_mlp,
-    head_dim,
-    layer_norms,
-    linear,
-    qk_norms,
-)
+from .tensors import Layers, Recurrent, Role, Tensors, linear
 
 # Google Gemma 4: local and global attention of different sizes, experts in parallel with the MLP,
 # and in small models an embedding per layer.
-#
-# Names and shapes: gemma4 of Hugging Face transformers 5.23.
 
 
 _GEMMA4_PERIOD = 6  # every sixth layer sees all tokens, where the file does not list them
@@ -42,32 +25,32 @@ def _is_global(config: Config, layer: int) -> bool:
     return kinds[layer] == "full_attention" if kinds else (layer + 1) % _GEMMA4_PERIOD == 0
 
 
-def _cached_layers(config: Config) -> int:
+def _gemma_cached_layers(config: Config) -> int:
     """The last layers may use keys and values of others."""
     return int(config["num_hidden_layers"] - config.get("num_kv_shared_layers", 0))
 
 
-def _key_value_heads(config: Config, is_global: bool) -> tuple[int, int]:
-    """Those of a layer, and the channels of one of its heads, be they of queries or of keys."""
+def _gemma4_heads(config: Config, is_global: bool) -> tuple[int, int]:
+    """Key-value heads of a layer, and the channels of one of its heads, of queries or of keys."""
     keys = int(config["num_key_value_heads"])
     if not is_global:
-        return keys, head_dim(config)
+        return keys, parts.head_dim(config)
     own = config.get("num_global_key_value_heads") if config.get("attention_k_eq_v") else None
     return int(own or keys), int(config.get("global_head_dim") or _GLOBAL_HEAD_DIM)
 
 
 def _gemma4_cached_heads(config: Config) -> list[tuple[int, int]]:
     """Keys and values are both cached even if values are computed from keys: their norms differ."""
-    cached = range(_cached_layers(config))
-    return [_key_value_heads(config, _is_global(config, layer)) for layer in cached]
+    cached = range(_gemma_cached_layers(config))
+    return [_gemma4_heads(config, _is_global(config, layer)) for layer in cached]
 
 
 def _gemma4_attention(layer: str, config: Config, layers: Layers, is_global: bool) -> list[Tensors]:
     """Layers of one kind. Global layers have heads of another width, and may use keys as values."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    keys, width = _key_value_heads(config, is_global)
+    keys, width = _gemma4_heads(config, is_global)
     shared = bool(config.get("attention_k_eq_v")) and is_global
-    module, own = f"{layer}.self_attn", tuple(i for i in layers if i < _cached_layers(config))
+    module, own = f"{layer}.self_attn", tuple(i for i in layers if i < _gemma_cached_layers(config))
     tensors = [
         linear(f"{module}.q_proj", heads * width, hidden, "attention", layers),
         linear(f"{module}.o_proj", hidden, heads * width, "attention", layers),
@@ -80,162 +63,96 @@ def _gemma4_attention(layer: str, config: Config, layers: Layers, is_global: boo
     return tensors
 
 
-def _mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:
+def _gemma4_mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:
     hidden, width = config["hidden_size"], config["intermediate_size"]
-    wide = bool(config.get("use_double_wide_mlp"))
-    own = tuple(i for i in layers if not wide or i < _cached_layers(config))
-    tensors = gated_mlp(f"{layer}.mlp", hidden, width, "dense_mlp", own)
-    if rest := tuple(i for i in layers if i not in set(own)):
-        tensors += gated_mlp(f"{layer}.mlp", hidden, 2 * width, "dense_mlp", rest)
+    wide, cached = bool(config.get("use_double_wide_mlp")), _gemma_cached_layers(config)
+    own, rest = parts.split(layers, lambda i: not wide or i < cached)
+    tensors = parts.gated_mlp(f"{layer}.mlp", hidden, width, "dense_mlp", own)
+    if rest:
+        tensors += parts.gated_mlp(f"{layer}.mlp", hidden, 2 * width, "dense_mlp", rest)
     count, expert = config.get("num_experts"), config.get("moe_intermediate_size", 0)
     if not count or not config.get("enable_moe_block", True):
         return tensors
-    shapes = {"gate_up_proj": (count, 2 * expert, hidden), "down_proj": (count, hidden, expert)}
-    norms = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2")
-    return [
-        *tensors,
+    tensors += [
         linear(f"{layer}.router.proj", count, hidden, "router", layers),
         Tensors(f"{layer}.router.scale", (hidden,), "router", layers),
         Tensors(f"{layer}.router.per_expert_scale", (count,), "router", layers),
-        *(
-            Tensors(f"{layer}.experts.{name}", shape, "routed_expert", layers, linear=True)
-            for name, shape in shapes.items()
-        ),
-        *(
-            Tensors(f"{layer}.{name}.weight", (hidden,), "norm", layers)
-            for name in (*norms, "pre_feedforward_layernorm_2")
-        ),
+        parts.fused(f"{layer}.experts.gate_up_proj", (count, 2 * expert, hidden), layers),
+        parts.fused(f"{layer}.experts.down_proj", (count, hidden, expert), layers),
     ]
+    for name in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2"):
+        tensors.append(Tensors(f"{layer}.{name}.weight", (hidden,), "norm", layers))
+    norm = f"{layer}.pre_feedforward_layernorm_2.weight"
+    return [*tensors, Tensors(norm, (hidden,), "norm", layers)]
 
 
-def per_layer_inputs(root: str, layer: str, config: Config, layers: Layers) -> list[Tensors]:
+def _gemma_inputs(decoder: Decoder, config: Config) -> list[Tensors]:
     """A second, narrow embedding of every token for each layer."""
     width, hidden = config.get("hidden_size_per_layer_input", 0), config["hidden_size"]
     if not width:
         return []
+    root, layer, layers = decoder.root, decoder.layer, parts.decoder_layers(config)
     vocabulary = config.get("vocab_size_per_layer_input") or config["vocab_size"]
-    every = len(layers) * width
-    projection = f"{root}.per_layer_model_projection"
+    every, role = len(layers) * width, _REPLICATED
     return [
         Tensors(f"{root}.embed_tokens_per_layer.weight", (vocabulary, every), "embedding"),
-        linear(projection, every, hidden, "attention_replicated"),
+        linear(f"{root}.per_layer_model_projection", every, hidden, role),
         Tensors(f"{root}.per_layer_projection_norm.weight", (width,), "norm"),
-        linear(f"{layer}.per_layer_input_gate", width, hidden, "attention_replicated", layers),
-        linear(f"{layer}.per_layer_projection", hidden, width, "attention_replicated", layers),
+        linear(f"{layer}.per_layer_input_gate", width, hidden, role, layers),
+        linear(f"{layer}.per_layer_projection", hidden, width, role, layers),
         Tensors(f"{layer}.post_per_layer_input_norm.weight", (hidden,), "norm", layers),
     ]
 
 
-def _gemma4(root: str) -> Callable[[Config], list[Tensors]]:
-    def tensors(config: Config) -> list[Tensors]:
-        layer, every = f"{root}.layers.{{layer}}", tuple(range(config["num_hidden_layers"]))
-        whole = tuple(i for i in every if _is_global(config, i))
-        local = tuple(i for i in every if i not in set(whole))
-        hidden = (config["hidden_size"],)
-        return [
-            *ends(config, root, tied=True),
-            Tensors(f"{layer}.layer_scalar", (1,), "norm", every),
-            *(Tensors(f"{layer}.{name}.weight", hidden, "norm", every) for name in FOUR_NORMS),
-            *(_gemma4_attention(layer, config, local, is_global=False) if local else ()),
-            *_gemma4_attention(layer, config, whole, is_global=True),
-            *_mlps(layer, config, every),
-            *per_layer_inputs(root, layer, config, every),
-        ]
-
-    return tensors
+_REPLICATED: Role = "attention_replicated"
 
 
-_GEMMA4_ROWS = tuple(
-    Architecture(
-        name,
-        "gqa_window",
-        REQUIRED,
-        _gemma4(root),
-        experts_field="num_experts",
-        optional_experts=True,
-        text_config=nested,
-        cached_layers=_cached_layers,
-        cached_heads=_gemma4_cached_heads,
-    )
-    for name, root, nested in (
-        ("Gemma4ForCausalLM", "model", None),
-        ("Gemma4ForConditionalGeneration", "model.language_model", "text_config"),
-        ("Gemma4UnifiedForConditionalGeneration", "model.language_model", "text_config"),
-    )
-)
+def _gemma4(decoder: Decoder, config: Config) -> list[Tensors]:
+    layer, every = decoder.layer, parts.decoder_layers(config)
+    whole, local = parts.split(every, lambda i: _is_global(config, i))
+    return [
+        *decoder.without_attention(config, _gemma4_mlps),
+        Tensors(f"{layer}.layer_scalar", (1,), "norm", every),
+        *(_gemma4_attention(layer, config, local, is_global=False) if local else ()),
+        *_gemma4_attention(layer, config, whole, is_global=True),
+        *_gemma_inputs(decoder, config),
+    ]
 
 
-# Google Gemma 3n: four streams of hidden states, and an embedding per layer.
-#
-# Names and shapes: gemma3n of Hugging Face transformers 5.23. Published files also hold the keys
-# and values of the last layers, which use those of others.
+# Google Gemma 3n: four streams of hidden states, and an embedding per layer. Published files also
+# hold the keys and values of the last layers, which use those of others.
 
 
-_ROLE: Role = "attention_replicated"
-
-
-def _streams(root: str, layer: str, config: Config, layers: Layers) -> list[Tensors]:
-    """What predicts the other streams from one, mixes them again, and adds a narrow residual."""
+def _gemma3n(decoder: Decoder, config: Config) -> list[Tensors]:
+    """Streams: what predicts the others from one, mixes them again, and adds a narrow residual."""
     hidden, streams, rank = config["hidden_size"], config["altup_num_inputs"], config["laurel_rank"]
+    layer, layers, role = decoder.layer, parts.decoder_layers(config), _REPLICATED
     altup, laurel = f"{layer}.altup", f"{layer}.laurel"
-    return [
+    tensors = [
+        *decoder.tensors(config),
         Tensors(f"{altup}.correct_output_scale", (hidden,), "norm", layers),
-        linear(f"{altup}.correction_coefs", streams, streams, _ROLE, layers),
-        linear(f"{altup}.prediction_coefs", streams**2, streams, _ROLE, layers),
-        linear(f"{altup}.modality_router", streams, hidden, _ROLE, layers),
+        linear(f"{altup}.correction_coefs", streams, streams, role, layers),
+        linear(f"{altup}.prediction_coefs", streams**2, streams, role, layers),
+        linear(f"{altup}.modality_router", streams, hidden, role, layers),
         Tensors(f"{altup}.router_norm.weight", (hidden,), "norm", layers),
-        linear(f"{laurel}.linear_left", rank, hidden, _ROLE, layers),
-        linear(f"{laurel}.linear_right", hidden, rank, _ROLE, layers),
+        linear(f"{laurel}.linear_left", rank, hidden, role, layers),
+        linear(f"{laurel}.linear_right", hidden, rank, role, layers),
         Tensors(f"{laurel}.post_laurel_norm.weight", (hidden,), "norm", layers),
-        *(
-            linear(f"{root}.altup_{name}", hidden, hidden, _ROLE)
-            for name in (
-                *(f"projections.{index}" for index in range(streams - 1)),
-                *(f"unembed_projections.{index}" for index in range(streams - 1)),
-            )
-        ),
     ]
+    for i in range(streams - 1):
+        tensors += [
+            linear(f"{decoder.root}.altup_projections.{i}", hidden, hidden, role),
+            linear(f"{decoder.root}.altup_unembed_projections.{i}", hidden, hidden, role),
+        ]
+    return tensors + _gemma_inputs(decoder, config)
 
 
-def _gemma3n(config: Config, root: str) -> list[Tensors]:
-    layer, every = f"{root}.layers.{{layer}}", tuple(range(config["num_hidden_layers"]))
-    decoder = Decoder(root=root, norms=FOUR_NORMS, qk_norm="head", tied=True)
-    return [
-        *decoder(config),
-        *_streams(root, layer, config, every),
-        *per_layer_inputs(root, layer, config, every),
-    ]
+# Xiaomi MiMo-V2: window layers have other head counts, and values are narrower than keys. The three
+# layers for multi-token prediction, which not every file counts, and the towers for pictures and
+# sound are left out.
 
 
-_GEMMA3N_ROWS = tuple(
-    Architecture(
-        name,
-        "gqa_window",
-        (*REQUIRED, "altup_num_inputs", "laurel_rank", "hidden_size_per_layer_input"),
-        partial(_gemma3n, root=root),
-        text_config=nested,
-        cached_layers=lambda config: int(
-            config["num_hidden_layers"] - config.get("num_kv_shared_layers", 0)
-        ),
-    )
-    for name, root, nested in (
-        ("Gemma3nForCausalLM", "model", None),
-        ("Gemma3nForConditionalGeneration", "model.language_model", "text_config"),
-    )
-)
-
-
-# Xiaomi MiMo-V2: window layers have other head counts, and values are narrower than keys.
-#
-# Names and shapes: mimo_v2_flash of Hugging Face transformers 5.23 with its table of published
-# names; of V2.5 and V2.6 the weights that vLLM (model_executor/models/mimo_v2.py) and
-# radixark/miles (tools/convert_mimo_v2_to_bf16.py) read. The three layers for multi-token
-# prediction, which not every file counts, and the towers for pictures and sound are left out.
-
-
-_MIMO_PERIOD = (
-    6  # every sixth layer and the first see all tokens, where the file does not list them
-)
+_MIMO_PERIOD = 6  # without a list in the file, the first and every sixth layer see all tokens
 
 
 def _mimo_is_windowed(config: Config, layer: int) -> bool:
@@ -247,7 +164,7 @@ def _mimo_is_windowed(config: Config, layer: int) -> bool:
     return layer != 0 and (layer + 1) % _MIMO_PERIOD != 0
 
 
-def _sizes(config: Config, windowed: bool) -> tuple[int, int, int, int]:
+def _mimo_sizes(config: Config, windowed: bool) -> tuple[int, int, int, int]:
     """Heads, key-value heads, and the channels of a key and of a value, of the layers of a kind."""
 
     def size(name: str, otherwise: int) -> int:
@@ -262,16 +179,15 @@ def _sizes(config: Config, windowed: bool) -> tuple[int, int, int, int]:
 
 def _mimo_attention(layer: str, config: Config, layers: Layers, windowed: bool) -> list[Tensors]:
     hidden, module = config["hidden_size"], f"{layer}.self_attn"
-    heads, keys, width, value = _sizes(config, windowed)
+    heads, keys, width, value = _mimo_sizes(config, windowed)
     rows = {"q_proj": heads * width, "k_proj": keys * width, "v_proj": keys * value}
     shards = 1
     if config.get("attention_projection_layout") == "fused_qkv":
         rows, shards = {"qkv_proj": sum(rows.values())}, config["num_key_value_heads"]
-    tensors = [
-        replace(linear(f"{module}.{name}", size, hidden, "attention", layers), shards=shards)
-        for name, size in rows.items()
-    ]
-    tensors.append(linear(f"{module}.o_proj", hidden, heads * value, "attention", layers))
+    tensors = [linear(f"{module}.o_proj", hidden, heads * value, "attention", layers)]
+    for name, size in rows.items():
+        row = linear(f"{module}.{name}", size, hidden, "attention", layers)
+        tensors.append(replace(row, shards=shards))
     sinks = "add_swa_attention_sink_bias" if windowed else "add_full_attention_sink_bias"
     if config.get(sinks, windowed):
         tensors.append(Tensors(f"{module}.attention_sink_bias", (heads,), "attention", layers))
@@ -280,122 +196,48 @@ def _mimo_attention(layer: str, config: Config, layers: Layers, windowed: bool) 
 
 def _mimo_cached_heads(config: Config) -> list[tuple[int, int]]:
     """Keys and values have widths of their own: half of both together is what one of them has."""
-    found = (
-        _sizes(config, _mimo_is_windowed(config, i)) for i in range(config["num_hidden_layers"])
-    )
-    return [(keys, (width + value) // 2) for _, keys, width, value in found]
+    found = []
+    for i in range(config["num_hidden_layers"]):
+        _, keys, width, value = _mimo_sizes(config, _mimo_is_windowed(config, i))
+        found.append((keys, (width + value) // 2))
+    return found
 
 
-_MIMO_DECODER = Decoder(
-    bias="none",
-    mlps=Experts(
-        "n_routed_experts",
-        score="gate.e_score_correction_bias",
-        shared_width=shared_width,
-        is_dense=DenseLayers(1, flags="moe_layer_freq"),
-    ),
-)
-
-
-def _mimo(config: Config) -> list[Tensors]:
-    layer, every = "model.layers.{layer}", tuple(range(config["num_hidden_layers"]))
-    windowed = tuple(i for i in every if _mimo_is_windowed(config, i))
-    whole = tuple(i for i in every if i not in set(windowed))
+def _mimo(decoder: Decoder, config: Config) -> list[Tensors]:
+    every, layer = parts.decoder_layers(config), decoder.layer
+    windowed, whole = parts.split(every, lambda i: _mimo_is_windowed(config, i))
     return [
-        *_MIMO_DECODER.without_attention(config),
+        *decoder.without_attention(config),
         *_mimo_attention(layer, config, windowed, windowed=True),
         *_mimo_attention(layer, config, whole, windowed=False),
     ]
 
 
-_MIMO_ROWS = tuple(
-    Architecture(
-        name,
-        "gqa_window",
-        (
-            *(*COMMON, *GQA, "head_dim", "intermediate_size"),
-            *("moe_intermediate_size", "n_routed_experts", "num_experts_per_tok"),
-        ),
-        _mimo,
-        experts_field="n_routed_experts",
-        cached_heads=_mimo_cached_heads,
-    )
-    for name in ("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM", "MiMoV2OmniForCausalLM")
-)
-
-
 # Poolside Laguna: window layers have more heads, and a gate scales the attention's output.
-#
-# Names and shapes: laguna of Hugging Face transformers 5.23 with its table of published names.
 
 
-_LAGUNA_DECODER = Decoder(
-    bias="none",
-    mlps=Experts(
-        "num_experts",
-        score="experts.e_score_correction_bias",
-        shared="shared_expert",
-        shared_width=lambda config: int(config.get("shared_expert_intermediate_size", 0)),
-        is_dense=DenseLayers(1, numbers="mlp_only_layers"),
-    ),
-)
-
-
-def _layers_by_heads(config: Config) -> dict[int, Layers]:
-    every, listed = range(config["num_hidden_layers"]), config.get("num_attention_heads_per_layer")
-    heads = [listed[i] if listed else config["num_attention_heads"] for i in every]
-    return {count: tuple(i for i in every if heads[i] == count) for count in dict.fromkeys(heads)}
-
-
-def _gate_width(config: Config, heads: int) -> int:
-    """Channels of the gate: one of a head, or one of every channel of a head; 0 without a gate."""
-    gating = config.get("gating", True)
-    if not gating:
-        return 0
-    return heads * head_dim(config) if gating == "per-element" else heads
-
-
-def _laguna(config: Config) -> list[Tensors]:
-    layer, hidden, width = "model.layers.{layer}", config["hidden_size"], head_dim(config)
-    module, key = f"{layer}.self_attn", config["num_key_value_heads"] * width
-    every = tuple(range(config["num_hidden_layers"]))
-    tensors = [
-        *_LAGUNA_DECODER.without_attention(config),
-        linear(f"{module}.k_proj", key, hidden, "attention", every),
-        linear(f"{module}.v_proj", key, hidden, "attention", every),
-        *qk_norms(layer, width, width, every),
-    ]
-    for heads, layers in _layers_by_heads(config).items():
-        tensors += [
-            linear(f"{module}.q_proj", heads * width, hidden, "attention", layers),
-            linear(f"{module}.o_proj", hidden, heads * width, "attention", layers),
-        ]
-        if gate := _gate_width(config, heads):
+def _laguna(decoder: Decoder, config: Config) -> list[Tensors]:
+    """The gate has a channel for a head, or for every channel of a head."""
+    layer, hidden, width = decoder.layer, config["hidden_size"], parts.head_dim(config)
+    module, every = f"{layer}.self_attn", parts.decoder_layers(config)
+    listed, gating = config.get("num_attention_heads_per_layer"), config.get("gating", True)
+    counts = [listed[i] if listed else config["num_attention_heads"] for i in every]
+    tensors = [*decoder.without_attention(config), *parts.qk_norms(module, width, every)]
+    for heads in dict.fromkeys(counts):
+        layers = tuple(i for i in every if counts[i] == heads)
+        tensors += parts.gqa(module, config, layers, heads)
+        if gating:
+            gate = heads * width if gating == "per-element" else heads
             tensors.append(linear(f"{module}.g_proj", gate, hidden, "attention", layers))
     return tensors
 
 
-_LAGUNA_ROWS = (
-    Architecture(
-        "LagunaForCausalLM",
-        "gqa_window",
-        (
-            *(*COMMON, *GQA, "head_dim", "intermediate_size"),
-            *("moe_intermediate_size", "num_experts", "num_experts_per_tok"),
-        ),
-        _laguna,
-        experts_field="num_experts",
-    ),
-)
-
-
 # StepFun Step-3: queries are projected in two steps, for one key-value head. Its successors have
-# the same experts.
-#
-# Names and shapes: vllm/model_executor/models/step3_text.py of vLLM 0.20.
+# the same experts, windows in three of four layers, and a gate on every head.
 
 
 _DENSE = 3  # so many layers have an MLP, where the file does not list those with experts
+_FLASH_PERIOD = 4  # every fourth layer sees all tokens, where the file does not list the kinds
 
 
 def _sparse_layers(config: Config) -> Layers:
@@ -411,84 +253,43 @@ def _sparse_layers(config: Config) -> Layers:
     return tuple(every[_DENSE:])
 
 
-def experts_and_mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:
+def _step_mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:
     """All experts of a layer lie in one tensor for each projection."""
     hidden, experts = config["hidden_size"], config["num_experts"]
     wide, width = config["intermediate_size"], config["moe_intermediate_size"]
-    sparse = tuple(i for i in _sparse_layers(config) if i in layers)
-    dense, moe = tuple(i for i in layers if i not in set(sparse)), f"{layer}.moe"
-    shapes = {
-        "gate_proj": (width, hidden),
-        "up_proj": (width, hidden),
-        "down_proj": (hidden, width),
-    }
-    shared = config.get("share_expert_dim") or width
+    with_experts = _sparse_layers(config)
+    sparse, dense = parts.split(layers, lambda i: i in with_experts)
+    shared, moe = config.get("share_expert_dim") or width, f"{layer}.moe"
     tensors = [
-        *gated_mlp(f"{layer}.mlp", hidden, wide, "dense_mlp", dense),
-        *gated_mlp(f"{layer}.share_expert", hidden, shared, "shared_expert", sparse),
+        *parts.gated_mlp(f"{layer}.mlp", hidden, wide, "dense_mlp", dense),
+        *parts.gated_mlp(f"{layer}.share_expert", hidden, shared, "shared_expert", sparse),
         linear(f"{moe}.gate", experts, hidden, "router", sparse),
-        *(
-            Tensors(f"{moe}.{name}.weight", (experts, *shape), "routed_expert", sparse, linear=True)
-            for name, shape in shapes.items()
-        ),
+        parts.fused(f"{moe}.gate_proj.weight", (experts, width, hidden), sparse),
+        parts.fused(f"{moe}.up_proj.weight", (experts, width, hidden), sparse),
+        parts.fused(f"{moe}.down_proj.weight", (experts, hidden, width), sparse),
     ]
     if config.get("use_moe_router_bias"):
         tensors.append(Tensors(f"{moe}.router_bias", (experts,), "router", sparse))
     return tensors
 
 
-def _factored_attention(layer: str, config: Config, layers: Layers) -> list[Tensors]:
-    hidden, width, module = config["hidden_size"], head_dim(config), f"{layer}.self_attn"
-    heads, shared = config["num_attention_heads"], config["share_q_dim"]
-    key = config["num_key_value_heads"] * width
+def _step3(decoder: Decoder, config: Config) -> list[Tensors]:
+    hidden, width, layers = (
+        config["hidden_size"],
+        parts.head_dim(config),
+        parts.decoder_layers(config),
+    )
+    heads, shared, module = config["num_attention_heads"], config["share_q_dim"], "self_attn"
+    key, module = config["num_key_value_heads"] * width, f"{decoder.layer}.{module}"
     return [
-        linear(f"{module}.q_proj", shared, hidden, "attention_replicated", layers),
-        linear(f"{module}.k_proj", key, hidden, "attention_replicated", layers),
-        linear(f"{module}.v_proj", key, hidden, "attention_replicated", layers),
+        *decoder.without_attention(config, _step_mlps),
+        linear(f"{module}.q_proj", shared, hidden, _REPLICATED, layers),
+        linear(f"{module}.k_proj", key, hidden, _REPLICATED, layers),
+        linear(f"{module}.v_proj", key, hidden, _REPLICATED, layers),
         Tensors(f"{module}.inter_norm.weight", (shared,), "norm", layers),
         linear(f"{module}.wq", heads * width, shared, "attention", layers),
         linear(f"{module}.o_proj", hidden, heads * width, "attention", layers),
     ]
-
-
-def _step3(config: Config) -> list[Tensors]:
-    layer, every = "model.layers.{layer}", tuple(range(config["num_hidden_layers"]))
-    return [
-        *ends(config),
-        *layer_norms(layer, config, every),
-        *_factored_attention(layer, config, every),
-        *experts_and_mlps(layer, config, every),
-    ]
-
-
-_STEP_REQUIRED = (
-    *(*COMMON, *GQA, "intermediate_size"),
-    *("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
-)
-
-_STEP_ROWS = tuple(
-    Architecture(
-        name,
-        "gqa",
-        (*_STEP_REQUIRED, "share_q_dim"),
-        _step3,
-        experts_field="num_experts",
-        text_config=nested,
-    )
-    for name, nested in (
-        ("Step3TextForCausalLM", None),
-        ("Step3VLForConditionalGeneration", "text_config"),
-    )
-)
-
-
-# StepFun Step-3.5 and 3.7 Flash: windows in three of four layers, and a gate on every head.
-#
-# Names and shapes: step3p7 of Hugging Face transformers 5.23 with its table of published names,
-# and TensorRT-LLM's _torch/models/modeling_step3p7.py.
-
-
-_FLASH_PERIOD = 4  # every fourth layer sees all tokens, where the file does not list the kinds
 
 
 def _flash_is_windowed(config: Config, layer: int) -> bool:
@@ -496,7 +297,7 @@ def _flash_is_windowed(config: Config, layer: int) -> bool:
     return kinds[layer] == "sliding_attention" if layer < len(kinds) else layer % _FLASH_PERIOD != 0
 
 
-def _heads(config: Config, windowed: bool) -> tuple[int, int]:
+def _flash_heads(config: Config, windowed: bool) -> tuple[int, int]:
     """Heads and key-value heads of the layers of a kind."""
     other = config.get("attention_other_setting") if windowed else None
     own = other if isinstance(other, Mapping) else {}
@@ -504,73 +305,163 @@ def _heads(config: Config, windowed: bool) -> tuple[int, int]:
     return int(heads), int(own.get("num_attention_groups") or config["num_key_value_heads"])
 
 
-def _gated_attention(layer: str, config: Config, layers: Layers) -> list[Tensors]:
-    hidden, width, module = config["hidden_size"], head_dim(config), f"{layer}.self_attn"
-    tensors = qk_norms(layer, width, width, layers)
+def _flash_attention(layer: str, config: Config, layers: Layers) -> list[Tensors]:
+    hidden, width, module = config["hidden_size"], parts.head_dim(config), f"{layer}.self_attn"
+    tensors = parts.qk_norms(module, width, layers)
     for windowed in (True, False):
         chosen = tuple(i for i in layers if _flash_is_windowed(config, i) == windowed)
-        heads, keys = _heads(config, windowed)
-        tensors += [
-            linear(f"{module}.q_proj", heads * width, hidden, "attention", chosen),
-            linear(f"{module}.k_proj", keys * width, hidden, "attention", chosen),
-            linear(f"{module}.v_proj", keys * width, hidden, "attention", chosen),
-            linear(f"{module}.o_proj", hidden, heads * width, "attention", chosen),
-            linear(f"{module}.g_proj", heads, hidden, "attention", chosen),
-        ]
+        heads, keys = _flash_heads(config, windowed)
+        tensors += parts.gqa(module, config, chosen, heads, keys)
+        tensors.append(linear(f"{module}.g_proj", heads, hidden, "attention", chosen))
     return tensors
 
 
-def _flash(config: Config) -> list[Tensors]:
+def _flash(decoder: Decoder, config: Config) -> list[Tensors]:
     """The MTP layers follow the last decoder layer in the numbering, and have an MLP."""
-    layer, hidden = "model.layers.{layer}", config["hidden_size"]
-    count = config["num_hidden_layers"]
-    mtp = tuple(range(count, count + config.get("num_nextn_predict_layers", 0)))
+    layer, hidden, mtp = decoder.layer, config["hidden_size"], parts.mtp_layers(config)
     head = f"{layer}.transformer.shared_head"
-
-    def decoder(layers: Layers) -> list[Tensors]:
-        return [
-            *layer_norms(layer, config, layers),
-            *_gated_attention(layer, config, layers),
-            *experts_and_mlps(layer, config, layers),
-        ]
-
-    tensors = [*ends(config), *decoder(tuple(range(count)))]
+    tensors = [
+        *decoder.without_attention(config, _step_mlps),
+        *_flash_attention(layer, config, parts.decoder_layers(config)),
+    ]
     if not mtp:
         return tensors
-    return tensors + as_mtp(
-        Tensors(f"{layer}.enorm.weight", (hidden,), "norm", mtp),
-        Tensors(f"{layer}.hnorm.weight", (hidden,), "norm", mtp),
-        linear(f"{layer}.eh_proj", hidden, 2 * hidden, "mtp_projection", mtp),
+    return tensors + parts.as_mtp(
+        *parts.mtp_input(layer, config, mtp),
         Tensors(f"{head}.norm.weight", (hidden,), "norm", mtp),
         linear(f"{head}.output", config["vocab_size"], hidden, "lm_head", mtp),
-        *decoder(mtp),
+        *decoder.norm_tensors(layer, config, mtp),
+        *_flash_attention(layer, config, mtp),
+        *_step_mlps(layer, config, mtp),
     )
 
 
 def _flash_cached_heads(config: Config) -> list[tuple[int, int]]:
-    width = head_dim(config)
+    width, layers = parts.head_dim(config), range(config["num_hidden_layers"])
+    return [(_flash_heads(config, _flash_is_windowed(config, i))[1], width) for i in layers]
+
+
+# Inkling of Thinking Machines: windows in five of six layers, with key-value heads of their own,
+# short convolutions in every layer, and shared experts that the router weighs too. The heads for
+# multi-token prediction and the towers for pictures and sound are left out.
+
+
+_INKLING_PERIOD = 6  # every sixth layer sees all tokens, where the file does not list the others
+
+
+def _inkling_is_windowed(config: Config, layer: int) -> bool:
+    kinds, listed = layer_kinds(config), config.get("local_layer_ids")
+    if kinds:
+        return kinds[layer] == "hybrid_sliding"
+    return layer in listed if isinstance(listed, list) else (layer + 1) % _INKLING_PERIOD != 0
+
+
+def _inkling_heads(config: Config, windowed: bool) -> tuple[int, int, int]:
+    """Heads, key-value heads and the channels of one, of the layers of a kind."""
+    names = ("num_attention_heads", "num_key_value_heads", "head_dim")
+    of_kind = [config.get(f"swa_{name}") if windowed else None for name in names]
+    heads, keys, width = (own or config[name] for own, name in zip(of_kind, names, strict=True))
+    return int(heads), int(keys), int(width)
+
+
+def _inkling_dense_layers(config: Config) -> Layers:
+    kinds, every = config.get("mlp_layer_types"), range(config["num_hidden_layers"])
+    if isinstance(kinds, list):
+        return tuple(i for i in every if kinds[i] == "dense")
+    return tuple(every[: config.get("dense_mlp_idx", 0)])
+
+
+def _inkling_kernel(config: Config) -> int:
+    return int(config.get("sconv_kernel_size") or config.get("conv_kernel_size", 4))
+
+
+def _convolution(module: str, channels: int, config: Config, layers: Layers) -> Tensors:
+    shape = (channels, 1, _inkling_kernel(config))
+    return Tensors(f"{module}.weight", shape, _REPLICATED, layers)
+
+
+def _inkling_attention(layer: str, config: Config, layers: Layers, windowed: bool) -> list[Tensors]:
+    hidden, module = config["hidden_size"], f"{layer}.attn"
+    (heads, keys, width), relative = _inkling_heads(config, windowed), config.get("d_rel", 16)
+    extent = config.get("sliding_window_size", 512) if windowed else config.get("rel_extent", 1024)
     return [
-        (_heads(config, _flash_is_windowed(config, i))[1], width)
-        for i in range(config["num_hidden_layers"])
+        linear(f"{module}.wq_du", heads * width, hidden, "attention", layers),
+        linear(f"{module}.wk_dv", keys * width, hidden, "attention", layers),
+        linear(f"{module}.wv_dv", keys * width, hidden, "attention", layers),
+        linear(f"{module}.wr_du", heads * relative, hidden, "attention", layers),
+        linear(f"{module}.wo_ud", hidden, heads * width, "attention", layers),
+        _convolution(f"{module}.k_sconv", keys * width, config, layers),
+        _convolution(f"{module}.v_sconv", keys * width, config, layers),
+        Tensors(f"{module}.rel_logits_proj.proj", (relative, extent), "attention", layers),
+        *parts.qk_norms(module, width, layers),
     ]
 
 
-_FLASH_ROWS = tuple(
-    Architecture(
-        name,
-        "gqa_window",
-        _STEP_REQUIRED,
-        _flash,
-        experts_field="num_experts",
-        mtp_field="num_nextn_predict_layers",
-        text_config=nested,
-        cached_heads=_flash_cached_heads,
-    )
-    for name, nested in (
-        ("Step3p5ForCausalLM", None),
-        ("Step3p7ForConditionalGeneration", "text_config"),
-    )
-)
+def _inkling_mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:
+    """A field of its own has the channels of an MLP or of an expert, the plain one the other."""
+    mlp, hidden, plain = f"{layer}.mlp", config["hidden_size"], config["intermediate_size"]
+    wide = int(config.get("dense_intermediate_size") or plain)
+    width = int(config.get("moe_intermediate_size") or plain)
+    listed = _inkling_dense_layers(config)
+    dense, sparse = parts.split(layers, lambda i: i in listed)
+    count, shared = config["n_routed_experts"], config.get("n_shared_experts", 0)
+    experts, both = f"{mlp}.experts", f"{mlp}.shared_experts.shared"
+    tensors = [
+        linear(f"{mlp}.w13_dn", 2 * wide, hidden, "dense_mlp", dense),
+        linear(f"{mlp}.w2_md", hidden, wide, "dense_mlp", dense),
+        Tensors(f"{mlp}.global_scale", (1,), "dense_mlp", dense),
+        linear(f"{mlp}.gate", count + shared, hidden, "router", sparse),
+        Tensors(f"{mlp}.gate.bias", (count,), "router", sparse),
+        Tensors(f"{mlp}.gate.global_scale", (1,), "router", sparse),
+        parts.fused(f"{experts}.w13_weight", (count, 2 * width, hidden), sparse),
+        parts.fused(f"{experts}.w2_weight", (count, hidden, width), sparse),
+    ]
+    if shared:
+        tensors += [
+            Tensors(f"{both}_w13_weight", (shared, 2 * width, hidden), "shared_expert", sparse),
+            Tensors(f"{both}_w2_weight", (shared, hidden, width), "shared_expert", sparse),
+        ]
+    return tensors
 
 
-ROWS = (*_GEMMA4_ROWS, *_GEMMA3N_ROWS, *_MIMO_ROWS, *_LAGUNA_ROWS, *_STEP_ROWS, *_FLASH_ROWS)
+def _inkling(decoder: Decoder, config: Config) -> list[Tensors]:
+    layer, every, hidden = decoder.layer, parts.decoder_layers(config), config["hidden_size"]
+    windowed, whole = parts.split(every, lambda i: _inkling_is_windowed(config, i))
+    vocabulary, root = (config["vocab_size"], hidden), decoder.root
+    return [
+        Tensors(f"{root}.embed.weight", vocabulary, "embedding"),
+        Tensors(f"{root}.embed_norm.weight", (hidden,), "norm"),
+        Tensors(f"{root}.norm.weight", (hidden,), "norm"),
+        linear(f"{root}.unembed", *vocabulary, "lm_head"),
+        *decoder.norm_tensors(layer, config, every),
+        _convolution(f"{layer}.attn_sconv", hidden, config, every),
+        _convolution(f"{layer}.mlp_sconv", hidden, config, every),
+        *_inkling_attention(layer, config, windowed, windowed=True),
+        *_inkling_attention(layer, config, whole, windowed=False),
+        *_inkling_mlps(layer, config, every),
+    ]
+
+
+def _inkling_cached_heads(config: Config) -> list[tuple[int, int]]:
+    layers = range(config["num_hidden_layers"])
+    found = (_inkling_heads(config, _inkling_is_windowed(config, i)) for i in layers)
+    return [(keys, width) for _, keys, width in found]
+
+
+def _inkling_recurrent(config: Config) -> Recurrent:
+    """What the four convolutions of a layer keep of a request, in FP32 as they compute."""
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    heads = _inkling_cached_heads(config)
+    channels = sum(2 * (keys * width + hidden) for keys, width in heads)
+    return Recurrent(layers, (_inkling_kernel(config) - 1) * (channels // layers), 0)
+
+
+FAMILIES = {
+    "gemma4": Family(_gemma4, _gemma_cached_layers, cached_heads=_gemma4_cached_heads),
+    "gemma3n": Family(_gemma3n, _gemma_cached_layers),
+    "mimo": Family(_mimo, cached_heads=_mimo_cached_heads),
+    "laguna": Family(_laguna),
+    "step3": Family(_step3),
+    "step_flash": Family(_flash, cached_heads=_flash_cached_heads),
+    "inkling": Family(_inkling, cached_heads=_inkling_cached_heads, recurrent=_inkling_recurrent),
+}

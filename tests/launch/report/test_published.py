@@ -184,8 +184,8 @@ def test_every_curve_lies_between_one_token_and_all_drafts() -> None:
     found = acceptance_curves()
     assert len(found) == 14
     for curve in found:
-        assert len(curve.lengths) == 8
-        assert all(1 < length <= drafts + 2 for drafts, length in enumerate(curve.lengths))
+        assert len(curve["lengths"]) == 8
+        assert all(1 < length <= drafts + 2 for drafts, length in enumerate(curve["lengths"]))
 
 
 def test_neither_a_rehearsal_nor_a_load_with_failures_is_compared(compared: Compared) -> None:
