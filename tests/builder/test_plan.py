@@ -39,6 +39,109 @@ def decision(path: str, preset: str, *overrides: str) -> Decision:
     return found
 
 
+GRAPHS = "cuda_graph_config.batch_sizes"
+DEPTH = "speculative_config.num_nextn_predict_layers"
+UP_TO_16 = [*range(1, 17)]
+R1_B200, LLAMA = "deepseek-r1-0528-nvfp4-b200", "llama-3.3-70b-fp8-h100"
+GPT_OSS = "gpt-oss-120b-h200"
+PREFILL, DECODE = "deepseek-v3.2-nvfp4-gb300-prefill", "deepseek-v3.2-nvfp4-gb300-decode"
+ABSENT = ...
+CUTLASS = {"moe_config.backend": "CUTLASS"}
+H100_PREFILL = ("role=prefill", "targets=[trtllm_serve]", "hardware={gpu: h100, num_gpus: 8}")
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "expected"),
+    [
+        # An override of a mapping replaces all below it; null leaves an option to the engine.
+        (NVFP4_GB200, ["engine_config.cuda_graph_config=null"], {"cuda_graph_config": None}),
+        (NVFP4_GB200, ["engine_config.speculative_config=null"], {"speculative_config": None}),
+        (
+            NVFP4_GB200,
+            ["engine_config.max_batch_size=null"],
+            {"max_batch_size": None, GRAPHS: [*UP_TO_16, *(2**power for power in range(5, 12))]},
+        ),
+        # Numbers count as numbers in other spellings.
+        (
+            NVFP4_GB200,
+            ['engine_config.max_batch_size="32"'],
+            {"max_batch_size": 32, GRAPHS: [*UP_TO_16, 32]},
+        ),
+        (
+            NVFP4_GB200,
+            ["engine_config.max_batch_size=32.0"],
+            {"max_batch_size": 32, GRAPHS: [*UP_TO_16, 32]},
+        ),
+        # No publication overrules what follows from the workload; graphs reach the batch size.
+        (NVFP4_GB200, ["workload.concurrency=1"], {GRAPHS: [1]}),
+        (NVFP4_GB200, ["workload.concurrency=16"], {GRAPHS: UP_TO_16}),
+        (NVFP4_GB200, ["workload.concurrency=17"], {GRAPHS: [*UP_TO_16, 17]}),
+        (
+            NVFP4_GB200,
+            ["workload.concurrency=32"],
+            {"max_batch_size": 32, GRAPHS: [*UP_TO_16, 32]},
+        ),
+        (NVFP4_GB200, ["workload.concurrency=100"], {GRAPHS: [*UP_TO_16, 32, 64, 100]}),
+        # With attention data parallelism, 64 on each of four ranks, which draft fewer tokens.
+        (NVFP4_GB200, ["workload.concurrency=256"], {GRAPHS: [*UP_TO_16, 32, 64]}),
+        (
+            NVFP4_GB200,
+            ["engine_config.enable_attention_dp=false", "workload.concurrency=100"],
+            {DEPTH: 3},
+        ),
+        (
+            NVFP4_GB200,
+            ["engine_config.enable_attention_dp=true", "workload.concurrency=100"],
+            {DEPTH: 1},
+        ),
+        ("deepseek-v3.2-fp8-gb200", ["hardware.gpu=gb300"], {"kv_cache_config.dtype": "fp8"}),
+        # No weights of an MTP layer are published.
+        (
+            NVFP4_GB200,
+            ["checkpoint=nvidia/MiniMax-M2.5-NVFP4", "engine_config={}", "hardware.gpu=b300"],
+            {DECODING_TYPE: ABSENT},
+        ),
+        # A draft model replaces the checkpoint's own layer.
+        (
+            NVFP4_GB200,
+            ["draft={checkpoint: /models/draft, tokens: 2}"],
+            {DECODING_TYPE: "Eagle", DEPTH: ABSENT},
+        ),
+        # A step holds a prompt, its template's tokens, and four tokens of every running request.
+        (NVFP4_GB200, ["workload.isl=10000"], {"max_num_tokens": 10368}),
+        (GPT_OSS, ["workload.isl=1000"], {"max_num_tokens": 20_000}),
+        (GPT_OSS, ["workload.isl=19000"], {"max_num_tokens": 20_000}),
+        (GPT_OSS, ["workload.isl=25000"], {"max_num_tokens": 25_216}),
+        # 2048 requests with seven draft tokens each; the engine's default of 8192 is too small.
+        (
+            LLAMA,
+            [
+                *("workload={isl: 32768, osl: 8, concurrency: 2048}", "instances=1"),
+                "draft={checkpoint: /models/draft, tokens: 7}",
+            ],
+            {"enable_chunked_prefill": True, "max_num_tokens": 2048 * 8},
+        ),
+        # Instances share GPUs and workload.
+        (LLAMA, [], {"tensor_parallel_size": 1, "max_batch_size": 8}),
+        (LLAMA, ["instances=1"], {"tensor_parallel_size": 2, "max_batch_size": 16}),
+        # An asked latency between tokens keeps streams smooth.
+        (R1_B200, [], {"stream_interval": 10}),
+        (R1_B200, ["slo.itl_ms=20"], {"stream_interval": 1}),
+        # Wide expert parallelism is for the model that it was seen with.
+        ("qwen3-235b-nvfp4-gb200", [*H100_PREFILL, "checkpoint=Qwen/Qwen3-235B-A22B-FP8"], CUTLASS),
+        ("qwen3-235b-nvfp4-gb200", [*H100_PREFILL, "checkpoint=MiniMaxAI/MiniMax-M2.5"], CUTLASS),
+        # Both sides draft equally many on whatever GPUs.
+        (PREFILL, ["workload.concurrency=128"], {DEPTH: 3}),
+        (DECODE, ["workload.concurrency=128", "hardware.num_gpus=4"], {DEPTH: 3}),
+    ],
+)
+def test_an_option_follows_from_the_request(
+    preset: str, overrides: list[str], expected: dict[str, Any]
+) -> None:
+    found = flatten(options(preset, *overrides))
+    assert {path: found.get(path, ABSENT) for path in expected} == expected
+
+
 def test_the_first_preset_holds_exactly_the_published_values() -> None:
     assert options(NVFP4_GB200) == {
         "tensor_parallel_size": 4,
@@ -109,42 +212,9 @@ def test_an_override_wins_and_is_marked() -> None:
     assert "The rule would give 0.8" in row.reason
 
 
-def test_an_override_of_a_mapping_replaces_all_below_it() -> None:
-    found = options(NVFP4_GB200, "engine_config.cuda_graph_config=null")
-    assert found["cuda_graph_config"] is None
-
-
 def test_an_option_without_a_rule_passes_through() -> None:
     row = decision("stream_interval", NVFP4_GB200, "engine_config.stream_interval=4")
     assert (row.value, row.evidence) == (4, "override")
-
-
-def test_what_follows_from_the_workload_is_not_overruled_by_a_publication() -> None:
-    found = options(NVFP4_GB200, "workload.concurrency=32")
-    assert found["max_batch_size"] == 32
-    assert found["cuda_graph_config"]["batch_sizes"] == [*range(1, 17), 32]
-
-
-@pytest.mark.parametrize(
-    ("concurrency", "sizes"),
-    [
-        (1, [1]),
-        (16, [*range(1, 17)]),
-        (17, [*range(1, 17), 17]),
-        (100, [*range(1, 17), 32, 64, 100]),
-        (256, [*range(1, 17), 32, 64]),  # attention data parallelism: 64 on each of four ranks
-    ],
-)
-def test_graph_sizes_reach_the_batch_size(concurrency: int, sizes: list[int]) -> None:
-    found = options(NVFP4_GB200, f"workload.concurrency={concurrency}")
-    assert found["cuda_graph_config"]["batch_sizes"] == sizes
-
-
-@pytest.mark.parametrize(("attention_dp", "draft"), [("false", 3), ("true", 1)])
-def test_draft_tokens_follow_attention_data_parallelism(attention_dp: str, draft: int) -> None:
-    overrides = (f"engine_config.enable_attention_dp={attention_dp}", "workload.concurrency=100")
-    found = options(NVFP4_GB200, *overrides)
-    assert found["speculative_config"]["num_nextn_predict_layers"] == draft
 
 
 @pytest.mark.parametrize(
@@ -157,19 +227,6 @@ def test_draft_tokens_follow_attention_data_parallelism(attention_dp: str, draft
 def test_a_rule_steps_back_for_an_option_in_its_place(override: str, left_out: str) -> None:
     planned = pipeline.plan(NVFP4_GB200, [f"engine_config.{override}"])
     assert left_out not in [row.path for row in planned.engine.decisions]
-
-
-@pytest.mark.parametrize("value", ['"32"', "32.0"])
-def test_numbers_in_other_spellings_count_as_numbers(value: str) -> None:
-    found = options(NVFP4_GB200, f"engine_config.max_batch_size={value}")
-    assert found["max_batch_size"] == 32
-    assert found["cuda_graph_config"]["batch_sizes"][-1] == 32
-
-
-def test_null_leaves_an_option_to_the_engine() -> None:
-    found = options(NVFP4_GB200, "engine_config.max_batch_size=null")
-    assert found["max_batch_size"] is None
-    assert found["cuda_graph_config"]["batch_sizes"][-1] == 2048
 
 
 def test_free_text_keys_stay_whole() -> None:
@@ -187,28 +244,6 @@ def test_the_name_of_a_folder_decides_nothing(
         folder = shutil.copytree(weights, tmp_path / name)
         found.append(options("deepseek-v3.2-fp8-gb200", f"checkpoint={folder}"))
     assert found[0] == found[1]
-
-
-def test_fp8_checkpoints_get_an_fp8_cache_without_a_publication() -> None:
-    found = options("deepseek-v3.2-fp8-gb200", "hardware.gpu=gb300")
-    assert found["kv_cache_config"]["dtype"] == "fp8"
-
-
-def test_without_speculation_there_is_no_draft_length() -> None:
-    found = options(NVFP4_GB200, "engine_config.speculative_config=null")
-    assert found["speculative_config"] is None
-
-
-def test_no_mtp_is_planned_where_no_weights_are_published() -> None:
-    found = options(
-        NVFP4_GB200, "checkpoint=nvidia/MiniMax-M2.5-NVFP4", "engine_config={}", "hardware.gpu=b300"
-    )
-    assert "speculative_config" not in found
-
-
-def test_long_prompts_get_a_larger_step() -> None:
-    """A prompt, its template's tokens, and four tokens of every running request."""
-    assert options(NVFP4_GB200, "workload.isl=10000")["max_num_tokens"] == 10368
 
 
 @pytest.mark.parametrize("name", [r for r in release.known() if r >= "1.2"])
@@ -245,9 +280,6 @@ def test_the_server_gets_the_tokenizer_that_the_model_needs() -> None:
     (flag,) = (row for row in flags if row.path == "--custom_tokenizer")
     assert (flag.path, flag.value) == ("--custom_tokenizer", "deepseek_v32")
     assert pipeline.plan("llama-tiny").plan.flags == ()
-
-
-PREFILL, DECODE = "deepseek-v3.2-nvfp4-gb300-prefill", "deepseek-v3.2-nvfp4-gb300-decode"
 
 
 def test_a_prefill_server_reads_prompts_only() -> None:
@@ -295,19 +327,6 @@ def test_a_publication_of_a_whole_server_is_none_for_one_side() -> None:
     assert not any(POST in row.source for row in found.decisions)
 
 
-def test_instances_share_gpus_and_workload() -> None:
-    llama = pipeline.plan("llama-3.3-70b-fp8-h100")
-    assert llama.engine.options["tensor_parallel_size"] == 1
-    assert llama.engine.options["max_batch_size"] == 8
-    whole = options("llama-3.3-70b-fp8-h100", "instances=1")
-    assert (whole["tensor_parallel_size"], whole["max_batch_size"]) == (2, 16)
-
-
-def test_instances_that_do_not_share_the_gpus_evenly_are_refused() -> None:
-    with pytest.raises(BadInput, match="2 GPUs cannot be shared by 3 instances"):
-        pipeline.plan("llama-3.3-70b-fp8-h100", ["instances=3"])
-
-
 @pytest.mark.parametrize(
     ("name", "method", "decoding_type"),
     [
@@ -325,12 +344,6 @@ def test_a_draft_model_is_spelled_for_the_release(
     found = options("llama-tiny", draft, *of_release(name))["speculative_config"]
     path = release.load(name).option_path("draft_model").rpartition(".")[2]
     assert found == {"decoding_type": decoding_type, "max_draft_len": 4, path: "/models/draft"}
-
-
-def test_a_draft_model_replaces_the_checkpoints_own_layer() -> None:
-    found = options(NVFP4_GB200, "draft={checkpoint: /models/draft, tokens: 2}")
-    assert found["speculative_config"]["decoding_type"] == "Eagle"
-    assert "num_nextn_predict_layers" not in found["speculative_config"]
 
 
 def test_a_known_draft_model_counts_in_the_memory() -> None:
@@ -406,7 +419,7 @@ def test_the_environment_is_decided_with_reasons() -> None:
     [
         (DECODE, False),
         ("deepseek-v3.2-nvfp4-b300", True),
-        ("deepseek-r1-0528-nvfp4-b200", True),
+        (R1_B200, True),
     ],
 )
 def test_transfers_use_no_nvlink_between_nodes_that_have_none(preset: str, found: bool) -> None:
@@ -439,12 +452,6 @@ def test_a_model_with_published_configurations_has_no_such_warning() -> None:
     for preset in ("deepseek-r1-0528-nvfp4-gb200", NVFP4_GB200, PREFILL):
         found = pipeline.plan(preset).plan.warnings
         assert not any("no published configuration" in warning.message for warning in found)
-
-
-def test_an_asked_latency_between_tokens_keeps_streams_smooth() -> None:
-    preset = "deepseek-r1-0528-nvfp4-b200"
-    assert options(preset)["stream_interval"] == 10
-    assert options(preset, "slo.itl_ms=20")["stream_interval"] == 1
 
 
 CHUNKED = "engine_config.enable_chunked_prefill=true"
@@ -492,6 +499,8 @@ def test_limits_are_those_of_one_rank_and_the_cache_of_all_ranks_is_their_sum() 
 
 
 def test_a_batch_that_is_set_too_small_is_to_be_raised() -> None:
+    small = pipeline.plan(NVFP4_GB200, ["engine_config.max_batch_size=8"]).plan
+    assert small.budget.max_concurrency == 8
     (warning,) = (
         text for text in warned(NVFP4_GB200, "engine_config.max_batch_size=8") if "places" in text
     )
@@ -565,32 +574,6 @@ def warned(preset: str, *overrides: str) -> list[str]:
     return [str(problem) for problem in pipeline.plan(preset, overrides).plan.warnings]
 
 
-def test_a_long_prompt_fits_into_a_step_of_gpt_oss() -> None:
-    found = {
-        isl: options("gpt-oss-120b-h200", f"workload.isl={isl}")["max_num_tokens"]
-        for isl in (1000, 19_000, 25_000)
-    }
-    assert found == {1000: 20_000, 19_000: 20_000, 25_000: 25_216}
-
-
-def test_a_step_holds_a_token_and_the_drafts_of_every_request_where_prompts_are_cut() -> None:
-    """2048 requests with seven draft tokens each; the engine's default of 8192 is too small."""
-    long = ("workload.isl=32768", "workload.osl=8", "workload.concurrency=2048")
-    draft = "draft={checkpoint: /models/draft, tokens: 7}"
-    found = options("llama-3.3-70b-fp8-h100", *long, "instances=1", draft)
-    assert found["enable_chunked_prefill"] is True
-    assert found["max_num_tokens"] == 2048 * 8
-
-
-def test_both_sides_draft_equally_many_on_whatever_gpus() -> None:
-    both = ("workload.concurrency=128",)
-    sides = [options(PREFILL, *both), options(DECODE, *both, "hardware.num_gpus=4")]
-    depths = [side["speculative_config"]["num_nextn_predict_layers"] for side in sides]
-    assert depths == [3, 3]
-    row = decision("speculative_config.num_nextn_predict_layers", DECODE, *both)
-    assert "only the workload decides" in row.reason
-
-
 @pytest.mark.parametrize(("name", "expected"), [("1.2.1", 45_312), ("main-00043967", 43_896)])
 def test_the_release_says_how_many_layers_drafts_take_in_the_cache(
     name: str, expected: int
@@ -611,7 +594,7 @@ def test_the_budget_reads_the_dtype_as_the_engine_does(dtype: str, expected: int
 
 def test_windows_of_the_option_file_reach_the_budget() -> None:
     path = "engine_config.kv_cache_config.max_attention_window"
-    planned = pipeline.plan("gpt-oss-120b-h200", [f"{path}=[128, 131072]"]).plan
+    planned = pipeline.plan(GPT_OSS, [f"{path}=[128, 131072]"]).plan
     assert planned.budget.kv_bytes_per_token == 36_864  # half of 36 layers, in BF16
 
 
@@ -640,12 +623,12 @@ DRAFT = "{{checkpoint: {}, tokens: 4, method: {}}}"
     ],
 )
 def test_a_draft_model_must_run_here_too(draft: str, method: str, expected: str) -> None:
-    found = refused("llama-3.3-70b-fp8-h100", f"draft={DRAFT.format(draft, method)}")
+    found = refused(LLAMA, f"draft={DRAFT.format(draft, method)}")
     assert any(expected in line for line in found)
 
 
 def test_a_draft_model_is_divided_as_well() -> None:
-    facts = pipeline.plan("llama-3.3-70b-fp8-h100", ["instances=1"]).plan
+    facts = pipeline.plan(LLAMA, ["instances=1"]).plan
     config = facts.facts.checkpoint.config
     odd = replace(facts.facts.checkpoint, name="odd", config={**config, "num_attention_heads": 63})
     with pytest.raises(BadInput, match="num_attention_heads 63 of the draft model odd"):
@@ -660,8 +643,8 @@ def test_variables_of_the_start_scripts_are_not_the_deployments(name: str) -> No
 
 def test_instances_choose_their_gpus_themselves() -> None:
     given = "environment.CUDA_VISIBLE_DEVICES=0"
-    assert "start script" in refused("llama-3.3-70b-fp8-h100", given)[0]
-    assert variables("llama-3.3-70b-fp8-h100", given, "instances=1")["CUDA_VISIBLE_DEVICES"]
+    assert "start script" in refused(LLAMA, given)[0]
+    assert variables(LLAMA, given, "instances=1")["CUDA_VISIBLE_DEVICES"]
 
 
 def test_a_variable_of_the_option_file_wins_and_says_so() -> None:
@@ -673,21 +656,10 @@ def test_a_variable_of_the_option_file_wins_and_says_so() -> None:
     assert "outside is lost: engine_config.env_overrides sets file" in warning
 
 
-def test_wide_expert_parallelism_is_for_the_model_that_it_was_seen_with() -> None:
-    shape = ("role=prefill", "targets=[trtllm_serve]", "hardware={gpu: h100, num_gpus: 8}")
-    backends = {
-        name: options("qwen3-235b-nvfp4-gb200", *shape, f"checkpoint={name}")["moe_config"]
-        for name in ("Qwen/Qwen3-235B-A22B-FP8", "MiniMaxAI/MiniMax-M2.5")
-    }
-    assert set(map(str, backends.values())) == {"{'backend': 'CUTLASS'}"}
-
-
 def test_chunks_are_not_planned_where_the_engine_turns_them_off() -> None:
     """Multi-head latent attention on B300 in release 1.1.0."""
     long = ("workload={isl: 40000, osl: 100, concurrency: 8}", *of_release("1.1.0"))
-    found = pipeline.plan(
-        "deepseek-r1-0528-nvfp4-b200", [*long, "hardware={gpu: b300, num_gpus: 8}"]
-    ).engine
+    found = pipeline.plan(R1_B200, [*long, "hardware={gpu: b300, num_gpus: 8}"]).engine
     assert "enable_chunked_prefill" not in found.options
     assert found.options["max_num_tokens"] > 40_000
 
@@ -732,15 +704,6 @@ def test_a_batch_is_no_larger_than_any_published_one() -> None:
     assert any("the rest waits" in line for line in warned("gpt-oss-120b-b200", *many))
 
 
-def test_a_batch_below_the_concurrency_warns() -> None:
-    (line,) = warned(NVFP4_GB200, "engine_config.max_batch_size=8")
-    assert "engine_config.max_batch_size: a batch has 8 places, the workload 64 requests" in line
-    assert (
-        pipeline.plan(NVFP4_GB200, ["engine_config.max_batch_size=8"]).plan.budget.max_concurrency
-        == 8
-    )
-
-
 def test_a_prefill_batch_is_what_its_cache_must_hold() -> None:
     """Sixty-four requests of 8192 tokens: two ranks read two of them at a time each."""
     planned = pipeline.plan(PREFILL, ["workload.isl=8192"]).plan
@@ -751,13 +714,9 @@ def test_a_prefill_batch_is_what_its_cache_must_hold() -> None:
 
 
 def test_pipeline_stages_leave_fewer_gpus_to_a_layer() -> None:
-    found = options(
-        "llama-3.3-70b-fp8-h100", "instances=1", "engine_config.pipeline_parallel_size=2"
-    )
+    found = options(LLAMA, "instances=1", "engine_config.pipeline_parallel_size=2")
     assert (found["tensor_parallel_size"], found["pipeline_parallel_size"]) == (1, 2)
-    (line,) = refused(
-        "llama-3.3-70b-fp8-h100", "instances=1", "engine_config.pipeline_parallel_size=3"
-    )
+    (line,) = refused(LLAMA, "instances=1", "engine_config.pipeline_parallel_size=3")
     assert "engine_config.pipeline_parallel_size: 3 stages cannot share 2 GPUs" in line
 
 
@@ -774,9 +733,10 @@ def test_one_side_is_not_served_by_triton(role: str, able: str) -> None:
 @pytest.mark.parametrize(
     ("preset", "overrides", "path", "words"),
     [
-        ("gpt-oss-120b-h200", (), "tensor_parallel_size", "nothing to split"),
+        (GPT_OSS, (), "tensor_parallel_size", "nothing to split"),
         (DECODE, (), "enable_attention_dp", "Attention is split over the GPUs"),
         (PREFILL, (), "max_seq_len", "The longest prompt;"),
+        (DECODE, ("workload.concurrency=128",), DEPTH, "only the workload decides"),
     ],
 )
 def test_a_reason_holds_for_its_value(
@@ -825,7 +785,7 @@ def test_a_release_from_the_command_line_is_relative_to_the_working_folder(
 
 def test_the_manifest_names_whatever_can_change_the_result() -> None:
     draft = "draft={checkpoint: meta-llama/Llama-3.2-1B-Instruct, tokens: 2, method: draft_target}"
-    planned = pipeline.plan("llama-3.3-70b-fp8-h100", [draft])
+    planned = pipeline.plan(LLAMA, [draft])
     files = pipeline.manifest_facts(planned)["inputs"]["files"]
     assert {"data/rules.yaml", "data/models/llama-3.2-1b-instruct.yaml"} <= set(files)
 
@@ -845,7 +805,7 @@ def test_a_published_value_that_a_rule_refuses_is_not_taken_and_the_plan_says_wh
 def test_graphs_above_the_batch_take_no_memory_since_the_engine_captures_none() -> None:
     def graphs_gib(sizes: str) -> float:
         overrides = [f"engine_config.cuda_graph_config.batch_sizes={sizes}"]
-        return pipeline.plan("llama-3.3-70b-fp8-h100", overrides).plan.budget.cuda_graphs_gib
+        return pipeline.plan(LLAMA, overrides).plan.budget.cuda_graphs_gib
 
     assert (
         graphs_gib("[1, 2, 4, 512, 1024, 2048]")
@@ -869,8 +829,7 @@ def test_a_scheduler_that_pauses_requests_is_warned_of_where_the_cache_is_too_sm
 ) -> None:
     path = "engine_config.scheduler_config.capacity_scheduler_policy"
     few, many = (
-        pipeline.plan("llama-3.3-70b-fp8-h100", [f"{path}={policy}", f"workload.concurrency={n}"])
-        for n in (4, 2000)
+        pipeline.plan(LLAMA, [f"{path}={policy}", f"workload.concurrency={n}"]) for n in (4, 2000)
     )
     assert not any(row.where == path for row in few.plan.warnings)
     assert any(row.where == path for row in many.plan.warnings) is warned
@@ -889,7 +848,7 @@ def test_every_plan_says_why_a_step_holds_so_many_tokens(preset: str) -> None:
 
 
 def test_nothing_is_drafted_where_every_step_is_full() -> None:
-    preset = "deepseek-r1-0528-nvfp4-b200"
+    preset = R1_B200
     assert decision(DECODING_TYPE, preset).value == "MTP"
     found = pipeline.plan(preset, ["workload.concurrency=8192"]).plan
     assert DECODING_TYPE not in {row.path for row in found.decisions}
@@ -898,8 +857,7 @@ def test_nothing_is_drafted_where_every_step_is_full() -> None:
 
 
 def test_on_h200_attention_dp_leaves_more_memory_free() -> None:
-    preset = ("deepseek-v3.2-fp8-h200", "workload.concurrency=256")
     path = "kv_cache_config.free_gpu_memory_fraction"
-    assert decision(path, preset[0]).value == 0.8
-    spread = decision(path, *preset)
+    assert decision(path, "deepseek-v3.2-fp8-h200").value == 0.8
+    spread = decision(path, "deepseek-v3.2-fp8-h200", "workload.concurrency=256")
     assert (spread.value, "out of memory" in spread.reason) == (0.75, True)
