@@ -12,18 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from .shapes import (
-    ASSIGNED,
-    DRAWN,
-    NAME,
-    SPEAKS,
-    SPOKEN_OF,
-    formats,
-    in_base64,
-    is_random,
-    without_words,
-    words,
-)
+from . import shapes
+from .shapes import formats, in_base64, is_random, part, without_words, words
 
 MASK = "[credential]"
 # Mappings whose keys are names chosen by users.
@@ -47,7 +37,7 @@ _OF_TERRAFORM = ("TF", "TOKEN")  # the host follows
 @lru_cache(maxsize=2_000)
 def mask(text: str) -> str:
     """The text without credentials, including letters that look randomly generated."""
-    return re.sub(DRAWN, _hide_drawn, _mask_certain(text))
+    return re.sub(part("DRAWN"), _hide_drawn, _mask_certain(text))
 
 
 @lru_cache(maxsize=2_000)
@@ -56,13 +46,14 @@ def _mask_certain(text: str) -> str:
     if not text.isascii() and (plain := unicodedata.normalize("NFKC", text)) != text:
         # Other forms of the same letters hide no credential.
         return masked if (masked := _mask_certain(plain)) != plain else text
-    if _any_of(SPEAKS).search(text):
-        text = _any_of(*SPOKEN_OF).sub(MASK, text)
+    if _any_of(shapes.speaks()).search(text):
+        text = _any_of(*shapes.spoken_of()).sub(MASK, text)
     text = _any_of(*formats()).sub(MASK, text)
-    text = re.sub(DRAWN, lambda run: MASK if run[1] and _holds_one(run[1]) else run[0], text)
+    drawn, assigned = part("DRAWN"), part("ASSIGNED")
+    text = re.sub(drawn, lambda run: MASK if run[1] and _holds_one(run[1]) else run[0], text)
     if "=" not in text:
         return text
-    return re.sub(ASSIGNED, lambda row: f"{row[1]}={MASK}" if _is_assigned(row) else row[0], text)
+    return re.sub(assigned, lambda row: f"{row[1]}={MASK}" if _is_assigned(row) else row[0], text)
 
 
 def shown(value: Any, path: str = "", length: int = 60) -> str:
@@ -109,9 +100,9 @@ def _hide_drawn(run: re.Match[str]) -> str:
 
 
 @cache
-def _any_of(*shapes: str) -> re.Pattern[str]:
-    """An expression that matches any of the shapes; compiled late, because it is large."""
-    return re.compile("|".join(f"(?:{shape})" for shape in shapes))
+def _any_of(*expressions: str) -> re.Pattern[str]:
+    """An expression that matches any of some; compiled late, because it is large."""
+    return re.compile("|".join(f"(?:{one})" for one in expressions))
 
 
 def _is_assigned(row: re.Match[str]) -> bool:
@@ -120,7 +111,9 @@ def _is_assigned(row: re.Match[str]) -> bool:
     is_variable = name != name.lower()
     is_asked = row.string[: row.start()].endswith(("?", "&"))  # in a URL
     is_word = name == "key" and not is_asked and re.fullmatch("[a-z]{1,20}", value)
-    return is_held(name, value) and (is_variable or not (is_word or re.fullmatch(NAME, value)))
+    return is_held(name, value) and (
+        is_variable or not (is_word or re.fullmatch(part("NAME"), value))
+    )
 
 
 def _variables(path: str) -> list[str]:

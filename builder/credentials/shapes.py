@@ -1,6 +1,6 @@
 """What a credential in a text looks like: known formats, words that introduce one, random letters.
 
-Known formats are rows of `builder/data/credentials.yaml`; the words of names are there too.
+The expressions and the words of names are rows of `builder/data/credentials.yaml`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ _DATA = Path(__file__).parent.parent / "data" / "credentials.yaml"
 SCHEMA: Any = {
     **dict.fromkeys(("prefixes", "short_prefixes", "base64_prefixes"), str),
     "formats": {"*": [str]},
+    "parts": {"*": [str]},
+    "speaks": [str],
+    "spoken_of": [[str]],
     "names": {
         **dict.fromkeys(("words", "endings", "suffixes", "passwords", "about_passwords"), str),
         **dict.fromkeys(("before_plurals", "also_paths"), str),
@@ -45,12 +48,37 @@ def words(name: str, word: str = "") -> frozenset[str]:
     return frozenset((found.get(word, "") if word else found).split())
 
 
+@cache
+def part(name: str) -> str:
+    """An expression by its name in the file."""
+    return _joined(known()["parts"][name])
+
+
+def _joined(pieces: Iterable[str]) -> str:
+    return re.sub(r"%([A-Z_]+)%", lambda found: part(found[1]), "".join(pieces))
+
+
+@cache
+def spoken_of() -> tuple[str, ...]:
+    """Expressions for what follows a word that says so: parts of connection strings, queries,
+    headers, command lines and keys of files."""
+    return tuple(map(_joined, known()["spoken_of"]))
+
+
+@cache
+def speaks() -> str:
+    """An expression without which none of `spoken_of` can be there."""
+    return _joined(known()["speaks"])
+
+
+@cache
 def formats() -> tuple[str, ...]:
     """A regular expression for each known format."""
+    run = part("RUN")
     return (
         rf"{_begun('prefixes')}(?=[A-Za-z_=+.-]{{0,300}}[0-9])[A-Za-z0-9_=+.-]{{16,}}",
-        rf"{_begun('short_prefixes')}(?=[A-Za-z0-9_=+.-]{{0,300}}?{_RUN})[A-Za-z0-9_=+.-]{{16,}}",
-        rf"{_begun('base64_prefixes')}(?=[A-Za-z0-9_=+/-]{{0,300}}?{_RUN})[A-Za-z0-9_=+/-]{{20,}}",
+        rf"{_begun('short_prefixes')}(?=[A-Za-z0-9_=+.-]{{0,300}}?{run})[A-Za-z0-9_=+.-]{{16,}}",
+        rf"{_begun('base64_prefixes')}(?=[A-Za-z0-9_=+/-]{{0,300}}?{run})[A-Za-z0-9_=+/-]{{20,}}",
         *map("|".join, known()["formats"].values()),
     )
 
@@ -59,127 +87,8 @@ def _begun(prefixes: str) -> str:
     return rf"\b(?:{'|'.join(map(re.escape, known()[prefixes].split()))})"
 
 
-_RUN = r"(?=[A-Za-z]{0,11}[0-9])(?=[0-9]{0,11}[A-Za-z])[A-Za-z0-9]{12}"
-# A variable, a placeholder or a path instead of a credential, as the whole value.
-_ROOTS = (
-    "app|config|data|etc|home|mnt|models|opt|proc|root|run|secrets|shared|srv|tmp|usr|var|vault"
-    "|workspace"
-)
-_PATHS = (
-    rf"/(?:{_ROOTS})(?:/[\w.-]{{1,99}})*|(?:/[a-z][a-z_-]{{1,40}}){{2,}}/[\w.-]{{1,99}}"
-    r"|(?:/[\w.-]{1,99})+\.[a-z]{2,5}"
-)
-_ASKED = r"(?:[_-](?:[A-Z]?[a-z]{1,15}|[A-Z]{2,15}))"
-_PLACE_HOLDERS = (
-    r"\*{3,}|\[[A-Za-z _.-]{1,60}\]|<[^<>\n\"']{1,80}>|\{\{[^{}\n]{1,99}\}\}"
-    r"|(?i:none|null|empty|dummy|not-needed|change[_-]?(?:me|it))"
-    rf"|(?i:your|change|replace){_ASKED}{{1,6}}"
-)
-# Where a store of secrets, a file or the environment has it.
-_REFERENCES = (
-    r"file:/{0,3}[\w./-]{1,199}|env:\w{1,99}|vault:[\w./-]{1,199}#[\w-]{1,99}"
-    r"|arn:aws[a-z-]{0,10}:[a-z]{1,20}:[\w:/.-]{1,199}|op://[\w./-]{1,199}"
-)
-# The default within a variable may be one itself.
-_VARIABLE = r"\$(?:[A-Za-z_]\w{0,99}|\{(?![^}\n]{0,99}:-[^}\n]{0,99}[0-9])[^}\n\"']{1,199}\}\}?)"
-_ELSEWHERE = (
-    rf"[\"']?(?:\$\(|(?:{_VARIABLE}(?:[/:@.-](?:{_VARIABLE}|[\w.-]{{1,40}}))?"
-    rf"|{_PLACE_HOLDERS}|{_PATHS}|{_REFERENCES})"
-    r"(?=[\"'](?![A-Za-z0-9])|[`)\]}>.:\\|]{0,9}(?:[\s;,&\"']|$)))"
-)
-# Words and numbers as names of files, releases and objects have them, and their whole. Keys that
-# are written in groups have no word of small letters, or groups of one length.
-_PART = (
-    r"(?>[a-z]{1,20})?+(?>(?:20[0-9]{6}|[0-9]{1,4})(?![0-9])"
-    r"(?>rc[0-9]{1,3}|x[0-9]{1,3}b|[a-z]{1,20})?+)?+"
-)
-_NAME_END = r"(?![A-Za-z0-9%+/=_~.-])"
-_GROUPED = "|".join(rf"(?:[a-z0-9]{{{n}}}[-_./]){{1,9}}[a-z0-9]{{{n}}}" for n in range(3, 9))
-NAME = (
-    r"[\"']?(?=[a-z0-9_./-]{0,99}?(?<![a-z0-9])(?=[a-z]{0,19}[aeiou])[a-z]{3,20}(?![a-z0-9]))"
-    rf"(?!(?=[a-z_./-]{{0,99}}(?!(?:19|20)[0-9]{{2}}(?![0-9]))[0-9])(?:{_GROUPED}){_NAME_END})"
-    rf"(?>{_PART}(?:[-_./]{_PART})++){_NAME_END}"
-)
-# What follows "basic" in a sentence is no base64, whose length is a multiple of four.
-_TITLE = (
-    rf"(?!(?:[A-Za-z0-9+/]{{4}})+{_NAME_END})"
-    rf"[A-Za-z0-9]{{1,20}}(?:[-.][A-Za-z0-9]{{1,12}})*+{_NAME_END}"
-)
-_GIVES = r"\s?(?:=>|:=|[:=])\s{0,3}"  # between a key and its value
-# Behind a word that says so: parts of connection strings, queries, headers and command lines.
-SPOKEN_OF = (
-    r"(?i:\b(?:account_?key|shared_?access_?(?:key|signature)|client_?secret|access_?token"
-    r"|refresh_?token|password|passwd|pwd|api[_-]?key|secret[_-]?key)\s?=\s?)"
-    rf"(?!{_ELSEWHERE})[^\s;&,]{{4,}}",
-    r"(?i:[?&;](?:sig|signature|x-amz-signature|x-goog-signature|token|key|auth|secret)=)"
-    rf"(?!{NAME})[A-Za-z0-9%+/=_-]{{12,}}|"
-    r"(?i:[?&]code=)[A-Za-z0-9%+/=_-]{40,}",
-    r"\bcurl\b[^\n]{0,200}\s(?:-u|--user)[ =]?[^\s:]{1,99}:(?!\$)\S{4,}"
-    r"|\b(?:sshpass|(?:docker|podman|helm|skopeo|oras)[^\n]{0,100}? login\b[^\n]{0,200}?)"
-    r"\s-p\s*(?![\"']?\$|-)\S{4,}"
-    # A space would end the option; docker's -p gives ports.
-    r"|\bmysql\w*\b[^\n]{0,200}?\s-p(?![\"']?\$|-|[0-9.:]{1,30}(?:/\w{1,4})?(?:\s|$))\S{4,}"
-    r"|\bmachine\s+\S+\s+login\s+\S+\s+password\s+\S{4,}"
-    r"|\b(?:redis-cli\b[^\n]{0,200}?\s-a|mongo\w*\b[^\n]{0,200}?\s-p|ldap\w+\b[^\n]{0,200}?\s-w"
-    r"|az login\b[^\n]{0,200}?\s-p|htpasswd\s+-\w*b\w*\s+\S+\s+\S+|wandb login)"
-    r"\s+(?![\"']?\$|-)\S{4,}"
-    rf"|--from-literal[ =][^\s=]{{1,99}}=(?!{_ELSEWHERE})\S{{4,}}"
-    r"|\s-pass(?:in|out)?\s+pass:(?!\$)\S{4,}|\bjdbc:oracle:\w+:[^\s/@]{1,99}/[^\s@]{1,99}@",
-    # The same words as keys of YAML and of files of settings; a digit tells it from a sentence.
-    r"(?i:\b(?:[a-z_-]{0,40}secret_?access_?key|api_?key|private_?key|client-key-data"
-    r"|(?:api|app|client|consumer|oauth|shared)[_-]?secret|(?:access|auth|bearer|refresh)[_-]?token)"
-    rf"{_GIVES})(?!{_ELSEWHERE})"
-    r"[\"']?(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{12,}",
-    r"(?i:\b[a-z_-]{0,40}(?:password|passwd|passphrase)"
-    rf"{_GIVES})(?!{_ELSEWHERE})"
-    r"[\"']?(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{8,}",
-    r"(?i:\b(?<!existing-)(?<!pull-)(?!existing|image_?pull)(?:[a-z_-]{0,40}secret(?:_?key)?"
-    r"|_?(?:auth|access|refresh|api|session)?_?token|_?auth)"
-    rf"{_GIVES})(?!{_ELSEWHERE})(?!{NAME})"
-    r"[\"']?(?=[^\s\"']{0,300}[0-9])[^\s;,\"'{}\[\]]{12,}",
-    r"(?i:--(?:token|secret|(?:[a-z]{1,20}[_-]){0,3}"
-    r"(?:api[_-]?key|password|passwd|passphrase|(?:access|auth|bearer|hf)[_-]token))[ =])"
-    rf"(?!{_ELSEWHERE})\S{{6,}}",
-    rf"(?i:<\w{{0,40}}(?:password|passwd|secret|token|api_?key)>)(?!{_ELSEWHERE})[^<>\s]{{4,}}</",
-    r"(?i:\b(?:(?:proxy-)?authorization|x-api-key|api-key|cookie(?=\s?:\s?[^\s=;]{1,99}=)"
-    r"|private-token|job-token|x-[a-z-]{1,40}-(?:token|team)|ocp-apim-subscription-key)\s?[:=]\s?"
-    rf"(?:(?:bearer|basic|token|apikey|negotiate) )?+)(?!{_ELSEWHERE})\S{{8,}}",
-    rf"(?i:\b(?:bearer |basic (?!{_TITLE})))(?!{NAME})"
-    r"(?=[a-z+/=_.~-]{0,99}[0-9A-Z])[A-Za-z0-9+/=_.~-]{16,}",
-    r"(?i:[\"'](?:auth|token|secret|identitytoken)\\{0,3}[\"']"
-    rf"\s*:\s*\\{{0,3}}(?=[\"']))(?!{_ELSEWHERE})(?!{NAME})[\"'][^\"'\s]{{4,}}[\"']",
-    r"(?i:[\"'][a-z0-9_.-]{0,40}(?:password|passwd|api_?key|client_secret|access_?key|access_?token)"
-    rf"\\{{0,3}}[\"']\s*:\s*\\{{0,3}}(?=[\"']))(?!{_ELSEWHERE})[\"'][^\"'\s]{{4,}}[\"']",
-    r"\bpassw(?:or)?d:\S{6,}",
-)
-# Without one of these none of them can be there.
-SPEAKS = (
-    r"(?i:(?:key|key-data|sig|signature|secret|token|passw(?:or)?d|passphrase|pwd|auth|authorization"
-    r"|code|cookie|team)[\\\"']{0,4}\s*[:=]|bearer |basic "
-    r"|--[a-z_-]{0,60}(?:key|passw(?:or)?d|passphrase|token|secret) )"
-    r"|curl|sshpass|login|mysql|redis-cli|mongo|ldap|htpasswd|literal|pass:|jdbc|</"
-)
-ASSIGNED = rf"\b([A-Za-z][A-Za-z0-9_]{{0,99}})=(?!{_ELSEWHERE})[\"']?([^\s;&,\"']{{4,}})"
-
 _LEAST_LETTERS = 24
 _MOST_WORDS = 0.45  # of the letters; in names of programs it is more, in what was drawn seldom
-# Pages have such names in their addresses, up to what is asked of them; certificates and pictures
-# are lines of them; digests are known, and so are the ids that servers draw for what they answer.
-_KNOWN = (
-    r"https?://[^\s?\"'<>]++"
-    r"|(?<![A-Za-z0-9.@-])(?:[a-z0-9-]{1,63}+\.){1,5}+[a-z]{2,10}/[^\s?\"'<>]++"
-    r"|-----BEGIN [A-Z0-9 ]{1,40}-----[^-]*+"
-    r"|\bdata:(?:audio|font|image|video)/[a-z0-9.+-]{1,40};base64,[A-Za-z0-9+/=]*+"
-    r"|(?<![\w-])(?:chatcmpl|chatcmpl-tool|cmpl|embd|classify|pool|score|rerank|call|toolu|resp|msg"
-    r"|rs|fc|req|run|batch|file|ftjob)[-_]?(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]++"
-    r"|(?<![\w-])(?i:(?:(?:x-)?(?:call|correlation|job|request|response|run|span|trace)[_-]?)?id"
-    r"|etag|(?:[a-z]{1,20}[_-]?)?(?:digest|checksum|fingerprint|integrity|md5|sha1|sha256|sha512)"
-    r"|h1)[\"']?\s?[:=]\s?[\"']?(?:W/)?[\"']?[A-Za-z0-9+/=]++"
-)
-DRAWN = (
-    rf"{_KNOWN}|(?<![A-Za-z0-9/+=])(?<!sha1[-:])(?<!(?:sha|SHA)(?:256|384|512)[-:])(?<!md5[-:])"
-    r"([A-Za-z0-9][A-Za-z0-9+/]{23,}+)"
-)
 # Public keys of SSH, which begin with the length and the name of their kind, and of minisign;
 # certificates, pictures, what gzip packed, hashes of IPFS, and numbers to the base of 16.
 _PUBLIC = re.compile(
