@@ -12,7 +12,6 @@ import gc
 import os
 import shlex
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib.util import find_spec
@@ -153,6 +152,8 @@ def _report(error: ToolkitError) -> int:
 
 def _report_bug(bug: Exception) -> int:
     if os.environ.get(DEBUG):
+        import traceback  # takes a while to import
+
         traceback.print_exc()
     what = one_line(f"a bug in this toolkit, {type(bug).__name__}: {bug}")
     _say(f"error: {what}; please report it with the output of {DEBUG}=1")

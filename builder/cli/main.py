@@ -7,16 +7,19 @@ Verbs import what they need when they run, which keeps `--help` fast.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from pathlib import Path
 from types import ModuleType
 
 from .. import __version__, command
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
+from ..general_rules import STALE_ADVISORIES
 from . import bundles, check, deployments, estimates, releases, terminal
 
 # The module of each verb, with its `add_VERB` for arguments and its `run_VERB`; its help text.
@@ -63,12 +66,17 @@ def _run(arguments: Sequence[str] | None) -> None:
             stack.enter_context(advisories.of_folder(folder))
         options.run(options)
         if hasattr(options, "advisories"):
-            _warn_of_old_advisories()
+            _warn_of_old_advisories(options.advisories)
 
 
-def _warn_of_old_advisories() -> None:
-    """Warn of old advisories; `SOURCE_DATE_EPOCH` overrides today's date."""
-    from ..facts import advisories
+# Publishers report new ones every month; older data has missed some.
+STALE_DAYS = 60
+
+
+def _warn_of_old_advisories(folder: Path | None) -> None:
+    """Warn of old advisories; `SOURCE_DATE_EPOCH` overrides today's date. Only their names and
+    dates are read: building all records would take as long as checking a file."""
+    from ..documents import DATA
 
     given = os.environ.get("SOURCE_DATE_EPOCH")
     try:
@@ -76,8 +84,19 @@ def _warn_of_old_advisories() -> None:
     except (ValueError, OverflowError, OSError):
         what = "is not a time in seconds since 1970"
         raise BadInput(Diagnostic("SOURCE_DATE_EPOCH", what, "correct it, or unset it")) from None
-    for row in advisories.stale(today):
-        print(f"{row.severity}: {row}", file=sys.stderr)
+    for path in sorted((folder or DATA / "advisories").glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        named = re.search("^name: (.+)$", text, re.MULTILINE)
+        dated = re.search('^as_of: "?([0-9-]+)', text, re.MULTILINE)
+        if not named or not dated:
+            continue
+        days = (today - date.fromisoformat(dated[1])).days
+        if days > STALE_DAYS:
+            what = f"are {days} days old: what was published since {dated[1]} is missing"
+            fix = "use a newer toolkit, or newer ones: --advisories FOLDER"
+            where = f"advisories of {named[1]}"
+            row = Diagnostic(where, what, fix, STALE_ADVISORIES, "warning")
+            print(f"{row.severity}: {row}", file=sys.stderr)
 
 
 def parser(named: Sequence[str] = ()) -> command.Parser:
@@ -87,7 +106,8 @@ def parser(named: Sequence[str] = ()) -> command.Parser:
         description="From a checkpoint, GPUs and a workload to a deployment.",
     )
     found.add_argument("--version", action="version", version=__version__)
-    verbs = found.add_subparsers(metavar="VERB", required=True)
+    # With `prog`, argparse need not format a usage line for it, for which it imports shutil.
+    verbs = found.add_subparsers(metavar="VERB", required=True, prog=found.prog)
     for name, (module, text) in VERBS.items():
         sub = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         sub.set_defaults(run=getattr(module, f"run_{name}"), parser=parser)

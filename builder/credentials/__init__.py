@@ -19,16 +19,16 @@ MASK = "[credential]"
 # Mappings whose keys are names chosen by users.
 _FREE = frozenset(("environment", "env", "attributes", "annotations", "variables", "parameters"))
 # Two words written as one.
-_JOINED = re.compile(
+_JOINED = (
     "(?:PRIVATE|PRESHARED|ENCRYPTION|SIGNING|MASTER|SHARED|ACCOUNT|SERVICE|DEPLOY|CLIENT"
     "|SSH|SSL|TLS|GPG|AUTH)KEY|APITOKEN"
     "|(?:SSH|DB|PG|USER|ROOT|ADMIN|KEY|STORE|SMTP|LDAP|SQL|REDIS|MAIL|FTP|PROXY)(?:PASS|PWD|PW)"
 )
 _NEVER_PATHS = frozenset(("SECRET", "ACCESS", "API", "APIKEY"))
-_PATH = re.compile(r"(/[A-Za-z0-9_.-]+){2,}")
-# Clients of vLLM send "EMPTY" as the key if the server checks none.
-_SWITCH = re.compile(r"true|false|yes|no|on|off|none|[01]|empty|dummy|not-needed", re.IGNORECASE)
-_SPECIAL = re.compile(r"<[^<>\s]{1,60}>")  # a token of a tokenizer, or a place holder
+_PATH = r"(/[A-Za-z0-9_.-]+){2,}"
+# Switches, and tokens of a tokenizer or place holders in angle brackets. Clients of vLLM send
+# "EMPTY" as the key if the server checks none.
+_HARMLESS = r"(?i)true|false|yes|no|on|off|none|[01]|empty|dummy|not-needed|<[^<>\s]{1,60}>"
 _CONNECTIONS = (("CONNECTION", "STRING"), ("CONN", "STR"), ("SEED", "PHRASE"))
 _OF_A_STORE = ("KMS", "KEY", "ID")  # which keeps the key to itself
 _OF_TERRAFORM = ("TF", "TOKEN")  # the host follows
@@ -150,14 +150,14 @@ def is_name(name: str) -> bool:
     if last in words("words"):
         return before not in words("harmless", last)
     is_long = len(last) > 8 and last.endswith(tuple(words("endings")))
-    return is_long or bool(_JOINED.fullmatch(last))
+    return is_long or bool(re.fullmatch(_JOINED, last))
 
 
 def is_held(name: str, value: str) -> bool:
     """Whether a variable holds the credential in its name, and not its location."""
-    if not value or _SWITCH.fullmatch(value) or _SPECIAL.fullmatch(value) or not is_name(name):
+    if not value or re.fullmatch(_HARMLESS, value) or not is_name(name):
         return False
     parts = set(re.split(r"[^A-Z0-9]+", name.upper()))
     if parts.isdisjoint(words("also_paths")) or parts & _NEVER_PATHS:
         return True
-    return not _PATH.fullmatch(value)
+    return not re.fullmatch(_PATH, value)

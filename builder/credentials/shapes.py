@@ -91,20 +91,20 @@ _LEAST_LETTERS = 24
 _MOST_WORDS = 0.45  # of the letters; in names of programs it is more, in what was drawn seldom
 # Public keys of SSH, which begin with the length and the name of their kind, and of minisign;
 # certificates, pictures, what gzip packed, hashes of IPFS, and numbers to the base of 16.
-_PUBLIC = re.compile(
+_PUBLIC = (
     r"AAAA[A-L](?:[HXn3]N[rz]|[GWm2]Vj)|RW[A-Za-z0-9+/]{54}$|MII|iVBORw0KGgo|H4sI"
     r"|Qm[1-9A-HJ-NP-Za-km-z]{44}$|0x"
 )
 # What a run measured, each number behind the word that says of what: B200x8Tp4Isl1kMtp3.
 _NUMBER = "[0-9]+(?:[a-z](?:[0-9]+[a-z]?)?|[BKM](?![a-z]))?"
-_SETTINGS = re.compile(
+_SETTINGS = (
     f"(?:[a-z]{{0,9}}{_NUMBER})*+(?:[A-Z]{{1,5}}{_NUMBER}|[A-Z][a-z]{{1,8}}{_NUMBER}"
     "|[A-Z][a-z]{2,}|[A-Z]{3,5}|Nv)+"
 )
-_WORD = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}|[0-9]{3,}|(?<![0-9])(?:16|32|64|[0-9]0)(?![0-9])")
-_IN_PATH = re.compile(r"((?:[A-Z]?[a-z]{1,30}/)*)(.*?)((?:/[A-Z]?[a-z]{1,30})*/?)$")
+_WORD = r"[A-Z]?[a-z]{3,}|[A-Z]{4,}|[0-9]{3,}|(?<![0-9])(?:16|32|64|[0-9]0)(?![0-9])"
+_IN_PATH = r"((?:[A-Z]?[a-z]{1,30}/)*)(.*?)((?:/[A-Z]?[a-z]{1,30})*/?)$"
 # No name goes on so: a small letter behind a digit, or a capital with one small letter.
-_UNLIKE_NAMES = re.compile(r"[0-9][a-z](?![A-Z])|(?<![A-Z])[A-Z][a-z](?=[A-Z])")
+_UNLIKE_NAMES = r"[0-9][a-z](?![A-Z])|(?<![A-Z])[A-Z][a-z](?=[A-Z])"
 
 
 def is_random(run: str) -> bool:
@@ -116,14 +116,14 @@ def is_random(run: str) -> bool:
     [True, False]
     """
     letters = max(re.split(r"[+/]", run), key=len)
-    if len(letters) < _LEAST_LETTERS or _PUBLIC.match(run) or _SETTINGS.fullmatch(letters):
+    if len(letters) < _LEAST_LETTERS or re.match(_PUBLIC, run) or re.fullmatch(_SETTINGS, letters):
         return False
     if not re.search("[a-z]", letters) or not re.search("[A-Z]", letters):
         return False
     if len(re.findall("[0-9]+", letters)) < 3:
         return False
-    words = sum(map(len, _WORD.findall(letters)))
-    return words <= _MOST_WORDS * len(letters) and bool(_UNLIKE_NAMES.search(letters))
+    words = sum(map(len, re.findall(_WORD, letters)))
+    return words <= _MOST_WORDS * len(letters) and bool(re.search(_UNLIKE_NAMES, letters))
 
 
 def without_words(run: str) -> tuple[str, str, str]:
@@ -132,7 +132,7 @@ def without_words(run: str) -> tuple[str, str, str]:
     >>> without_words("runs/q7RkZ2mW9xLp4TbV8nYc3HsD/log")
     ('runs/', 'q7RkZ2mW9xLp4TbV8nYc3HsD', '/log')
     """
-    before, inner, behind = _IN_PATH.match(run).groups()  # type: ignore[union-attr]
+    before, inner, behind = re.match(_IN_PATH, run).groups()  # type: ignore[union-attr]
     return before, inner, behind
 
 

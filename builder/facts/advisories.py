@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..diagnostics import Diagnostic
 from ..documents import DATA
 from ..errors import BadInput
-from ..general_rules import STALE_ADVISORIES, UNKNOWN_VERSION, VULNERABLE_VERSION
+from ..general_rules import UNKNOWN_VERSION, VULNERABLE_VERSION
 from ..schema import Check, Day, Plain, Positive, Text
 from . import data_file
 from .release.version import Order, is_stable, order
@@ -29,8 +29,6 @@ UNKNOWN = "unknown"  # the way to accept an unknown version in a deployment
 
 # From this score on, a version is refused as soon as a stable one has the fix.
 CRITICAL_CVSS = 9.0
-# Publishers report new ones every month; older data has missed some.
-STALE_DAYS = 60
 
 # The key by which a deployment accepts versions that would be refused.
 ACCEPTED = "accepted_advisories"
@@ -173,17 +171,6 @@ def least(product: str, version: str) -> str:
     return max((minimum(product).version, *fixes), key=_order)
 
 
-def stale(today: date) -> Iterator[Diagnostic]:
-    """Products whose advisories are so old that newer ones are missing."""
-    for product in products():
-        days = (today - date.fromisoformat(as_of(product))).days
-        if days > STALE_DAYS:
-            what = f"are {days} days old: what was published since {as_of(product)} is missing"
-            fix = "use a newer toolkit, or newer ones: --advisories FOLDER"
-            where = f"advisories of {name(product)}"
-            yield Diagnostic(where, what, fix, STALE_ADVISORIES, "warning")
-
-
 def same(one: str, other: str) -> bool:
     """Whether two names mean the same version, such as `26.02` and `26.02-trtllm-python-py3`."""
     return one == other or (order(one) is not None and order(one) == order(other))
@@ -192,6 +179,11 @@ def same(one: str, other: str) -> bool:
 def diagnostic(product: str, version: str, where: str) -> Diagnostic | None:
     """The diagnostic of a version with open advisories: an error that lists all of them if the
     version is refused, else a warning. `None` without open advisories."""
+    return _diagnostic(_FOLDER.get(), product, version, where)
+
+
+@lru_cache(maxsize=512)  # a folder of files names the same image again and again
+def _diagnostic(folder: Path, product: str, version: str, where: str) -> Diagnostic | None:
     found = open_for(product, version)
     if not found:
         return None

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -147,6 +146,8 @@ def _keep(kept: Path, path: Path, text: str) -> None:
 
 def _remove_oldest(folder: Path) -> None:
     """Remove what was kept for all but the newest states of the code."""
+    import shutil  # takes a while to import
+
     kept = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     for path in kept[:-MOST_STATES]:
         shutil.rmtree(path, ignore_errors=True)

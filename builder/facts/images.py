@@ -41,15 +41,12 @@ def untold(text: str) -> Iterator[Content]:
     """The products of images that a text names without a version, such as `latest` or a digest
     only."""
     products = _products()
-    repositories = "|".join(map(re.escape, products))
-    pattern = (
-        rf"[/#](?P<repository>{repositories})(?P<tag>:(?!v?\d+\.\d)[\w.-]+|@sha256:[0-9a-f]{{64}})"
-    )
-    if any(repository in text for repository in products):
-        for found in re.finditer(pattern, text):
-            if not found["tag"].endswith(_CLIENTS):
-                start = found.start("repository")
-                yield Content(products[found["repository"]], advisories.UNKNOWN, start)
+    if not any(repository in text for repository in products):
+        return  # at once, for texts of megabytes
+    for found in _untold_pattern().finditer(text):
+        if not found["tag"].endswith(_CLIENTS):
+            start = found.start("repository")
+            yield Content(products[found["repository"]], advisories.UNKNOWN, start)
 
 
 def are_named(text: str) -> bool:
@@ -236,6 +233,14 @@ def _products() -> dict[str, str]:
 def _pattern() -> re.Pattern[str]:
     repositories = "|".join(map(re.escape, _products()))
     return re.compile(rf"(?<![\w.-])(?P<repository>{repositories}){_VERSION}")
+
+
+@cache
+def _untold_pattern() -> re.Pattern[str]:
+    repositories = "|".join(map(re.escape, _products()))
+    return re.compile(
+        rf"[/#](?P<repository>{repositories})(?P<tag>:(?!v?\d+\.\d)[\w.-]+|@sha256:[0-9a-f]{{64}})"
+    )
 
 
 # Words in an image's name, besides the product, that leave the tag a version of the product. With

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,8 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     seen = set()
     targets = list(expand(paths, report.unread))
     alone = {row.path for row in targets if not (row.context or row.diagnostic)}
+    if len(alone) == 1:  # no other file can start a server with it
+        alone.clear()
     run.started = starters(alone, report.isolated)
     checked: list[SourceFile] = []
     for target in targets:
@@ -309,7 +311,7 @@ class _Run:
         """Returns the rule context of a file: model, GPU, role and workload if they are known."""
         request, context = self.request, target.context
         starter = self.started.get((known.engine.name, target.path))
-        rule_context = model.context(RuleContext(known), starter.server if starter else None)
+        rule_context = model.context(_of_release(known), starter.server if starter else None)
         if request.model:
             rule_context = RuleContext.of(known, _model(request.model))
         if context:
@@ -436,6 +438,11 @@ def _is_bundles_own(target: SourceFile) -> bool:
         return False
     folder = target.context.folder.absolute()
     return target.path.absolute().parent in (folder, folder / "handoff")
+
+
+@lru_cache(maxsize=64)  # files share what the context of a release has looked up
+def _of_release(known: Release) -> RuleContext:
+    return RuleContext(known)
 
 
 @cache

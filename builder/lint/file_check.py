@@ -16,7 +16,6 @@ from .read.file import Text
 from .read.forms import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, SCRIPT
 from .read.gpu_names import Mention, of_text
 from .read.option_file import ENGINE, read_options
-from .read.yaml_text import variable_paths
 from .rules.images import Policy, read_images
 from .rules.model import model_diagnostics
 from .rules.options import MAX_DIAGNOSTICS, of_empty_documents, section_diagnostics
@@ -111,5 +110,4 @@ def _of_options(
     if not rule_context.checkpoint:
         found += model_diagnostics(document, section.options, "")
     found += of_empty_documents(source)
-    later = tuple(variable_paths(section.options))
-    return Verdict(ENGINE, found, Judged(1, images=named, variables=later, unread=source.unread))
+    return Verdict(ENGINE, found, Judged(1, images=named, unread=source.unread))

@@ -60,6 +60,7 @@ def _naming(name: str) -> _Naming:
     )
 
 
+# These patterns are texts: most files never need them compiled.
 # A comment that names the release that a file is for. Comments that tell more about the release,
 # such as when an option was added, do not match.
 _REMARK = (
@@ -69,22 +70,20 @@ _REMARK = (
 )
 # Words that such a comment may contain, with models and GPU counts; with other words it may be a
 # comparison.
-_OF_THIS_FILE = re.compile(
-    r"a|against|api|args|built|command|config|configs|configuration|container|context|decode"
+_OF_THIS_FILE = (
+    r"(?i)a|against|api|args|built|command|config|configs|configuration|container|context|decode"
     r"|deployment|disaggregated|engine|extra|file|for|framework|generated|generation|gpu|gpus"
     r"|image|llm|made|measured|model|node|nodes|nvidia|official|on|options|parameters|pinned"
     r"|prefill|recipe|release|required|requires|run|runs|runtime|script|serve|server|servers"
     r"|serving|settings|srt-slurm|target|targets|tested|the|these|this|uses|using|validated"
-    r"|values|variant|verified|version|with|worker|workers|works|written|\S*\d\S*",
-    re.IGNORECASE,
+    r"|values|variant|verified|version|with|worker|workers|works|written|\S*\d\S*"
 )
-_OF_ANOTHER = re.compile(
-    r"\b(?:since|until|before|after|from|fix\w*|old\w*|new\w*|not?|never|without|than|remov\w*|add\w*"
+_OF_ANOTHER = (
+    r"(?i)\b(?:since|until|before|after|from|fix\w*|old\w*|new\w*|not?|never|without|than|remov\w*|add\w*"
     r"|renam\w*|named?|call\w*|deprecat\w*|br[eo]ke?n?|breaks|bug\w*|earlier|later|was|were|had|did|in"
     r"|up|instead|unlike|except|upgrade\w*|see|cf|and|or|vs|https?|is|are|has|have|does|can\w*|needs?"
     r"|requires?|takes?|accepts?|refuses?|crash\w*|hang\w*|ignor\w*|support\w*|only|drop\w*"
-    r"|defaults?|use[dr]?s?|this|it|previous\w*|replac\w*|behavio\w*)\b|[<>=+]|\b[a-z]+_\w",
-    re.IGNORECASE,
+    r"|defaults?|use[dr]?s?|this|it|previous\w*|replac\w*|behavio\w*)\b|[<>=+]|\b[a-z]+_\w"
 )
 
 
@@ -97,13 +96,13 @@ def _remark(line: str, pattern: re.Pattern[str]) -> Iterator[Carried]:
 
 def _is_of_this_file(text: str) -> bool:
     words = (word.strip(",.:") for word in text.split())
-    return all(not word or _OF_THIS_FILE.fullmatch(word) for word in words)
+    return all(not word or re.fullmatch(_OF_THIS_FILE, word) for word in words)
 
 
 def _ends_so(rest: str) -> bool:
     """Returns whether the text after a release only describes the file further, or is empty."""
     is_apart = rest.lstrip()[:1] in ",;:.()"
-    return (is_apart or _is_of_this_file(rest)) and not _OF_ANOTHER.search(rest)
+    return (is_apart or _is_of_this_file(rest)) and not re.search(_OF_ANOTHER, rest)
 
 
 @cache
@@ -124,7 +123,7 @@ def _field(name: str) -> re.Pattern[str]:
     )
 
 
-_STAGE = re.compile(r"^FROM[ \t]+\S+", re.MULTILINE | re.IGNORECASE)
+_STAGE = r"(?im)^FROM[ \t]+\S+"
 _COMMENT = re.compile(r"(?:^|\s)#")
 _Path = tuple[str, ...]
 
@@ -254,7 +253,7 @@ class Pins:
     @cached_property
     def _stages(self) -> list[int]:
         place = places(self._text)
-        return [place(found.start()).line for found in _STAGE.finditer(self._text)]
+        return [place(found.start()).line for found in re.finditer(_STAGE, self._text)]
 
     @cached_property
     def _starts(self) -> list[tuple[int, int, _Path]]:

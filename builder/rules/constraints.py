@@ -91,8 +91,10 @@ class Constraint:
             return None
         if not self.must:
             return next(iter(self.when or {}))
-        tests = self.must.items()
-        return next((word for word, test in tests if holds(inputs, word, test) is False), None)
+        for word, test in self.must.items():
+            if holds(inputs, word, test) is False:
+                return word
+        return None
 
     @property
     def blamed(self) -> frozenset[str]:

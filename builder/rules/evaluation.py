@@ -31,26 +31,39 @@ def all_hold(conditions: Conditions, inputs: RuleInputs) -> bool:
 
 def holds(inputs: RuleInputs, word: str, test: Any) -> bool | None:
     """Whether a word passes a test; `None` if its value cannot be compared."""
-    if isinstance(test, dict):
-        results = [RELATIONS[name](inputs, word, other) for name, other in test.items()]
-        return False if False in results else _unless_unknown(results, True)
-    return _is(inputs, word, test)
-
-
-def _unless_unknown(results: list[bool | None], answer: bool) -> bool | None:
-    return None if None in results else answer
+    if not isinstance(test, dict):
+        return _is(inputs, word, test)
+    answer: bool | None = True
+    for name, other in test.items():
+        result = RELATIONS[name](inputs, word, other)
+        if result is False:
+            return False
+        if result is None:
+            answer = None
+    return answer
 
 
 def _is(inputs: RuleInputs, word: str, expected: Any) -> bool | None:
     value = inputs.value(word)
-    if isinstance(expected, list | tuple):
-        results = [_same(value, item) for item in expected]
-        return True if True in results else _unless_unknown(results, False)
-    return _same(value, expected)
+    if not isinstance(expected, list | tuple):
+        return _same(value, expected)
+    answer: bool | None = False
+    for item in expected:
+        result = _same(value, item)
+        if result is True:
+            return True
+        if result is None:
+            answer = None
+    return answer
 
 
 def _same(value: Any, expected: Any) -> bool | None:
-    if value is MISSING or isinstance(value, Variable) or isinstance(expected, Variable):
+    if value is MISSING:
+        return None
+    if isinstance(value, str) and isinstance(expected, str):
+        unknown = isinstance(value, Variable) or isinstance(expected, Variable)
+        return None if unknown else value.casefold() == expected.casefold()
+    if isinstance(value, Variable) or isinstance(expected, Variable):
         return None
     if value is None or expected is None:
         return value is expected
@@ -60,8 +73,6 @@ def _same(value: Any, expected: Any) -> bool | None:
     if isinstance(expected, int | float):
         number = as_number(value)
         return None if number is None else number == expected
-    if isinstance(value, str) and isinstance(expected, str):
-        return value.casefold() == expected.casefold()
     return None
 
 

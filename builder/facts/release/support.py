@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal
 
@@ -113,6 +114,7 @@ def moe_backend(release: Release, name: str, quant_algo: str | None, sm: int) ->
     return moe_backend_on_gpu(release, name, sm) or Support("unknown", "no source names it")
 
 
+@lru_cache(maxsize=64)
 def moe_backends_by_precision(release: Release) -> dict[str, list[str]]:
     """The MoE backends that the rows name for each precision, whatever the GPU; MXFP4 checkpoints
     leave the type of activations to the engine."""

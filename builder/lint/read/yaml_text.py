@@ -74,18 +74,16 @@ TEMPLATE = re.compile(
     r"|\{%(?:(?!\{%).)*?%\}|(?<!\$)\{#(?:(?!\{#).)*?#\}",
     re.S,
 )
-_ACTION = re.compile(rf"\$?(?:{TEMPLATE.pattern})", re.S)
+_ACTION = rf"(?s)\$?(?:{TEMPLATE.pattern})"
 # Actions that write no text.
-_CONTROL = re.compile(
-    r"\{\{-?\s*(?:if|else|end|range|with|define|block|break|continue|/\*|\$\w+\s*:?=)|\{[%#]", re.S
-)
+_CONTROL = r"\{\{-?\s*(?:if|else|end|range|with|define|block|break|continue|/\*|\$\w+\s*:?=)|\{[%#]"
 # Actions that end a branch of a template; another branch may repeat its keys.
-_BRANCH_END = re.compile(r"\{\{-?\s*(?:else|end)\b|\{%-?\s*(?:else|elif|endif|endfor)\b")
+_BRANCH_END = r"\{\{-?\s*(?:else|end)\b|\{%-?\s*(?:else|elif|endif|endfor)\b"
 # Private-use characters replace unknown text, so that lines and columns do not change.
 _FIRST, _COUNT = 0xE000, 6400
 _MARK = "#"  # starts a line that is read as a comment
-_MASKED = re.compile(f"([{chr(_FIRST)}-{chr(_FIRST + _COUNT - 1)}])\\1*")
-_HIDDEN = re.compile(rf"^\s*{_MARK}(?={_MASKED.pattern})")  # hidden by an enclosing text
+_MASKED = f"([{chr(_FIRST)}-{chr(_FIRST + _COUNT - 1)}])\\1*"
+_HIDDEN = rf"^\s*{_MARK}(?={_MASKED})"  # hidden by an enclosing text
 
 
 class MaskedText:
@@ -102,7 +100,7 @@ class MaskedText:
         before = ""
         for index, line in enumerate(lines):
             if self._is_alone(line) and not (before.endswith((":", "-")) and self._is_value(line)):
-                self.is_open |= not all(_CONTROL.match(each) for each in self._in(line))
+                self.is_open |= not all(re.match(_CONTROL, each) for each in self._in(line))
                 lines[index] = _commented(line)
             elif line.strip():
                 before = line.rstrip()
@@ -130,12 +128,12 @@ class MaskedText:
             return False
         lines = self.text.split("\n")[: found.location.line - start.line]
         return any(
-            _BRANCH_END.match(action) for action in chain.from_iterable(map(self._in, lines))
+            re.match(_BRANCH_END, action) for action in chain.from_iterable(map(self._in, lines))
         )
 
     def original(self, text: str) -> str:
         """Returns a text with its masked parts restored."""
-        return _MASKED.sub(lambda found: self._at(found[1]), text)
+        return re.sub(_MASKED, lambda found: self._at(found[1]), text)
 
     def _mask(self, found: re.Match[str]) -> str:
         character = chr(_FIRST + len(self.originals) % _COUNT)
@@ -146,35 +144,35 @@ class MaskedText:
     @property
     def has_statements(self) -> bool:
         """Whether a template has actions other than inserting values."""
-        return any(_CONTROL.match(each) for each in self.originals)
+        return any(re.match(_CONTROL, each) for each in self.originals)
 
     def _at(self, character: str) -> str:
         index = ord(character) - _FIRST
         return self.originals[index] if index < len(self.originals) else character
 
     def _in(self, line: str) -> Iterator[str]:
-        return (self._at(found[1]) for found in _MASKED.finditer(line))
+        return (self._at(found[1]) for found in re.finditer(_MASKED, line))
 
     def _is_alone(self, line: str) -> bool:
-        bare = _HIDDEN.sub("", line)
-        rest = _MASKED.sub("", bare).strip()
-        return bool(_MASKED.search(bare)) and (not rest or rest.startswith(_MARK))
+        bare = re.sub(_HIDDEN, "", line)
+        rest = re.sub(_MASKED, "", bare).strip()
+        return bool(re.search(_MASKED, bare)) and (not rest or rest.startswith(_MARK))
 
     def _is_value(self, line: str) -> bool:
-        return not any(_CONTROL.match(each) for each in self._in(line))
+        return not any(re.match(_CONTROL, each) for each in self._in(line))
 
     def _restored(self, data: Any) -> Any:
         if isinstance(data, str):
-            if not _MASKED.search(data):
+            if not re.search(_MASKED, data):
                 return data
             return Variable(self.original(data), self.pattern)
         if isinstance(data, Mapping):
-            if any(isinstance(key, str) and _MASKED.search(key) for key in data):
+            if any(isinstance(key, str) and re.search(_MASKED, key) for key in data):
                 self.is_open = True
             return {
                 key: self._restored(item)
                 for key, item in data.items()
-                if not (isinstance(key, str) and _MASKED.search(key))
+                if not (isinstance(key, str) and re.search(_MASKED, key))
             }
         if isinstance(data, list):
             return [self._restored(item) for item in data]
@@ -183,7 +181,7 @@ class MaskedText:
 
 def template_as_shell(text: str) -> str:
     """Replaces template actions by shell variables of the same length."""
-    return _ACTION.sub(lambda found: re.sub(r"[^\n]", "_", found[0]).replace("_", "$", 1), text)
+    return re.sub(_ACTION, lambda found: re.sub(r"[^\n]", "_", found[0]).replace("_", "$", 1), text)
 
 
 def _commented(line: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain
 
 from ...diagnostics import Diagnostic, located
@@ -38,9 +37,8 @@ def _vulnerable(text: str, policy: Policy) -> Iterator[Diagnostic]:
         row = advisories.unknown(content.product, content.version, "", strict=False)
         if (content.product, content.version) not in policy.accepted:
             yield located(place(content.start), "", row.message, row.fix, row.rule, row.severity)
-    told = cache(lambda product, version: advisories.diagnostic(product, version, ""))
     for content in images.contents(text):
-        diagnostic = told(content.product, content.version)
+        diagnostic = advisories.diagnostic(content.product, content.version, "")
         if diagnostic:
             taken = any(
                 product == content.product and advisories.same(version, content.version)

@@ -28,6 +28,7 @@ def of_empty_documents(source: Text) -> list[Diagnostic]:
     return [located(source.second, "", what, "remove ---: an engine reads one document")]
 
 
+_NO_WORKLOAD = StatedWorkload()
 # At most this many errors are listed for one options block.
 MAX_DIAGNOSTICS = 200
 
@@ -73,6 +74,8 @@ def stated_context(
     rule_context: RuleContext, role: ServerRole | None, load: StatedWorkload
 ) -> RuleContext:
     """Adds the role and workload that a file or bundle sets to a rule context."""
+    if load == _NO_WORKLOAD and role in (None, rule_context.role):
+        return rule_context
     gpu = hardware.load(load.gpu) if load.gpu and load.gpu in hardware.known() else None
     return replace(
         rule_context,

@@ -12,9 +12,7 @@ from ...facts.release import Release
 from ...files import read_text
 from ...general_rules import UNKNOWN_KEY
 from ..engine import formats
-from ..read import python_api
 from ..read.files import SourceFile
-from ..read.python_api import Api
 from ..report import Checked
 from . import GUIDE_IGNORED
 
@@ -55,27 +53,26 @@ def of_clients(targets: Sequence[SourceFile], files: Collection[Checked]) -> Ite
     judged = {row.file for row in files if row.judged.sections or row.judged.commands}
     servers: dict[Path, list[Path]] = {}
     clients: dict[Path, set[Path]] = {}
+    listed: set[Path] = set()
     for target in targets:
         if target.context or target.diagnostic:
             continue
-        if str(target.path) in judged:
-            servers.setdefault(target.path.parent, []).append(target.path)
-            clients.setdefault(target.path.parent, set()).update(_programs(target))
-        else:
-            clients.setdefault(target.path.parent, set()).add(target.path)
+        folder = target.path.parent
+        if str(target.path) not in judged:
+            clients.setdefault(folder, set()).add(target.path)
+            continue
+        servers.setdefault(folder, []).append(target.path)
+        if not target.given:
+            listed.add(folder)
+    for folder in listed:
+        clients.setdefault(folder, set()).update(folder.glob("*.py"))
     for folder, beside in servers.items():
-        found = [row for path in sorted(clients.get(folder, ())) for row in _of_client(path)]
+        found: list[Diagnostic] = []
+        for path in sorted(clients.get(folder, ())):
+            if asked := unguided(_text(path), "the servers next to it have"):
+                found.append(asked.in_file(str(path)))
         if found and not any(OPTION in (_text(path) or OPTION) for path in beside):
             yield from found
-
-
-def _programs(target: SourceFile) -> Iterator[Path]:
-    return iter(()) if target.given else target.path.parent.glob("*.py")
-
-
-def _of_client(path: Path) -> Iterator[Diagnostic]:
-    if found := unguided(_text(path), "the servers next to it have"):
-        yield found.in_file(str(path))
 
 
 def _text(path: Path) -> str:
@@ -90,7 +87,9 @@ def request_diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
     known = formats(release.engine.name)
     if not known.request_class or known.request_class not in text:
         return
-    api = Api(release.engine.module, (known.request_class,))
+    from ..read import python_api  # not needed for most files
+
+    api = python_api.Api(release.engine.module, (known.request_class,))
     sections = python_api.sections(text, release, api=api)
     for section in sections or ():
         for name in section.options:
