@@ -12,6 +12,7 @@ import random
 import re
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +33,7 @@ FILES = [
     path for path in sorted(DATA.rglob("*")) if data_files.schema_of(path) and path not in ROWS
 ]
 PRESETS = sorted((DATA / "presets").glob("*.yaml"))
-PER_FILE = 5
+PER_SCHEMA = 3  # files in which a kind of mutation is tried at a depth
 
 Place = tuple[Any, ...]
 Mutation = tuple[Literal["missing", "misspelt", "type", "enum"], Place]
@@ -218,21 +219,31 @@ def dumped(data: Any) -> str:
     return yaml.dump(data, Dumper=yaml.CSafeDumper)  # of the library in C: files are large
 
 
-@functools.cache
-def chosen(path: Path) -> list[Mutation]:
-    """Some mutations of a file: of every kind, at every depth that it has."""
+def content(path: Path) -> Any:
     text = path.read_text()
-    data = json.loads(text) if path.suffix == ".json" else load_yaml(text)
-    found = list(mutations(data_files.schema_of(path), data))
-    random.Random(name_of(path)).shuffle(found)
-    groups: dict[tuple[str, int], Mutation] = {}
-    for mutation in found:
-        groups.setdefault((mutation[0], len(mutation[1])), mutation)
-    return [*groups.values()][: PER_FILE + 3]
+    return json.loads(text) if path.suffix == ".json" else load_yaml(text)
+
+
+@functools.cache
+def chosen() -> dict[Path, list[Mutation]]:
+    """Some mutations of every file: for each schema all kinds at all depths, in its small files."""
+    found: dict[Path, list[Mutation]] = {}
+    taken: Counter[tuple[str, str, int]] = Counter()
+    for path in sorted(FILES, key=lambda path: path.stat().st_size):
+        schema = data_files.schema_of(path)
+        every = list(mutations(schema, content(path)))
+        random.Random(name_of(path)).shuffle(every)
+        groups = {(mutation[0], len(mutation[1])): mutation for mutation in reversed(every)}
+        found[path] = []
+        for (what, depth), mutation in groups.items():
+            taken[str(schema), what, depth] += 1
+            if not found[path] or taken[str(schema), what, depth] <= PER_SCHEMA:
+                found[path].append(mutation)
+    return found
 
 
 def test_there_are_mutations_of_every_kind_and_depth() -> None:
-    every = [mutation for path in FILES for mutation in chosen(path)]
+    every = [mutation for found in chosen().values() for mutation in found]
     assert len(every) >= 200
     assert {kind for kind, _ in every} == {"missing", "misspelt", "type", "enum"}
     assert {len(place) for _, place in every} >= {1, 2, 3, 4, 5}
@@ -241,9 +252,8 @@ def test_there_are_mutations_of_every_kind_and_depth() -> None:
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_each_mutation_is_reported_with_file_line_and_key(path: Path, tmp_path: Path) -> None:
     target = copy_of(name_of(path), tmp_path)
-    text = path.read_text()
-    data = json.loads(text) if path.suffix == ".json" else load_yaml(text)
-    for mutation in chosen(path):
+    data = content(path)
+    for mutation in chosen()[path]:
         changed, expected = mutated(data, mutation)
         is_json = path.suffix == ".json"
         target.write_text(json.dumps(changed, indent=1) if is_json else dumped(changed))
@@ -251,8 +261,8 @@ def test_each_mutation_is_reported_with_file_line_and_key(path: Path, tmp_path: 
         where = [each.where for each in found if each.path == expected]
         assert where, (mutation, expected, [str(each) for each in found][:5])
         assert re.fullmatch(rf"{re.escape(str(target))}:[1-9]\d*: {re.escape(expected)}", where[0])
-        with pytest.raises(BadFacts):
-            data_file.read(target, data_files.schema_of(target))
+    with pytest.raises(BadFacts):
+        data_file.read(target, data_files.schema_of(target))
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=name_of)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import json
 import re
 import shutil
@@ -38,6 +39,7 @@ Render = Callable[..., Bundle]
 
 @pytest.fixture(scope="module")
 def render(tmp_path_factory: pytest.TempPathFactory) -> Render:
+    @functools.cache
     def make(preset: str = "llama-tiny", *settings: str) -> Bundle:
         folder = tmp_path_factory.mktemp("bundle") / "b"
         given = [item for item in settings if item]
@@ -82,7 +84,8 @@ def assert_promtool_accepts(bundle: Bundle) -> None:
             fresh += [] if text in PASSED else own
             texts.add(text)
         if fresh:
-            (folder / "tests" / "fresh.yml").write_text(yaml.safe_dump({**tests, "tests": fresh}))
+            text = yaml.dump({**tests, "tests": fresh}, Dumper=yaml.CSafeDumper)
+            (folder / "tests" / "fresh.yml").write_text(text)
             # Without the collector of garbage, which takes a third of the time.
             command = ["env", "GOGC=off", promtool, "test", "rules", "tests/fresh.yml"]
             assert_accepted(command, folder)
