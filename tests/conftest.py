@@ -37,7 +37,7 @@ providers._get_local_constants = Constants
 gc.set_threshold(50_000)
 
 # Tests read YAML with the library in C, as the toolkit does: it takes a tenth of the time.
-yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[misc]
+yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[assignment, misc]
 
 # Programs that the tests start run as they do for users, compiled once and not on every start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -1,13 +1,15 @@
 """Groups the tests that run one after the other, and decides which groups start first.
 
-Tests of one group share servers. The longest groups start first, by the seconds that earlier runs
-recorded in pytest's cache, so that no worker is still busy long after the others; groups that wait
-for servers alternate with groups that compute.
+Tests of one group share servers. The longest groups start first, so that no worker is still busy
+long after the others; groups that wait for servers alternate with groups that compute. Runs record
+the seconds of each file in pytest's cache. A fresh clone has those of `seconds.json`, which
+`python -m tests.groups` writes from the cache after a whole run.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping
@@ -49,6 +51,8 @@ GROUPS = (
 
 # In pytest's cache: the seconds that each file took when it last ran whole.
 CACHED = "files/seconds"
+# The same for a clone that has no cache yet, without files that take less than a second.
+KEPT = ROOT / "seconds.json"
 # For a file that no run recorded.
 SECONDS_PER_TEST = 0.2
 
@@ -104,10 +108,22 @@ class Stopwatch:
         selects = options.keyword or options.markexpr or any("::" in a for a in self._config.args)
         cache = getattr(self._config, "cache", None)
         if cache and exitstatus == 0 and not selects:
-            cache.set(CACHED, recorded(self._config) | self._seconds)
+            cache.set(CACHED, cache.get(CACHED, {}) | self._seconds)
 
 
 def recorded(config: pytest.Config) -> dict[str, float]:
     """The seconds of each file, by its path in the checkout."""
+    kept: dict[str, float] = json.loads(KEPT.read_text())
     cache = getattr(config, "cache", None)
-    return dict(cache.get(CACHED, {})) if cache else {}
+    return kept | cache.get(CACHED, {}) if cache else kept
+
+
+def keep(cached: Path = ROOT.parent / ".pytest_cache" / "v" / CACHED) -> None:
+    """Write `seconds.json` from pytest's cache."""
+    seconds = json.loads(cached.read_text()).items()
+    rows = {name: round(value) for name, value in sorted(seconds) if round(value)}
+    KEPT.write_text(json.dumps(rows, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    keep()

@@ -151,6 +151,10 @@ run_on_newer_slurm() {
     tests/slurm/test_accepted.py tests/launch/slurm/test_probe.py
 }
 
+# Its imports take seconds, which each of the workers would spend.
+# shellcheck disable=SC2329  # called by begin
+run_on_reference_engine() { run_pytest -p no:cacheprovider tests/reference; }
+
 step "ruff format" "$PYTHON" -m ruff format --check --quiet .
 step "ruff check" "$PYTHON" -m ruff check --quiet .
 step "shellcheck" "$here/.venv/bin/shellcheck" launch/*.sh tests/*.sh
@@ -180,8 +184,10 @@ if [[ -n $vllm_wanted ]]; then
 else
   missing+=("vLLM's CPU build, 2.3 GB, is not wanted: no tests on it (TEST_VLLM=1)")
 fi
-step "pytest" run_all "${side_by_side[@]}"
+begin "reference" run_on_reference_engine
+step "pytest" run_all "${side_by_side[@]}" --ignore tests/reference
 join "mypy"
+join "reference"
 if [[ -n $vllm_wanted ]]; then
   join "vLLM set-up"
   [[ ${results[-1]} == FAILED ]] || step "on vLLM" run_on_vllm
