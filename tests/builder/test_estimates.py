@@ -83,23 +83,6 @@ class TestAnswers:
         assert found.usd_per_million_tokens(3.6).value == pytest.approx(usd)
 
     @pytest.mark.parametrize(
-        "names",
-        [
-            {"model": "deepseek-ai/DeepSeek-R1"},
-            {"model": "nvidia/DeepSeek-R1-0528-NVFP4-v2", "precision": "NVFP4"},
-            {"model": "DeepSeek-R1-0528", "gpu": "b200_sxm", "engine": "TensorRT-LLM"},
-            {"model": "deepseek-ai/DeepSeek-V3", "engine": "trtllm"},
-            {"model": "deepseek_r1"},
-            {"model": "DeepSeek R1"},
-        ],
-    )
-    def test_every_spelling_has_the_same_answer(
-        self, estimator: Estimator, names: dict[str, str]
-    ) -> None:
-        other = answer(estimator, replace(R1, **names))  # type: ignore[arg-type]
-        assert other.tpot_ms == answer(estimator, R1).tpot_ms
-
-    @pytest.mark.parametrize(
         ("question", "precision"),
         [(GPT, "fp8"), (replace(QWEN, engine="tensorrt_llm"), "FP8_BLOCK")],
     )
@@ -542,19 +525,11 @@ class TestOwnRuns:
             bench(tmp_path / folder / "bench.json", 4, 5, 100)
         assert len(own_runs.read(tmp_path)) == 1
 
-    def test_runs_of_which_no_load_was_answered_are_not_taken_for_none(
-        self, tmp_path: Path
-    ) -> None:
-        path = tmp_path / "bench.json"
-        bench(path, 4, 5, 100)
-        path.write_text(path.read_text().replace('"failed": 0', '"failed": 3'))
-        with pytest.raises(BadInput, match="that were all answered"):
-            own_runs.read(tmp_path)
-
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [
             ('"ok": 64', '"ok": 0', "that were all answered"),
+            ('"failed": 0', '"failed": 3', "that were all answered"),
             ('"p50": 5', '"p50": 0.005', r"0\.005 ms per token, and 4 gb200 need 0\.\d+ to read"),
         ],
     )
@@ -588,17 +563,6 @@ class TestOwnRuns:
             note = "no run of yours is of this model, GPU, precision and engine, but of deepseek-v3"
             assert (note in text) == said
 
-    def test_a_rehearsal_says_nothing_of_a_gpu(self, tmp_path: Path) -> None:
-        engine = {"name": "tensorrt_llm", "used": "reference", "rehearsal": True}
-        bench(tmp_path / "bench.json", 4, 5, 100, engine=engine)
-        with pytest.raises(BadInput, match="stand-in engine"):
-            Estimator.load(tmp_path)
-
-    def test_what_a_run_does_not_say_is_named(self, tmp_path: Path) -> None:
-        bench(tmp_path / "bench.json", 4, 5, 100, gpu=None, precision=None)
-        with pytest.raises(BadInput, match=r"does not say subject\.gpu, subject\.precision"):
-            Estimator.load(tmp_path)
-
     @pytest.mark.parametrize(
         ("subject", "words"),
         [
@@ -610,6 +574,10 @@ class TestOwnRuns:
             ({"num_gpus": 4, "options": {"tensor_parallel_size": 8}}, "spread a server over 8"),
             ({"model": "acme/Unheard-Of-7B"}, "is of unheard-of-7b, a model without facts"),
             ({"gpu": "mi300x"}, "was measured on mi300x, a GPU without facts"),
+            ({"precision": "W9A9"}, "was measured with w9a9, which estimates do not know: bf16, "),
+            ({"engine": {"used": "TGI"}}, "was measured with tgi, which estimates do not know: "),
+            ({"gpu": None, "precision": None}, r"does not say subject\.gpu, subject\.precision"),
+            ({"engine": {"used": "reference", "rehearsal": True}}, "was measured on the stand-in"),
         ],
     )
     def test_a_run_that_no_row_can_be_made_of_is_named_and_spares_the_others_questions(
@@ -644,20 +612,6 @@ class TestOwnRuns:
         tflops = hardware.load(gpu).tflops_dense.value[flops]
         assert tflops
         assert speeds(gpu, names.weight_precision(name)).flops_per_ms == tflops * 1e9
-
-    @pytest.mark.parametrize(
-        ("subject", "words"),
-        [
-            ({"precision": "W9A9"}, "was measured with w9a9, which estimates do not know: bf16, "),
-            ({"engine": {"used": "TGI"}}, "was measured with tgi, which estimates do not know: "),
-        ],
-    )
-    def test_what_a_run_says_is_not_called_missing(
-        self, subject: dict[str, object], words: str, tmp_path: Path
-    ) -> None:
-        bench(tmp_path / "bench.json", 4, 5, 100, **subject)
-        with pytest.raises(BadInput, match=words):
-            own_runs.read(tmp_path)
 
     def test_servers_that_share_gpus_are_measured_one_by_one(self, tmp_path: Path) -> None:
         options = {"tensor_parallel_size": 2}
@@ -807,6 +761,11 @@ class TestBatch:
             {"tp": 8.0},
             {"model": "nvidia/DeepSeek-R1-0528-NVFP4-v2"},
             {"model": "acme/DeepSeek-R1-MXFP4-dynamic"},
+            {"model": "deepseek-ai/DeepSeek-R1"},
+            {"model": "DeepSeek-R1-0528", "gpu": "b200_sxm", "engine": "TensorRT-LLM"},
+            {"model": "deepseek-ai/DeepSeek-V3", "engine": "trtllm"},
+            {"model": "deepseek_r1"},
+            {"model": "DeepSeek R1"},
             {"release": "9.9"},
         ],
     )
