@@ -84,14 +84,14 @@ def parallelism(builder: PlanBuilder) -> bool:
     copies = _copies(builder, gpus // stages)
     size = gpus // stages // copies
     reason = _parallel_reason(builder, size, stages, copies)
-    builder.decide(SIZE, size, reason, "derived", _parallel_source(builder, stages))
+    counts = {"instances": builder.deployment.instances, _STAGES: stages}
+    several = [f"{name} {count}" for name, count in counts.items() if count > 1]
+    source = ", ".join([f"hardware.num_gpus {builder.deployment.hardware.num_gpus}", *several])
+    builder.decide(SIZE, size, reason, "derived", source)
     given = builder.value(SIZE)
     if (used := given * stages * copies) != gpus:
-        parts = [
-            f"{given}",
-            f"{_STAGES} {stages}",
-            *([f"{_COPIES} {copies}"] if copies > 1 else []),
-        ]
+        parts = [f"{given}", f"{_STAGES} {stages}"]
+        parts += [f"{_COPIES} {copies}"] if copies > 1 else []
         what = f"{' x '.join(parts)} uses {used} GPUs"
         owner = "hardware.num_gpus is" if builder.deployment.instances == 1 else "an instance has"
         builder.refuse(f"engine_config.{SIZE}", what, f"{owner} {gpus}")
@@ -132,12 +132,6 @@ def _parallel_reason(builder: PlanBuilder, size: int, stages: int, copies: int) 
     return f"Every layer is split over {whole}, which gives the lowest latency within one node."
 
 
-def _parallel_source(builder: PlanBuilder, stages: int) -> str:
-    counts = {"instances": builder.deployment.instances, _STAGES: stages}
-    several = [f"{name} {count}" for name, count in counts.items() if count > 1]
-    return ", ".join([f"hardware.num_gpus {builder.deployment.hardware.num_gpus}", *several])
-
-
 def speculation(builder: PlanBuilder) -> None:
     """Speculative decoding: with the checkpoint's own MTP layer, or with a draft model."""
     if builder.deployment.draft:
@@ -173,14 +167,10 @@ def _without_drafts(builder: PlanBuilder) -> tuple[str, str] | None:
     if builder.published_options:
         if DRAFT_METHOD in builder.published_options:
             return None
-        sources = {row.source for row in builder.published}
-        return "the published deployment of this shape drafts no tokens.", "; ".join(
-            sorted(sources)
-        )
-    many = wanted >= max(
-        _MANY_REQUESTS, _MANY_REQUESTS_PER_GPU * gpus_per_instance(builder.deployment)
-    )
-    if builder.deployment.role != "agg" or not many:
+        sources = sorted({row.source for row in builder.published})
+        return "the published deployment of this shape drafts no tokens.", "; ".join(sources)
+    many = max(_MANY_REQUESTS, _MANY_REQUESTS_PER_GPU * gpus_per_instance(builder.deployment))
+    if builder.deployment.role != "agg" or wanted < many:
         return None
     why = (
         f"with {wanted:,} requests at once every step is full, and the time for rejected drafts "
@@ -194,7 +184,8 @@ def _draft_model(builder: PlanBuilder) -> None:
     draft, release = builder.deployment.draft, builder.facts.release
     assert draft
     names = heuristics.method_names(release.engine)[draft.method]
-    known = next((name for name in names if _knows(builder, name)), None)
+    rows = release.paths[release.option_path(DRAFT_METHOD)]
+    known = next((name for name in names if any(name in row["values"] for row in rows)), None)
     if known is None:
         what = f"release {release.name} does not know speculation with {draft.method}"
         builder.refuse("draft.method", what, "choose another release")
@@ -216,11 +207,6 @@ def _draft_model(builder: PlanBuilder) -> None:
     )
     remedy = "keep its weights and its KV cache free on every GPU"
     builder.warn("draft.checkpoint", what, remedy)
-
-
-def _knows(builder: PlanBuilder, name: str) -> bool:
-    path = builder.facts.release.option_path(DRAFT_METHOD)
-    return any(name in row["values"] for row in builder.facts.release.paths[path])
 
 
 def moe_backend(builder: PlanBuilder) -> None:

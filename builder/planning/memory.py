@@ -487,10 +487,11 @@ def budget(
     weights = weights_bytes(checkpoint, sharding, with_mtp, load.moe_backend) / GIB
     if draft is not None:
         weights += weights_bytes(draft, sharding, with_mtp=False) / GIB
-    activations = _activations_gib(checkpoint, sharding, load, with_mtp)
+    tokens, backend, most = load.max_num_tokens, load.moe_backend, load.moe_max_num_tokens
+    activations = activations_gib(checkpoint, sharding, tokens)
+    activations += expert_workspace_gib(checkpoint, sharding, tokens, with_mtp, backend, most)
     graphs = cuda_graphs_gib(checkpoint, load.num_cuda_graphs)
-    decode = load.role == "decode"
-    other = other_gib(checkpoint, sharding, load.max_num_tokens, with_mtp, decode)
+    other = other_gib(checkpoint, sharding, tokens, with_mtp, decode=load.role == "decode")
     left = gpu.memory_gib - weights - activations - graphs - other
     taken = gpu.memory_gib - left
     share = load.free_gpu_memory_fraction
@@ -516,15 +517,6 @@ def budget(
         temporary_kv_gib=(longest + (load.max_batch_size or 1) * block) * per_token / GIB,
         uncertainty_gib=uncertainty_gib(checkpoint, sharding, load.role),
         free_gpu_memory_fraction=load.free_gpu_memory_fraction,
-    )
-
-
-def _activations_gib(
-    checkpoint: Checkpoint, sharding: Sharding, load: Load, with_mtp: bool
-) -> float:
-    tokens, backend = load.max_num_tokens, load.moe_backend
-    return activations_gib(checkpoint, sharding, tokens) + expert_workspace_gib(
-        checkpoint, sharding, tokens, with_mtp, backend, load.moe_max_num_tokens
     )
 
 

@@ -56,6 +56,8 @@ def _least_gpus(builder: PlanBuilder, is_enough: Callable[[Budget], bool]) -> st
 def _load(builder: PlanBuilder) -> Load:
     release = builder.facts.release
     has_experts = builder.facts.checkpoint.architecture.experts_field is not None
+    graphs = _graphs(builder)
+    is_made = bool(graphs) and builder.given("cuda_graph_config.batch_sizes") is None
     return Load(
         max_num_tokens=builder.value("max_num_tokens"),
         tokens_per_request=_tokens_per_request(builder),
@@ -64,7 +66,7 @@ def _load(builder: PlanBuilder) -> Load:
         role=builder.deployment.role,
         max_batch_size=builder.value("max_batch_size"),
         max_seq_len=builder.value("max_seq_len"),
-        num_cuda_graphs=_num_graphs(builder),
+        num_cuda_graphs=release.cuda_graphs_engine_default if is_made else len(graphs),
         kv_cache_dtype=builder.value(f"{_CACHE}.dtype") or "auto",
         tokens_per_block=builder.value(f"{_CACHE}.tokens_per_block") or 32,
         max_attention_window=builder.value(f"{_CACHE}.max_attention_window") or (),
@@ -78,12 +80,10 @@ def _load(builder: PlanBuilder) -> Load:
 
 def limits_of(builder: PlanBuilder, result: Budget) -> Limits:
     """The longest prompt that is accepted, and how many requests run at once."""
-    spell = builder.facts.release.option_path
+    spell, config = builder.facts.release.option_path, builder.facts.checkpoint.text_config
     longest = {
         spell("max_seq_len"): builder.value("max_seq_len"),
-        "the model's longest context": builder.facts.checkpoint.text_config.get(
-            "max_position_embeddings"
-        ),
+        "the model's longest context": config.get("max_position_embeddings"),
         "the KV cache": result.kv_tokens,
     }
     bounds = {name: max(0, int(end) - 1) for name, end in longest.items() if end}
@@ -134,12 +134,6 @@ def _tokens_per_request(builder: PlanBuilder) -> int:
     return workload.isl + (0 if builder.deployment.role == "prefill" else workload.osl)
 
 
-def _num_graphs(builder: PlanBuilder) -> int:
-    graphs = _graphs(builder)
-    unknown = builder.given("cuda_graph_config.batch_sizes") is None and graphs
-    return builder.facts.release.cuda_graphs_engine_default if unknown else len(graphs)
-
-
 def _graphs(builder: PlanBuilder) -> list[int]:
     """The batch sizes that are captured; only the largest if the engine makes the list."""
     sizes = builder.given("cuda_graph_config.batch_sizes")
@@ -148,10 +142,8 @@ def _graphs(builder: PlanBuilder) -> list[int]:
     for where in (builder.overrides, {path: row.value for path, row in builder.decisions.items()}):
         if where.get("cuda_graph_config", {}) is None:
             return []
-    largest = (
-        builder.given("cuda_graph_config.max_batch_size")
-        or builder.facts.release.engine.largest_graph
-    )
+    own = builder.facts.release.engine.largest_graph
+    largest = builder.given("cuda_graph_config.max_batch_size") or own
     return [min(int(largest), _largest_graph(builder))]
 
 
@@ -281,10 +273,8 @@ def _cause(builder: PlanBuilder, result: Budget) -> tuple[str, str]:
         return f"engine_config.{fraction}", remedy
     tokens = _tokens_per_request(builder)
     if (builder.value(block) or 0) > tokens and block in builder.overrides:
-        return (
-            f"engine_config.{block}",
-            f"give 32 or 64: a block of {tokens} or more holds one request",
-        )
+        remedy = f"give 32 or 64: a block of {tokens} or more holds one request"
+        return f"engine_config.{block}", remedy
     largest = max(
         (result.weights_gib, "weights"),
         (result.activations_gib + result.other_gib, "max_num_tokens"),

@@ -111,11 +111,8 @@ class PlanBuilder:
             value = row.evaluate(inputs)
             if not self.is_valid_choice(option, value):
                 continue
-            if (
-                exact
-                and value == self.facts.release.default(option)
-                and self.overriding(option) is None
-            ):
+            is_default = value == self.facts.release.default(option)
+            if exact and is_default and self.overriding(option) is None:
                 why = "the published deployment leaves it to the engine, and its own value holds."
                 self.leave_out(option, f"{why} {row.reason}", row.source, value)
                 return
@@ -163,13 +160,11 @@ class PlanBuilder:
         spell = self.facts.release.option_path
         decided = {spell(path): row for path, row in self.decisions.items()}
         own = {path: row.value for path, row in decided.items() if row.evidence != "override"}
-        return all(
-            any(
-                row.where == option
-                for row in violations(nested(options), self.context, blamed=option)
-            )
-            for options in (own | {option: value}, own | dict(self.overrides) | {option: value})
-        )
+        for options in (own | {option: value}, own | dict(self.overrides) | {option: value}):
+            found = violations(nested(options), self.context, blamed=option)
+            if all(row.where != option for row in found):
+                return False
+        return True
 
     def decide(self, path: str, value: Any, reason: str, evidence: Evidence, source: str) -> None:
         """Take the user's value, the published one, or the one given.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ..diagnostics import either
 from ..facts import servers
@@ -12,7 +12,7 @@ from ..facts.release.support import architecture, named_by
 from .decision import gpus_per_instance
 from .plan_builder import PlanBuilder
 
-_SIZE = "tensor_parallel_size"
+_SIZE, _KV_HEADS = "tensor_parallel_size", "num_key_value_heads"
 _SEVERAL_NODES = {"kubernetes", "slurm"}  # the targets that can start a server on them
 
 
@@ -60,10 +60,8 @@ def _check_arithmetic(builder: PlanBuilder, checkpoint: Checkpoint, name: str, w
     if lacking := [one for one in needed if one not in gpu.precisions.value]:
         precision = lacking[0]
         what = f"{gpu.name} has no {precision} arithmetic, which {name} needs"
-        remedy = (
-            f"use a checkpoint in {', '.join(gpu.precisions.value)}, or a GPU that has {precision}"
-        )
-        builder.refuse(where, what, remedy)
+        remedy = f"use a checkpoint in {', '.join(gpu.precisions.value)}"
+        builder.refuse(where, what, f"{remedy}, or a GPU that has {precision}")
 
 
 def _check_format(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> None:
@@ -83,9 +81,8 @@ def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> 
     support = architecture(release, name)
     if support.state == "unsupported":
         what = f"release {release.name} does not serve {name}: {support.evidence}"
-        builder.refuse(
-            where, what, "; or ".join(_readers(release, name)) or "choose a later release"
-        )
+        remedy = "; or ".join(_readers(release, name)) or "choose a later release"
+        builder.refuse(where, what, remedy)
     elif support.state == "unknown":
         what = f"nothing is known of {name} in release {release.name}: {support.evidence}"
         remedy = "start it with the real engine before you rely on this plan"
@@ -152,18 +149,17 @@ def _of_one_node(builder: PlanBuilder) -> set[str]:
 
 
 # What tensor parallelism splits; key-value heads may also be duplicated evenly.
-_SPLIT: dict[str, Callable[[int, int], bool]] = {
-    "num_attention_heads": lambda value, size: value % size == 0,
-    "num_key_value_heads": lambda value, size: value % size == 0 or size % value == 0,
-    "moe_intermediate_size": lambda value, size: value % size == 0,
-    "intermediate_size": lambda value, size: value % size == 0,
-}
+_SPLIT = ("num_attention_heads", _KV_HEADS, "moe_intermediate_size", "intermediate_size")
+
+
+def _divides(name: str, value: int, size: int) -> bool:
+    return value % size == 0 or (name == _KV_HEADS and size % value == 0)
 
 
 def undivided(checkpoint: Checkpoint, size: int) -> list[str]:
     """Sizes that tensor parallelism over so many GPUs does not divide evenly."""
     config = checkpoint.text_config
-    return [name for name in _SPLIT if name in config and not _SPLIT[name](config[name], size)]
+    return [name for name in _SPLIT if name in config and not _divides(name, config[name], size)]
 
 
 def check_division(builder: PlanBuilder, size: int, checkpoint: Checkpoint) -> None:
@@ -174,7 +170,7 @@ def check_division(builder: PlanBuilder, size: int, checkpoint: Checkpoint) -> N
     where = f"engine_config.{_SIZE}" if overridden else "hardware.num_gpus"
     listing = ", ".join(f"{name} {config[name]}" for name in wrong)
     limit = max(builder.facts.gpu.gpus_per_node.value, size)
-    sizes = [n for n in range(1, limit + 1) if all(_SPLIT[name](config[name], n) for name in wrong)]
+    sizes = [n for n in range(1, limit + 1) if not set(wrong) & set(undivided(checkpoint, n))]
     of_draft = f" of the draft model {checkpoint.name}" if checkpoint is builder.facts.draft else ""
     what = f"tensor parallelism over {size} GPUs does not divide {listing}{of_draft}"
     builder.refuse(where, what, f"give one of {', '.join(map(str, sizes))}")

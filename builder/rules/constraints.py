@@ -65,9 +65,8 @@ class Constraint:
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         """Conditions that cannot be evaluated."""
-        sections = {"when": self.when, "must": self.must, "prefill": self.prefill}
-        for name, conditions in sections.items():
-            for path, what in condition_faults(conditions or {}):
+        for name in ("when", "must", "prefill"):
+            for path, what in condition_faults(getattr(self, name) or {}):
                 yield f"{name}.{path}", what
         for _, what in condition_faults({self.agree: True} if self.agree else {}):
             yield "agree", what
@@ -112,9 +111,8 @@ class Constraint:
         """The paths of options that must be set for the rule to be broken."""
         asked = [word for word, test in (self.when or {}).items() if test != {"given": False}]
         must = self.must or {}
-        asked += [
-            word for word, test in must.items() if len(must) == 1 and not _asks_presence(test)
-        ]
+        if len(must) == 1:
+            asked += [word for word, test in must.items() if not _asks_presence(test)]
         return frozenset(word for word in asked if option_of(word) == word)
 
     def facts(self) -> Mapping[str, Any]:

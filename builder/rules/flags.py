@@ -142,9 +142,8 @@ def _of_option(spelling: str, release: Release, known: Mapping[str, Flag]) -> st
         return f"it is no flag: give {near} in the option file"
     rows = counterparts.of(name, release.engine.name)
     if flag := next((flags[row.own] for row in rows if row.own in flags), None):
-        return (
-            f"that is {engines.load(rows[0].engine).title}'s; {max(flag.spellings, key=len)} here"
-        )
+        title = engines.load(rows[0].engine).title
+        return f"that is {title}'s; {max(flag.spellings, key=len)} here"
     if remedy := remedies.of_other_engine(release, name) or remedies.former(release, name):
         return remedy
     near = of_same_words(spelling, (text for text in known if text.startswith("--")))

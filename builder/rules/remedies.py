@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from ..diagnostics import Diagnostic, closest, either, nearest, of_same_words
 from ..documents import DATA
@@ -24,9 +24,8 @@ VALUE_WORDS = DATA / "formats" / "value_words.yaml"
 def former_options() -> Mapping[str, str]:
     """Options of the default engine that were removed or moved before the first release table:
     name to remedy."""
-    groups: Mapping[str, Any] = data_file.load(FORMER, plain_data.FORMER_OPTIONS)
     found: dict[str, str] = {}
-    for group in groups.values():
+    for group in data_file.load(FORMER, plain_data.FORMER_OPTIONS).values():
         found |= group["options"]
     return found
 
@@ -40,10 +39,8 @@ def before_tables(engine: str) -> Mapping[str, str]:
 
 @cache
 def _value_words() -> Mapping[str, Sequence[str]]:
-    table: Mapping[str, Sequence[str]] = data_file.load(VALUE_WORDS, plain_data.VALUE_WORDS)[
-        "words"
-    ]
-    return table
+    table: Mapping[str, Any] = data_file.load(VALUE_WORDS, plain_data.VALUE_WORDS)
+    return cast(Mapping[str, Sequence[str]], table["words"])
 
 
 def unknown_value(release: Release, field: Field, value: Any, place: OptionPath) -> Diagnostic:
@@ -55,12 +52,8 @@ def unknown_value(release: Release, field: Field, value: Any, place: OptionPath)
     others = [other for other in _others(release) if _allows(other, place.schema, value)]
     if others:
         remedy = f"{age(release, others)}; {remedy}"
-    return Diagnostic(
-        place.path,
-        f"{shown(value)} is not allowed in release {release.name}",
-        remedy,
-        rule=UNKNOWN_VALUE,
-    )
+    what = f"{shown(value)} is not allowed in release {release.name}"
+    return Diagnostic(place.path, what, remedy, rule=UNKNOWN_VALUE)
 
 
 def _of_value_words(release: Release, value: str, values: Sequence[str], place: OptionPath) -> str:
@@ -119,16 +112,12 @@ def unknown_key(
     )
     open_keys = record.get("open_keys", ())
     unsure = key in open_keys or (ANY_KEY in open_keys and (others or not remedy))
-    what = f"unknown option in {kind or place.path or release.name}"
+    remedy = remedy or nearest(key, fields)
     if unsure:
         what = f"no option of {place.path or release.name} that its table knows for certain"
-    return Diagnostic(
-        inner.path,
-        what,
-        remedy or nearest(key, fields),
-        rule=UNKNOWN_KEY,
-        severity="warning" if unsure else "error",
-    )
+        return Diagnostic(inner.path, what, remedy, UNKNOWN_KEY, "warning")
+    what = f"unknown option in {kind or place.path or release.name}"
+    return Diagnostic(inner.path, what, remedy, UNKNOWN_KEY)
 
 
 def _flattened(release: Release, key: str, place: OptionPath) -> str:

@@ -148,7 +148,7 @@ def _is_respelt(value: str, values: Iterable[Any]) -> bool:
 def _union(
     release: Release, union: Mapping[str, Any], value: Any, place: OptionPath
 ) -> Iterator[Diagnostic]:
-    name, types = union["discriminator"], release.table["types"]
+    name = union["discriminator"]
     chooser = discriminator(union)
     rest = dict(value)
     key = _chooser_key(release, union, value)
@@ -156,8 +156,7 @@ def _union(
         remedy = f"one of {', '.join(union['types'])}"
         yield Diagnostic(place.path, f"{name} is required here", remedy, rule=MISSING_KEY)
     elif key != name:
-        remedy = f"did you mean {name}?"
-        what = f"unknown option in {place.path}"
+        what, remedy = f"unknown option in {place.path}", f"did you mean {name}?"
         yield Diagnostic(place.key(key).path, what, remedy, rule=UNKNOWN_KEY)
     given = union.get("default") if key is None else rest.pop(key, union.get("default"))
     kind = spelled(chooser, given)
@@ -169,7 +168,7 @@ def _union(
         return
     if key is None or key not in value:
         kind = _kind_of(release, union, rest)
-    record = types[union["types"][kind]]
+    record = release.table["types"][union["types"][kind]]
     if record.get("only_in_python"):
         what = f"{kind} can be given from Python only"
         where = place.key(name).path
@@ -200,13 +199,11 @@ def _kind_of(release: Release, union: Mapping[str, Any], value: Mapping[str, Any
 
 
 def _deprecated(field: Field, place: OptionPath, release: str) -> Diagnostic:
-    what = f"is {field['status']} in release {release}"
+    what, remedy = f"is {field['status']} in release {release}", "leave it out"
     if "replaced_by" in field:
         remedy = f"use {field['replaced_by']}"
-    else:
-        remedy = (
-            f"leave it out; its effect: {field['effect']}" if "effect" in field else "leave it out"
-        )
+    elif "effect" in field:
+        remedy = f"{remedy}; its effect: {field['effect']}"
     return Diagnostic(place.path, what, remedy, rule=DEPRECATED, severity="warning")
 
 
