@@ -54,11 +54,6 @@ def closed(kind: load.Kind, concurrencies: Sequence[int]) -> list[LoadLevel]:
     return [{"kind": kind, "concurrency": concurrency} for concurrency in concurrencies]
 
 
-def open_at(rates_per_s: Sequence[float], burstiness: float) -> list[LoadLevel]:
-    kind = "poisson" if burstiness == 1 else "gamma"
-    return [{"kind": kind, "rate_per_s": rate, "burstiness": burstiness} for rate in rates_per_s]
-
-
 @dataclass(frozen=True, slots=True)
 class BenchConfig:
     """Which workload is sent, at which load levels, and how it is measured."""
@@ -221,7 +216,11 @@ def _workload(
 
 def _levels(options: argparse.Namespace) -> list[LoadLevel]:
     if options.rate:
-        return open_at(options.rate, options.burstiness)
+        law = "poisson" if options.burstiness == 1 else "gamma"
+        return [
+            {"kind": law, "rate_per_s": rate, "burstiness": options.burstiness}
+            for rate in options.rate
+        ]
     if options.workload == "trace" and not options.concurrency:
         return [{"kind": "trace", "speed": options.speed}]
     kind: Kind = "tasks" if options.workload == "agent" else "concurrency"

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,7 +16,7 @@ from ..bench.clients import APIS
 from ..bench.config import CONCURRENCIES
 from ..bench.diff import ASPECTS
 from ..bench.point_metrics import WindowKind
-from . import arguments
+from . import arguments, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,15 +164,15 @@ def bench(options: argparse.Namespace) -> None:
     runner = Runner(bench_config, system, reported, files, Progress(form=options.progress))
     about = runner.document["subject"]
     words = runner.document["workload"]["words"]
-    _say(words)
-    _say(f"prompts are {bench_config.prompts.source}")
+    say(words)
+    say(f"prompts are {bench_config.prompts.source}")
     if about["engine"]["rehearsal"] and not (options.isl or options.osl or options.data):
-        _say(REHEARSAL_HINT)
+        say(REHEARSAL_HINT)
     try:
         with Interrupts(exit_at_second=True):
             runner.run()
             if options.quality:
-                _say(f"{quality.TOOL}: {options.quality_tasks}")
+                say(f"{quality.TOOL}: {options.quality_tasks}")
                 model, chat = reported[1] or about["model"], bench_config.api == "openai_chat"
                 url = system.endpoint.url or ""
                 runner.record(quality=quality.run(options, url, model, chat, files.folder))
@@ -185,7 +184,7 @@ def bench(options: argparse.Namespace) -> None:
             from . import text_tables
 
             print(text_tables.bench_table(runner.document), flush=True)
-        _say(f"results in {files.folder}")
+        say(f"results in {files.folder}")
     if not (options.json or about["engine"]["rehearsal"]):
         from ..report import estimated, evidence
         from . import text_tables
@@ -265,7 +264,7 @@ def run_diff(options: argparse.Namespace) -> None:
         print(json.dumps({**report, "warnings": warnings, "differences": rows}, indent=2))
     else:
         for warning in warnings:
-            _say(f"warning: {warning}")
+            say(f"warning: {warning}")
         print(text_tables.differences_table(found, verdict))
     if worse := [one for one in found if one.verdict == "worse"]:
         raise ChecksFailed(
@@ -308,7 +307,3 @@ def _diff_published(options: argparse.Namespace) -> None:
     slower = [one for one in judged if (one.ratio or 1) < 1 - options.margin / 100]
     if slower:
         raise ChecksFailed([Diagnostic(one.source, one.summary) for one in slower])
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ from builder.errors import BadInput, ChecksFailed, NotReady
 from builder.files import whole_file
 
 from ..report import REPORT
-from . import arguments
+from . import arguments, say
 
 if TYPE_CHECKING:
     import argparse
@@ -171,7 +171,7 @@ def _report(options: argparse.Namespace) -> None:
     runs, skipped = evidence.survey(options.runs)
     page.save(page.text(runs, skipped), file)
     for one in skipped:
-        _say(f"skipped: {one}")
+        say(f"skipped: {one}")
     if options.json:
         found = page.summary(runs, file) | {"skipped": list(map(str, skipped))}
         print(json.dumps(found, indent=2, ensure_ascii=False))
@@ -204,7 +204,7 @@ def _up(options: argparse.Namespace) -> None:
         Interrupts() as interrupts,
         run.create(found, served.name, used, options.run_dir) as its_run,
     ):
-        _say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
+        say(f"{served.name}: starts with engine {used}; logs and results in {its_run.folder}")
         copy = trust.private_copy(found, its_run.folder / trust.COPY, requirements)
         served = arguments.with_access(target.read(copy, served.name), options)
         served = served.on_checkpoints_of(os.environ)
@@ -220,7 +220,7 @@ def _up(options: argparse.Namespace) -> None:
             try:
                 for name, url in served.urls.items():
                     print(f"{name}: {url}", flush=True)
-                _say(f"{served.name}: ready; Ctrl-C stops it")
+                say(f"{served.name}: ready; Ctrl-C stops it")
                 while (status := server.exit_status(LOOK_S)) is None:
                     interrupts.check()
             except Interrupted as interrupt:
@@ -275,7 +275,7 @@ def _rehearse(options: argparse.Namespace) -> None:
     requirements = arguments.requirements_from(options)
     found = trust.read(options.bundle, requirements)
     for name, value in target.named_checkpoints(os.environ).items():
-        _say(f"{name}={value} of this environment: not used; up serves a checkpoint")
+        say(f"{name}={value} of this environment: not used; up serves a checkpoint")
     timeout_s = options.timeout or REHEARSAL_START_TIMEOUT_S
     rows = []
     with Interrupts() as interrupts:
@@ -285,8 +285,8 @@ def _rehearse(options: argparse.Namespace) -> None:
             from . import text_tables
         wanted = engine.choose_without_gpu(options.engine, found.launch["engine"]["name"])
         for one in target.read_all(found, options.target):
-            used = rehearsal.engine_for(one, wanted, _say)
-            _say(f"{one.name}: rehearsal with {rehearsal.title(used)} on a miniature")
+            used = rehearsal.engine_for(one, wanted, say)
+            say(f"{one.name}: rehearsal with {rehearsal.title(used)} on a miniature")
             folder = options.run_dir / one.name if options.run_dir else None
             with runs.create(found, one.name, used, folder) as run:
                 copy = trust.private_copy(found, run.folder / trust.COPY, requirements)
@@ -296,19 +296,19 @@ def _rehearse(options: argparse.Namespace) -> None:
                 )
             rows.append(row)
             if row.bench:
-                _say(text_tables.bench_table(row.bench))
+                say(text_tables.bench_table(row.bench))
     if options.json:
         documents = [text_tables.rehearsal_document(row) for row in rows]
         print(json.dumps(documents, indent=2, ensure_ascii=False))
     else:
-        _say("")
+        say("")
         print(text_tables.rehearsals_table(rows))
     from ..report import page
 
     pages = {options.run_dir: rows} if options.run_dir else {row.folder: [row] for row in rows}
     for folder, of in pages.items():
         page.write([row.folder for row in of], folder / "report.html")
-        _say(f"report: {folder / 'report.html'}")
+        say(f"report: {folder / 'report.html'}")
     _raise_worst(rows)
 
 
@@ -340,11 +340,7 @@ def _attach(options: argparse.Namespace) -> None:
     unsigned = attach.attach(found, options.runs)
     print(found.folder / EVIDENCE)
     if unsigned:
-        _say("the signature was of other files and is removed; sign the bundle again")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        say("the signature was of other files and is removed; sign the bundle again")
 
 
 def _print_check(results: Sequence[CheckResult]) -> None:
@@ -356,4 +352,4 @@ def _print_check(results: Sequence[CheckResult]) -> None:
 def _say_check(results: Sequence[CheckResult]) -> None:
     from . import text_tables
 
-    _say(text_tables.check_lines(results))
+    say(text_tables.check_lines(results))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from builder.errors import BadInput, ChecksFailed, NotReady
 from .. import engine as engines
 from ..process import Interrupts
 from ..slurm import jobs, rolling_update, scheduler, services, submission
-from . import arguments
+from . import arguments, say
 from .arguments import seconds
 
 if TYPE_CHECKING:
@@ -298,7 +297,3 @@ def _urls(endpoint: Any) -> str:
 
 def _print(options: argparse.Namespace, document: Any, text: str) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False) if options.json else text, flush=True)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

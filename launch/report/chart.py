@@ -137,7 +137,7 @@ def _labels(chart: Chart, x: Scale, y: Scale) -> Labels:
         return x.at(mark.x), y.at(mark.y)
 
     lines = [list(map(at, one.marks)) for one in chart.series]
-    return Labels((LEFT, 2, WIDTH - 2, BOTTOM), map(at, chart.marks()), lines)
+    return Labels(map(at, chart.marks()), lines)
 
 
 def shape(index: int) -> str:
@@ -289,10 +289,7 @@ def load_scale(values: Sequence[float], start: float, end: float) -> Scale:
 class Labels:
     """Places labels next to their marks, off the lines if possible, or leaves them out."""
 
-    def __init__(
-        self, frame: Box, marks: Iterable[Position], lines: Iterable[Sequence[Position]]
-    ) -> None:
-        self._frame = frame
+    def __init__(self, marks: Iterable[Position], lines: Iterable[Sequence[Position]]) -> None:
         self._taken = [
             (a - MARK_RADIUS, b - MARK_RADIUS, a + MARK_RADIUS, b + MARK_RADIUS) for a, b in marks
         ]
@@ -315,7 +312,7 @@ class Labels:
         for others in ([*self._taken, *self._lines], self._taken):
             for x, y in positions:
                 box = _box(x, y, width)
-                if text and self._inside(box) and not _overlaps(box, others):
+                if text and _is_inside(box) and not _overlaps(box, others):
                     self._taken.append(box)
                     tight = " tight" if self._is_tight(_box(x, y, width, PHONE)) else ""
                     return Markup('<text class="label{}" x="{:.1f}" y="{:.1f}">{}</text>').format(
@@ -324,14 +321,10 @@ class Labels:
         return Markup("")
 
     def _is_tight(self, box: Box) -> bool:
-        tight = not self._inside(box) or _overlaps(box, self._taken_on_phones)
+        tight = not _is_inside(box) or _overlaps(box, self._taken_on_phones)
         if not tight:
             self._taken_on_phones.append(box)
         return tight
-
-    def _inside(self, box: Box) -> bool:
-        left, top, right, bottom = self._frame
-        return box[0] > left and box[1] > top and box[2] < right and box[3] < bottom
 
 
 def _along(line: Sequence[Position]) -> Iterator[Position]:
@@ -344,6 +337,10 @@ def _along(line: Sequence[Position]) -> Iterator[Position]:
 
 def _box(x: float, y: float, width: float, factor: float = 1.0) -> Box:
     return (x, y - LINE * factor, x + width * factor, y + 2)
+
+
+def _is_inside(box: Box) -> bool:
+    return box[0] > LEFT and box[1] > 2 and box[2] < WIDTH - 2 and box[3] < BOTTOM
 
 
 def _overlaps(one: Box, others: Iterable[Box]) -> bool:

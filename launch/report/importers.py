@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -111,9 +111,12 @@ def _load(
 def _point(row: Document, **values: Any) -> Document:
     """A point under a load; rates per user follow from the mean time per output token."""
     tpot = (values.get("tpot_ms") or {}).get("mean")
+    label = f"c{row['concurrency']:g}" if row["concurrency"] else "unlimited"
+    if row.get("rate_per_s") is not None:
+        label = f"r{row['rate_per_s']:g}"
     return {
         "load": row,
-        "label": _label(row),
+        "label": label,
         "errors": {},
         "itl_of": "tokens",
         **values,
@@ -122,19 +125,19 @@ def _point(row: Document, **values: Any) -> Document:
     }
 
 
-def _statistics(values: Mapping[str, float | None]) -> Document | None:
-    row = {name: values.get(name) for name in STATISTICS}
-    return row if any(value is not None for value in row.values()) else None
+def _statistics(read: Callable[[str], float | None], factor: float = 1) -> Document | None:
+    """Statistics under the names of bench.json, or null if they are missing."""
+    row = {name: read(name) for name in STATISTICS}
+    if all(value is None for value in row.values()):
+        return None
+    return {
+        name: value if value is None or name == "n" else value * factor
+        for name, value in row.items()
+    }
 
 
 def _lengths(isl: float | None, osl: float | None, text: str, kind: str = "fixed") -> Document:
     return {"kind": kind, "isl": isl, "osl": osl, "words": text}
-
-
-def _label(row: Document) -> str:
-    if row.get("rate_per_s") is not None:
-        return f"r{row['rate_per_s']:g}"
-    return f"c{row['concurrency']:g}" if row["concurrency"] else "unlimited"
 
 
 # AIPerf 0.13, schema 1.4 of its "JSON Export Schema": profile_export_aiperf.json, one load. What it
@@ -166,6 +169,8 @@ def convert_aiperf(found: Any, where: str, name: str) -> Document:
     prompts = data_set.child("prompts")
     isl, osl = (prompts.child(side).number("mean") for side in ("isl", "osl"))
     model = next(settings.child("models").children("items"), JsonObject({}, where))
+    named = settings.child("endpoint").values.get("urls")
+    urls = named if isinstance(named, list) else []
     phases = list(settings.children("phases"))  # the others are warm-up
     measured = [one for one in phases if one.text("kind") == "profiling"]
     result = _document(
@@ -174,7 +179,7 @@ def convert_aiperf(found: Any, where: str, name: str) -> Document:
         version=fields.text("aiperf_version"),
         api=settings.child("endpoint").text("type"),
         model=model.text("name"),
-        url=_first_text(settings.child("endpoint").values.get("urls")),
+        url=next((one for one in urls if isinstance(one, str)), None),
         started=_utc(fields.text("start_time")),
         ended=_utc(fields.text("end_time")),
         interrupted=fields.flag("was_cancelled"),
@@ -184,12 +189,6 @@ def convert_aiperf(found: Any, where: str, name: str) -> Document:
     )
     fields.check()
     return result
-
-
-def _first_text(found: object) -> str | None:
-    if not isinstance(found, list):
-        return None
-    return next((one for one in found if isinstance(one, str)), None)
 
 
 def _aiperf_point(fields: JsonObject, phase: JsonObject) -> Document:
@@ -225,11 +224,7 @@ def _aiperf_statistics(metric: JsonObject) -> Document | None:
     factor = AIPERF_UNITS_TO_MS.get(metric.text("unit") or "ms")
     if factor is None:
         return None  # an unknown unit
-    values = {}
-    for name in STATISTICS:
-        value = metric.number(AIPERF_STATISTICS.get(name, name))
-        values[name] = value if value is None or name == "n" else value * factor
-    return _statistics(values)
+    return _statistics(lambda name: metric.number(AIPERF_STATISTICS.get(name, name)), factor)
 
 
 def _aiperf_errors(fields: JsonObject) -> Document:
@@ -254,6 +249,7 @@ GUIDELLM_LATENCIES = (
     ("tpot_ms", "inter_token_latency_ms", 1.0),
     ("e2e_ms", "request_latency", 1000.0),
 )
+GUIDELLM_STATISTICS = {"n": "count", "stddev": "std_dev"}
 GUIDELLM_WORKLOAD = "a GuideLLM data set; the lengths are the means of the requests that succeeded"
 
 
@@ -324,13 +320,12 @@ def _guidellm_statistics(metrics: JsonObject, name: str, factor: float = 1.0) ->
     good = metrics.child(name).child("successful")
     if not good.number("count"):
         return None  # zeros stand for values that were not measured
-    percentiles = good.child("percentiles")
-    values: dict[str, float | None] = {"n": good.number("count")}
-    for name in STATISTICS[1:]:
-        holder = percentiles if name.startswith("p") else good
-        value = holder.number("std_dev" if name == "stddev" else name)
-        values[name] = None if value is None else value * factor
-    return _statistics(values)
+
+    def read(statistic: str) -> float | None:
+        holder = good.child("percentiles") if statistic.startswith("p") else good
+        return holder.number(GUIDELLM_STATISTICS.get(statistic, statistic))
+
+    return _statistics(read, factor)
 
 
 def _guidellm_mean(metrics: JsonObject, name: str) -> float | None:
@@ -359,6 +354,7 @@ SGLANG_LATENCIES = {
     "tpot_ms": "tpot_ms",
     "e2e_ms": "e2e_latency_ms",
 }
+FLAT_STATISTICS = {"stddev": "std", "p50": "median"}
 VLLM_LATENCIES = {**SGLANG_LATENCIES, "e2e_ms": "e2el_ms"}
 VLLM_DATE = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)")
 
@@ -465,14 +461,12 @@ def _measures(fields: JsonObject, latencies: Mapping[str, str]) -> Document:
 
 
 def _flat_statistics(fields: JsonObject, name: str) -> Document | None:
-    values = {f"p{p}": fields.number(f"p{p}_{name}") for p in (90, 95, 99)}
-    values |= {"mean": fields.number(f"mean_{name}"), "p50": fields.number(f"median_{name}")}
-    values |= {"stddev": fields.number(f"std_{name}"), "max": fields.number(f"max_{name}")}
-    return _statistics(values)
+    return _statistics(lambda one: fields.number(f"{FLAT_STATISTICS.get(one, one)}_{name}"))
 
 
 def _flat_mean(total: float | None, count: float | None) -> Document | None:
-    return _statistics({"mean": total / count}) if total is not None and count else None
+    mean = total / count if total is not None and count else None
+    return _statistics(lambda name: mean if name == "mean" else None)
 
 
 def _vllm_speculative(fields: JsonObject) -> Document | None:

@@ -104,11 +104,6 @@ class JsonObject:
         for index, item in enumerate(value):
             yield JsonObject(item, self.where, f"{self._at(key)}[{index}]", self.diagnostics)
 
-    def named(self, key: str) -> dict[str, JsonObject]:
-        """The objects of the object under a key, by name."""
-        child = self.child(key)
-        return {name: child.child(name) for name in child.values}
-
     def read(self, dataclass: type[T], **others: Any) -> T:
         """A dataclass with the values in `others`; the rest is read by annotation."""
         for one in fields(dataclass):  # type: ignore[arg-type]
@@ -402,12 +397,13 @@ def check_counts(row: JsonObject) -> None:
 def _point(row: JsonObject) -> LoadPoint:
     row.require("label")
     check_counts(row)
+    errors = row.child("errors")
     return row.read(
         LoadPoint,
         label=row.text("label") or "",
         errors=tuple(
             FailureCount(kind, one.count("count") or 0, one.text("example") or "")
-            for kind, one in row.named("errors").items()
+            for kind, one in ((kind, errors.child(kind)) for kind in errors.values)
         ),
         itl_of=row.text("itl_of") or "tokens",
         distributions={name: row.child(name).read(Distribution) for name in (*LATENCIES, *SIZES)},

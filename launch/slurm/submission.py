@@ -63,7 +63,7 @@ class Submission:
             "BUNDLE": str(self.bundle.folder),
             state.BUNDLE_DIGEST: self.bundle.digest,
             state.STATE_FOLDER: str(self.service.root),
-            state.SUBMIT_OPTIONS: json.dumps(self._sbatch("%j")),
+            state.SUBMIT_OPTIONS: json.dumps(self._sbatch()),
             **self.variables,
         }
 
@@ -106,7 +106,7 @@ class Submission:
         """Submits a job to Slurm."""
         self.service.path.mkdir(parents=True, exist_ok=True)
         script = self.script(SERVE)
-        job = self.service.job(scheduler.submit(script, self._sbatch("%j"), self.environment))
+        job = self.service.job(scheduler.submit(script, self._sbatch(), self.environment))
         job.path.mkdir(parents=True, exist_ok=True)
         facts = {
             "format": state.FORMAT,
@@ -151,9 +151,9 @@ class Submission:
                 [Diagnostic(f"{where}: {row['check']}", row["what"]) for row in failed]
             )
 
-    def _sbatch(self, job: str) -> list[str]:
+    def _sbatch(self) -> list[str]:
         name = self.service.name  # what a job is known by
-        log = self.service.job(job).log
+        log = self.service.job("%j").log
         return ["--export=ALL", f"--output={log}", *self.options, f"--job-name={name}"]
 
 

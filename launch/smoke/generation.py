@@ -21,7 +21,6 @@ from .client import (
     REASONS,
     SHORT,
     CheckFailure,
-    Completion,
     Inconclusive,
     NotSupported,
     RequestRejected,
@@ -48,7 +47,10 @@ BROKEN = "�"
 
 async def generate(client: SmokeClient, _: Endpoint) -> str:
     """As many tokens as requested, where the server can ignore the end of the text."""
-    response = await _exactly(client, TOKENS)
+    try:
+        response = await client.generate(SmokeRequest(PROMPT, max_tokens=TOKENS, ignore_eos=True))
+    except NotSupported:
+        response = await client.generate(SmokeRequest(PROMPT, max_tokens=TOKENS))
     expect_text(response)
     reason = response.finish_reason
     counted = expect_tokens(response, TOKENS) if reason == "length" else "ended by itself"
@@ -229,13 +231,6 @@ async def _streamed_texts(client: SmokeClient, request: SmokeRequest) -> list[st
     if not texts:
         raise CheckFailure("no text")
     return texts
-
-
-async def _exactly(client: SmokeClient, count: int) -> Completion:
-    try:
-        return await client.generate(SmokeRequest(PROMPT, max_tokens=count, ignore_eos=True))
-    except NotSupported:
-        return await client.generate(SmokeRequest(PROMPT, max_tokens=count))
 
 
 def detect_stream_mode(texts: Sequence[str]) -> StreamMode:

@@ -55,16 +55,6 @@ def test_without_streaming_there_is_one_step(engine: EngineOf) -> None:
     assert request.finished
 
 
-def test_the_same_object_is_given_again_with_its_output_advanced(engine: EngineOf) -> None:
-    params = SamplingParams(max_tokens=6, ignore_eos=True)
-    request = engine().generate_async(PROMPT, params, streaming=True)
-    lengths = []
-    for output in request:
-        assert output is request
-        lengths.append(output.outputs[0].length)
-    assert lengths == [1, 2, 3, 4, 5, 6]
-
-
 def test_a_consumer_that_comes_late_misses_nothing(engine: EngineOf) -> None:
     llm = engine()
     params = SamplingParams(max_tokens=20, ignore_eos=True)
@@ -72,15 +62,6 @@ def test_a_consumer_that_comes_late_misses_nothing(engine: EngineOf) -> None:
     llm.generate_async(PROMPT, SamplingParams(max_tokens=25, ignore_eos=True)).result(60)
     seen = "".join(output.outputs[0].text_diff for output in early)
     assert seen == early.outputs[0].text
-
-
-def test_a_result_can_be_awaited_in_another_loop_than_it_was_asked_for(engine: EngineOf) -> None:
-    request = engine().generate_async(PROMPT, SamplingParams(max_tokens=5, ignore_eos=True))
-
-    async def wait() -> int:
-        return (await request).outputs[0].length
-
-    assert asyncio.run(wait()) == 5
 
 
 def test_the_stream_interval_thins_out_the_steps(engine: EngineOf) -> None:

@@ -15,7 +15,6 @@ from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 
 from ...answers import MAX_VALUES, read_json
-from ...endpoint import Endpoint
 from ..request import Failure, FailureKind, RequestRecord
 from .connection import PREPARE_TIMEOUT_S, Connector, Exchange, Malformed
 from .transcript import Transcript
@@ -142,10 +141,6 @@ class HttpExchange(Exchange):
             why = self.fault or "the connection ended"
             return Failure("cut", f"{why} after {len(self.parts)} parts", retryable=True)
         return None
-
-
-def connector(endpoint: Endpoint) -> Connector:
-    return Connector(endpoint.url or "", endpoint.access)
 
 
 def request_bytes(

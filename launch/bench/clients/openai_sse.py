@@ -13,6 +13,7 @@ from ...answers import model_name
 from ...endpoint import Endpoint
 from ..request import LoadRequest, RequestRecord
 from . import http1
+from .connection import Connector
 from .transcript import Transcript, mapping_of, number, text_of, whole
 
 DONE = b"[DONE]"
@@ -22,7 +23,7 @@ OUTPUTS = ("reasoning_content", "reasoning")
 
 class OpenAILoadClient:
     def __init__(self, endpoint: Endpoint, chat: bool) -> None:
-        self._server = http1.connector(endpoint)
+        self._server = Connector(endpoint.url or "", endpoint.access)
         self._headers = endpoint.access.http_headers
         self._chat = chat
         self._path = "/v1/chat/completions" if chat else "/v1/completions"

@@ -19,6 +19,7 @@ from ...smoke.client import NotSupported, SmokeRequest
 from ...smoke.triton_tensors import METRICS, declared_inputs, inputs
 from ..request import LoadRequest, RequestRecord
 from . import http1
+from .connection import Connector
 from .transcript import Transcript, number, whole
 
 TEXT, REASON = "text_output", "finish_reason"
@@ -30,7 +31,7 @@ ORDINARY |= {"index", "output_lengths", "sequence_id", "sequence_start", "sequen
 
 class GenerateStreamClient:
     def __init__(self, endpoint: Endpoint) -> None:
-        self._server = http1.connector(endpoint)
+        self._server = Connector(endpoint.url or "", endpoint.access)
         self._headers = endpoint.access.http_headers
         model = endpoint.model or endpoint.record.default_model or ""
         self._place = f"/v2/models/{quote(model, safe='')}"

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
@@ -243,9 +242,6 @@ class RequestOutput:
         while not self._done:
             await self._take()
         return self
-
-    def __await__(self) -> Generator[Any, None, RequestOutput]:
-        return self.aresult().__await__()
 
     def __iter__(self) -> RequestOutput:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -47,7 +48,7 @@ def test_a_load_of_some_time_has_many_prompts_before_it_repeats_them() -> None:
 
 @pytest.mark.parametrize(("burstiness", "kind"), [(1.0, "poisson"), (0.5, "gamma")])
 def test_an_open_loop_lasts_as_long_as_it_is_asked_to(burstiness: float, kind: str) -> None:
-    [one] = config.open_at([20.0], burstiness)
+    [one] = config._levels(Namespace(rate=[20.0], burstiness=burstiness))
     plan = made(duration_s=10.0).plan(one, 0)
     assert (plan.kind, len(plan.calls)) == (kind, 200)
     assert plan.calls[-1].at_s == pytest.approx(10, rel=0.3)
