@@ -64,7 +64,6 @@ def write_program(engine: Engine, place: Path) -> Path:
 
 
 def serves(build: CpuBuild, checkpoint: Checkpoint) -> bool:
-    """Whether the build was seen to serve the model's architecture."""
     return checkpoint.architecture.name in build.architectures
 
 

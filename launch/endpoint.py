@@ -65,7 +65,6 @@ class Endpoint:
 
     @property
     def record(self) -> servers.Server:
-        """What is known of the server."""
         from builder.facts import servers
 
         return servers.load(self.server)

@@ -42,13 +42,11 @@ class Run:
         return self.folder / "server.log"
 
     def record(self, **facts: Any) -> None:
-        """Add facts to `run.json`."""
         self._facts |= facts
         self.write_json(SUMMARY, self._facts)
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What `run.json` holds."""
         return self._facts
 
     @property

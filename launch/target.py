@@ -67,7 +67,6 @@ class Target:
 
     @property
     def checkpoints(self) -> dict[str, str]:
-        """The variables that name checkpoints."""
         return {name: self.environment[name] for name in CHECKPOINTS if name in self.environment}
 
     @property
@@ -83,7 +82,6 @@ class Target:
 
     @property
     def server(self) -> servers.Server:
-        """What is known of the server that the target starts."""
         return servers.load(self.name)
 
     def access(self) -> Access:

@@ -228,7 +228,6 @@ def ports_of_nodes(
 
 
 def count_connections(port: int) -> int:
-    """How many clients are connected to that port of this host."""
     return len(list(_sockets(port, ESTABLISHED)))
 
 

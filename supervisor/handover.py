@@ -256,7 +256,6 @@ class Publication:
         self._record.attempt("draft", lambda: self._draft.unlink(missing_ok=True), None)
 
     def is_with_another(self) -> bool:
-        """Whether clients are sent to another job that serves."""
         owner = self.owner
         return owner is not None and owner != self._cluster.job_id and self._answers(owner)
 

@@ -96,7 +96,6 @@ class Record:
         return self._faults.get(what, ("", 0.0))[0]
 
     def write(self, name: str, value: Any) -> None:
-        """A JSON file of the job."""
         self.attempt(name, lambda: state.write_json(self.job.path / name, value), None)
 
     def update(self, **values: Any) -> None:

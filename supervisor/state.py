@@ -150,7 +150,6 @@ def _is_still(file: os.stat_result, path: Path) -> bool:
 
 
 def name_of_damaged(path: Path) -> Path:
-    """A path in the same folder for a file that a new one replaces."""
     return path.with_name(f".{path.name}.damaged-{uuid.uuid4().hex[:8]}")
 
 
@@ -402,7 +401,6 @@ class ServiceFolder:
 
     @property
     def endpoint(self) -> Json | None:
-        """Where clients are sent, if anywhere."""
         return read_record(self.endpoint_file, ENDPOINT_FIELDS)
 
     @property

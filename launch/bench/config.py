@@ -43,7 +43,6 @@ LoadLevel = Mapping[str, Any]
 
 
 def label(level: LoadLevel) -> str:
-    """The short name of a point at this level."""
     if level["kind"] == "trace":
         return "trace" if level["speed"] == 1 else f"trace x{level['speed']:g}"
     rate = level.get("rate_per_s")

@@ -49,7 +49,6 @@ class LoadPlan:
 
     @property
     def connections(self) -> int:
-        """The largest number of concurrent requests."""
         return self.concurrency if self.closed else len(self.calls)
 
     @property

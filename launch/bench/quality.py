@@ -140,5 +140,4 @@ def _verdict(reference: float | None, low: float, high: float) -> Verdict | None
 
 
 def below(found: Mapping[str, Any]) -> Sequence[str]:
-    """Tasks whose score is significantly below its reference."""
     return [one["task"] for one in found["tasks"] if one["verdict"] == "below the reference"]

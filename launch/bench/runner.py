@@ -99,7 +99,6 @@ class Runner:
         self.record(outcome="complete")
 
     def record(self, **facts: Any) -> None:
-        """Add facts to the document."""
         self.document |= facts
         self._write()
 

@@ -175,7 +175,6 @@ def hardware_options(bundle: Bundle | None) -> Mapping[str, Any]:
 
 
 def deployment(bundle: Bundle | None) -> Mapping[str, Any]:
-    """The deployment file in the bundle."""
     if bundle is None:
         return {}
     return load_yaml_mapping(bundle.folder / "deployment.yaml")

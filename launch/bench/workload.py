@@ -44,7 +44,6 @@ class Prompts:
     tokenizer: Any = field(default=None, repr=False)
 
     def make(self, count: int, chance: random.Random) -> Prompt:
-        """A prompt of `count` tokens."""
         chosen = chance.choices(self.pieces, k=count)
         if isinstance(self.pieces[0], int):
             return tuple(one for one in chosen if isinstance(one, int))
@@ -146,7 +145,6 @@ class BenchWorkload:
 
 
 def filled(template: LoadRequest, prompt: Prompt, max_tokens: int) -> LoadRequest:
-    """The template with a prompt and a length."""
     return replace(template, prompt=prompt, max_tokens=max_tokens)
 
 
@@ -238,7 +236,6 @@ def _turn(request: LoadRequest, chat: bool) -> LoadRequest:
 
 
 def joined(*parts: Prompt) -> Prompt:
-    """Joins prompts, which are all text or all token ids."""
     if all(isinstance(part, str) for part in parts):
         return "".join(str(part) for part in parts)
     tokens: list[int] = []

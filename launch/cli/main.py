@@ -36,7 +36,6 @@ LOOK_S = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb and return its exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     options = parser(words).parse_args(words)
     return command.run(lambda: options.run(options))

@@ -34,7 +34,6 @@ GOOD_OUTCOMES = ("stopped", "handed_over", "cancelled")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The commands, each with its arguments."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     state = "where services keep their state, seen by all nodes; else $SERVICE_STATE_FOLDER, "

@@ -63,7 +63,6 @@ def smoke_table(summary: Mapping[str, Any]) -> str:
 
 
 def rehearsal_document(row: RehearsalResult) -> dict[str, Any]:
-    """One target of a rehearsal as JSON."""
     return {
         "target": row.target,
         "passed": row.passed,

@@ -145,7 +145,6 @@ def shape(index: int) -> str:
 
 
 def series_swatch(index: int) -> Markup:
-    """The symbol of a series in the legend."""
     return Markup(
         '<svg class="swatch s{}" viewBox="-8 -8 16 16" aria-hidden="true"><path d="{}"/></svg>'
     ).format(index % COLOURS, shape(index))

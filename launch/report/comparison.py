@@ -68,7 +68,6 @@ def _difference(run: RunEvidence, point: LoadPoint, base: LoadPoint) -> dict[str
 
 
 def overview(runs: Sequence[RunEvidence]) -> PageTable:
-    """A row per run with its headline figures."""
     titles = ("failed", "highest output", "per GPU", "best for a user", "shortest TTFT p50",
               "shortest e2e p50", "within SLO", "million tokens")  # fmt: skip
     table = PageTable("The runs at a glance", [("run", "text"), *numeric(*titles)])
@@ -142,7 +141,6 @@ def _text(value: object) -> str:
 
 
 def changes(runs: Sequence[RunEvidence]) -> PageTable:
-    """Every measured run against the first one, load by load."""
     base = next(iter(_comparable(runs)), runs[0]).title
     left_out = "rehearsals, other workloads and loads with failed requests are left out"
     columns = [("run", "text"), ("load", "code"), *numeric(*(title for title, _ in MEASURES))]

@@ -57,7 +57,6 @@ def save(page: str, file: Path) -> None:
 
 
 def is_report(file: Path) -> bool:
-    """Whether a file is a report of this toolkit."""
     try:
         with regular_file(file) as content:
             return f'<meta name="generator" content="{GENERATOR} '.encode() in content.read(

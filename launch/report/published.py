@@ -84,7 +84,6 @@ def _rank(cause: Cause) -> tuple[bool, float, bool]:
 
 
 def explained(found: Sequence[Cause]) -> float:
-    """The product of all known effects."""
     return math.prod(cause.factor for cause in found if cause.factor is not None)
 
 

@@ -95,7 +95,6 @@ class JsonObject:
         return self._children[key]
 
     def children(self, key: str) -> Iterator[JsonObject]:
-        """The objects of the list under a key."""
         value = self.values.get(key)
         if not isinstance(value, list):
             if value is not None:
@@ -116,12 +115,10 @@ class JsonObject:
         return dataclass(**others)
 
     def require(self, key: str) -> None:
-        """A diagnostic if the key is missing."""
         if key not in self:
             self.fault(key, "is missing")
 
     def fault(self, key: str, what: str) -> None:
-        """A diagnostic of what is wrong at a key."""
         location = self._at(key) or "the document"
         self.diagnostics.append(Diagnostic(f"{self.where}: {location}", what, REMEDY))
 

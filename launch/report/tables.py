@@ -191,7 +191,6 @@ def decisions(run: RunEvidence) -> PageTable | None:
 
 
 def memory(run: RunEvidence) -> PageTable | None:
-    """The memory budget of one GPU, and what is free."""
     found = (run.manifest or {}).get("memory", {})
     if not (budget := found.get("per_gpu")):
         return None

@@ -6,13 +6,11 @@ A person or another program may have written it: it must fit the types of the su
 from __future__ import annotations
 
 import re
-import typing
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
 from typing import Any
 
+from builder import schema
 from builder.diagnostics import Diagnostic, one_line
 from builder.errors import BadInput
 from supervisor.spec import END_MARGIN_S, PLACEHOLDER, CanaryRequest, Health, Limits, StepSpec
@@ -57,9 +55,9 @@ def _faults(document: Mapping[str, Any]) -> Iterator[str]:
         if zero := [key for key in ("period_s", "timeout_s", "failures") if row.get(key) == 0]:
             yield f"{where}.{zero[0]} is 0"
     if smoke := parts["smoke"]:
-        if not (smoke.get("argv") and _fits(smoke["argv"], list[str])):
+        if not smoke.get("argv") or schema.build(list[str], smoke["argv"])[1]:
             yield f"smoke.argv is {_shown(smoke.get('argv'))}, and no command"
-        if not _fits(smoke.get("timeout_s"), float):
+        if schema.build(float, smoke.get("timeout_s"))[1]:
             yield f"smoke.timeout_s is {_shown(smoke.get('timeout_s'))}"
     yield from _step_faults(document.get("steps"))
     yield from _faults_between(document)
@@ -136,45 +134,21 @@ def _is_filled(what: str, own: str, steps: Mapping[str, Mapping[str, Any]]) -> b
 
 
 def _misfits(kind: type, row: Any, where: str) -> Iterator[str]:
-    if not isinstance(row, dict):
-        yield f"{where} is {_shown(row)}, and no object"
-    fields = _types(kind)
-    if unknown := [key for key in row if key not in fields]:
-        yield f"{where} has {_shown(unknown[0])}, which nothing reads"
-    for key, type_ in fields.items():
-        if key not in row and not hasattr(kind, key) and key not in _made(kind):
-            yield f"{where}.{key} is missing"
-        elif key in row and not _fits(row[key], type_):
-            yield f"{where}.{key} is {_shown(row[key])}"
+    """Faults of an object that must fit a dataclass; its numbers and texts are those of files."""
+    _, wrong = schema.build(kind, row, where)
+    yield from (f"{one.path} {one.message}" for one in wrong)
+    for key, value in row.items():
+        if key != "body" and _is_odd(value, MOST_SECONDS if key.endswith("_s") else MOST_NUMBER):
+            yield f"{where}.{key} is {_shown(value)}"
 
 
-@cache
-def _types(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _made(kind: Any) -> set[str]:
-    fields = kind.__dataclass_fields__.values()
-    return {field.name for field in fields if callable(field.default_factory)}
-
-
-def _fits(value: Any, type_: Any) -> bool:
-    origin, inner = typing.get_origin(type_), typing.get_args(type_)
-    if origin is UnionType:
-        return any(_fits(value, one) for one in inner)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(one, inner[1]) for one in value.values())
-    if type_ is Any:
-        return True
-    if type_ is float:
-        return type(value) in (int, float) and 0 <= value <= MOST_SECONDS
-    if type_ is int:
-        return type(value) is int and 0 <= value <= MOST_NUMBER
-    if type_ is NoneType:
-        return value is None
-    return isinstance(value, type_) and "\0" not in (value if type_ is str else "")
+def _is_odd(value: Any, most: int) -> bool:
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return any(_is_odd(one, most) for one in items)
+    if isinstance(value, str):
+        return "\0" in value
+    return isinstance(value, int | float) and not 0 <= value <= most
 
 
 def _shown(value: Any) -> str:

@@ -76,7 +76,6 @@ def root(given: Path | None, document: Mapping[str, Any] | None = None) -> Path:
 
 
 def every(folder: Path) -> list[ServiceFolder]:
-    """All services with their state in a folder, by name."""
     try:
         found = [ServiceFolder(folder, entry.name) for entry in os.scandir(folder)]
     except FileNotFoundError:

@@ -103,7 +103,6 @@ class Submission:
             raise BadInput(diagnostics)
 
     def submit(self) -> JobFolder:
-        """Submits a job to Slurm."""
         self.service.path.mkdir(parents=True, exist_ok=True)
         script = self.script(SERVE)
         job = self.service.job(scheduler.submit(script, self._sbatch(), self.environment))

@@ -278,7 +278,6 @@ def whole_text(texts: Sequence[str], expected: str) -> str:
 
 
 def difference(one: str, other: str) -> str:
-    """Describes where two texts begin to differ."""
     pairs = enumerate(zip(one, other, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
     return f"differs at character {at}: {one[at : at + 30]!r}, not {other[at : at + 30]!r}"

@@ -94,7 +94,6 @@ def label(metrics: Metrics, name: str, key: str) -> str | None:
 
 
 def label_values(metrics: Metrics, key: str) -> set[str]:
-    """All values of a label, whatever the metric."""
     wanted = re.compile(rf'[{{,]{key}="([^"]*)"')
     return {found[1] for one in metrics if (found := wanted.search(one))}
 

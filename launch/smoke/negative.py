@@ -66,7 +66,6 @@ def rejects(
 
 
 def rejects_misuse(*ways: str, unknown_field: bool = False) -> CheckFunction:
-    """A check that misuse of the protocol is rejected."""
 
     async def check(client: SmokeClient, endpoint: Endpoint) -> str:
         evidence = []

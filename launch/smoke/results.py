@@ -31,7 +31,6 @@ def count(results: Sequence[CheckResult], outcome: Outcome) -> int:
 
 
 def totals(results: Sequence[CheckResult]) -> dict[str, Any]:
-    """Numbers of checks by outcome."""
     return {
         "checks": len(results) - count(results, "skipped"),
         "passed": count(results, "passed"),

@@ -1,6 +1,6 @@
 """Load on the real server by clients that cancel, err and vanish: nothing is lost or left behind.
 
-`SOAK_STREAMS=1000 SOAK_ROUNDS=20` makes it a long one, which prints a line for each round with `-s`.
+`SOAK_STREAMS=1000 SOAK_ROUNDS=20` makes it a long one; `-s` prints a line for each round.
 """
 
 from __future__ import annotations

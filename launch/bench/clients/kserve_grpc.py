@@ -59,7 +59,6 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def frames(raw: bytes) -> Iterator[Frame]:
-    """The complete frames."""
     at = 0
     while (start := at + HEAD_BYTES) <= len(raw):
         at = start + int.from_bytes(raw[start - 9 : start - 6], "big")
@@ -242,7 +241,6 @@ SCALARS = {
 
 
 def protobuf(name: str) -> Any:
-    """The class of a protobuf message."""
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
 
 

@@ -125,7 +125,6 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[Any]:
-        """Texts or lists of token ids."""
         one = isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int))
         return [self.prompt] if one else list(self.prompt)
 
@@ -165,7 +164,6 @@ class ChatCompletionRequest(GenerationRequest):
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
-        """The messages with their content as one text."""
         return [{**message, "content": _text(message.get("content"))} for message in self.messages]
 
 
@@ -327,5 +325,4 @@ def error_body(message: str, kind: str = "BadRequestError", code: int = 400) -> 
 
 
 def event(data: dict[str, Any]) -> str:
-    """A server-sent event."""
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -64,7 +64,6 @@ class Sequence:
         self._prompt_logprobs: results.Logprobs | None = None
 
     def begin(self, iteration: int) -> None:
-        """Count a step that is about to be computed."""
         if not self._iterations:
             self._metrics.timing_metrics.first_scheduled_time = results.steady_time()
             self._metrics.first_iter = iteration

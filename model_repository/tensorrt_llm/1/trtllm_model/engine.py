@@ -122,7 +122,6 @@ class LlmEngine:
         return float(blocks["usedNumBlocks"] / blocks["maxNumBlocks"])
 
     def shutdown(self, timeout_s: float) -> bool:
-        """Whether the engine shut down in time."""
         thread = threading.Thread(target=self._llm.shutdown, name="engine shutdown", daemon=True)
         thread.start()
         thread.join(timeout_s)
