@@ -16,12 +16,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from builder import bundle as bundles
+from builder import schema
 from builder.bundle import EVIDENCE, MANIFEST, Bundle
 from builder.diagnostics import Diagnostic
 from builder.documents import load_yaml_mapping, scan_yaml, with_file
@@ -49,14 +50,12 @@ class Signers:
     identity: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedImages:
-    """Every container image of a bundle is named by its digest; `policy` is who says so."""
-
-    policy: Path
-
-
-Requirement = Signers | PinnedImages
+# Or the policy file that wants every container image of a bundle by its digest.
+Requirement = Signers | Path
+POLICY_FORM = {
+    "signatures?": {"signers": schema.Text, "identity?": schema.Text},
+    "images?": {"digests": Literal["required"]},
+}
 
 
 def required(file: Path | None, identity: str | None) -> tuple[Requirement, ...]:
@@ -85,33 +84,16 @@ def _is_there(path: Path) -> bool:
 
 def _read_policy(path: Path) -> Iterator[Requirement]:
     document = load_yaml_mapping(path)
-    if not document or set(document) - set(_PARTS):
+    _, wrong = schema.build(POLICY_FORM, document)
+    if wrong or not document:
         what = "is not a policy for signatures and images"
-        raise BadInput(Diagnostic(str(path), what, f"write {' and '.join(_PARTS)}, or one of both"))
-    for name in _PARTS:
-        if name in document:
-            yield _PARTS[name](path, document[name])
-
-
-def _signatures(path: Path, rows: Any) -> Signers:
-    rows = rows if isinstance(rows, dict) else {}
-    is_known = "signers" in rows and set(rows) <= {"signers", "identity"}
-    if not is_known or not all(isinstance(value, str) and value for value in rows.values()):
-        remedy = "write signatures with signers, a file, and identity, one of its names, if wanted"
-        raise BadInput(Diagnostic(f"{path}: signatures", "are not a policy", remedy))
-    return Signers(path.parent / rows["signers"], rows.get("identity"))
-
-
-def _images(path: Path, rows: Any) -> PinnedImages:
-    if rows != {"digests": "required"}:
-        raise BadInput(Diagnostic(f"{path}: images", "are not a policy", "write digests: required"))
-    return PinnedImages(path)
-
-
-_PARTS: Mapping[str, Callable[[Path, Any], Requirement]] = {
-    "signatures": _signatures,
-    "images": _images,
-}
+        faults = [Diagnostic(f"{path}: {one.path}", one.message, one.fix) for one in wrong]
+        remedy = "write signatures and images, or one of both"
+        raise BadInput([Diagnostic(str(path), what, remedy), *faults])
+    if rows := document.get("signatures"):
+        yield Signers(path.parent / rows["signers"], rows.get("identity"))
+    if "images" in document:
+        yield path
 
 
 def read(folder: Path, requirements: tuple[Requirement, ...]) -> Bundle:
@@ -127,7 +109,7 @@ def read(folder: Path, requirements: tuple[Requirement, ...]) -> Bundle:
     for one in signers or (None,):
         wanted = (one.file, one.identity) if one else (None, None)
         verification.require(verification.verify(folder, *wanted))
-    policies = (one.policy for one in requirements if isinstance(one, PinnedImages))
+    policies = (one for one in requirements if isinstance(one, Path))
     if (policy := next(policies, None)) and (found := unpinned_images(bundle)):
         what = f"wants every image by its digest, and this bundle names {len(found)} otherwise"
         raise BadInput([Diagnostic(str(policy), what), *found])
