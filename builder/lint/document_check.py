@@ -199,7 +199,7 @@ def _run(
         for section in content.sections
         if section.config_map in mounted or not (mounted and section.config_map)
     }
-    verdict = check_script(run.script, run.text, path, given, rule_context, servers)
+    verdict = check_script(run.script, path, given, rule_context, servers)
     told = {(place, server.path) for server in servers for _, place in server.words}
     return replace(verdict, diagnostics=[run.move(row, told) for row in verdict.diagnostics])
 

@@ -22,8 +22,6 @@ from .read.file import Text
 from .read.forms import DOCKERFILE, PYTHON, SCRIPT
 from .read.option_file import KUBERNETES
 from .read.python_api import KIND
-from .read.shell import read_script
-from .read.shell_values import Values
 from .read.yaml_text import variable_paths
 from .rules import compose, names
 from .rules.compose import compose_diagnostics, service_files
@@ -88,8 +86,7 @@ def _of_script(
     source: Text, given: Sequence[Given], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
     """Checks the servers of a script; lines are checked once for all engines."""
-    found = read_script(source.text)
-    values = Values(found.statements)
+    found, values = source.script, source.script.values
     rows = [row for row in given if row.command and not row.command.is_part]
     starts = [row.command.statement for row in rows if row.command]
     if not mentions_server(source.text):

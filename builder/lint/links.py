@@ -140,7 +140,7 @@ def _servers(source: Text, engine: Engine, folder: Path) -> Iterator[tuple[Serve
         from .read import commands, containers  # not needed for option files
 
         is_yaml = bool(source.documents)
-        in_script = commands.in_script(source.text) if not is_yaml else ()
+        in_script = commands.in_script(source.script) if not is_yaml else ()
         servers = containers.in_documents(source.documents) if is_yaml else in_script
         yield from ((row, option_files(row, folder)) for row in servers if row.file)
         return

@@ -363,20 +363,3 @@ class Statement:
     end: str
     redirects: tuple[tuple[str, Word], ...] = ()
     elements: tuple[Word, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Script:
-    """The words after each server command, the here documents, and all statements of a script.
-
-    `environment` are the variables that the script starts with. For each server command, `starts`
-    has its location and `runs` its statement, after the statements that start its shell.
-    """
-
-    commands: Sequence[Sequence[Word]] = ()
-    here: Sequence[HereDocument] = ()
-    statements: Sequence[Statement] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    starts: Sequence[Location] = ()
-    text: str = ""
-    runs: Sequence[tuple[Statement, ...]] = ()

@@ -20,7 +20,6 @@ from .model import (
     ITSELF,
     Content,
     Judged,
-    Script,
     Section,
     Server,
     Verdict,
@@ -28,16 +27,13 @@ from .model import (
     of_named_side,
     role_of,
 )
-from .read import shell
 from .read.commands import in_script
 from .read.file import Text
 from .read.forms import DOCKERFILE, IMAGES, SCRIPT, is_job, is_recipe
 from .read.launchers import AUTODEPLOY_NAME
 from .read.option_file import AUTODEPLOY_RULE, DISAGGREGATED, ENGINE, read_option_file, read_options
-from .read.shell import without_data
+from .read.shell import Script, without_data
 from .read.shell_files import WrittenFile, unread_words, unread_writes, written_files
-from .read.shell_values import Values
-from .read.slurm import read_job
 from .read.yaml_text import variable_paths
 from .rules import PORT_UNREACHED, names, requests
 from .rules.files import of_scripts
@@ -57,21 +53,20 @@ JOB = "Slurm job script"
 def check_script_file(
     source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
 ) -> Verdict:
-    servers = in_script(source.text)
-    read_script = shell.read_script(source.text)
-    misspelt = list(misspelt_program(read_script.statements))
+    servers = in_script(source.script)
+    misspelt = list(misspelt_program(source.script.statements))
     is_whole = source.form == SCRIPT and not is_recipe(source.path.name)
     open_quote = names.open_quote(without_data(source.text)) if is_whole else None
     misspelt += [open_quote] if open_quote else []
-    ran = check_script(read_script, source.text, source.path, {}, rule_context, servers)
+    ran = check_script(source.script, source.path, {}, rule_context, servers)
     if ran.judged or (named and source.form == DOCKERFILE):
-        diagnostics = [*diagnostics, *_around_script(source, servers, read_script, rule_context)]
+        diagnostics = [*diagnostics, *_around_script(source, servers, rule_context)]
     judged = ran.judged + Judged(images=named)
     found = [*misspelt, *diagnostics, *ran.diagnostics]
     if is_job(source.text) or (servers and "srun" in source.text):
         from .rules import jobs
 
-        job, folder = read_job(source.text), source.path.parent
+        job, folder = source.job, source.path.parent
         if is_job(source.text):
             found += jobs.line_ends(source.path)
             found += jobs.job_diagnostics(job, folder, rule_context.block)
@@ -82,14 +77,14 @@ def check_script_file(
 
 
 def _around_script(
-    source: Text, servers: Sequence[Server], found: Script, rule_context: RuleContext
+    source: Text, servers: Sequence[Server], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
     """Checks what surrounds the commands of a script: names, models and GPU counts."""
     yield from variable_diagnostics(source.text)
     if not rule_context.checkpoint:
         yield from unknown_models(servers)
-    options = on_disk(servers, source.path.parent) | written_options(found, rule_context)
-    in_job, handed = is_job(source.text), of_scripts([found])
+    options = on_disk(servers, source.path.parent) | written_options(source.script, rule_context)
+    in_job, handed = is_job(source.text), of_scripts([source.script])
     yield from server_diagnostics(servers, options, rule_context, in_job, handed)
 
 
@@ -99,7 +94,7 @@ MOST_COMMANDS = 500  # limit per script: each command is checked with every rule
 def written_options(found: Script, rule_context: RuleContext) -> dict[str, Mapping[str, Any]]:
     """Returns the options of each file that a script writes, by base name."""
     options: dict[str, Mapping[str, Any]] = {}
-    for file in written_files(found.here, found.statements, environment=found.environment):
+    for file in written_files(found):
         sections = _written(file, rule_context).sections
         name = file.name.rpartition("/")[2]
         options.setdefault(name, {})
@@ -161,7 +156,7 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
         Server([(COMMAND, place), *((word.text, word.location) for word in words)])
         for words, place in zip(found.commands, found.starts, strict=True)
     ]
-    ran = check_script(found, "", Path(), _known(rows), rule_context, servers)
+    ran = check_script(found, Path(), _known(rows), rule_context, servers)
     diagnostics = [*ran.diagnostics, *variable_diagnostics(text)]
     for _, content in rows:
         diagnostics += content_diagnostics(content, rule_context, servers)
@@ -179,7 +174,6 @@ def _holds_options(document: Yaml, rule_context: RuleContext) -> bool:
 
 def check_script(
     found: Script,
-    text: str,
     path: Path,
     given: Mapping[str, Content],
     rule_context: RuleContext,
@@ -188,10 +182,10 @@ def check_script(
     """Checks the server commands of a script, the files that it writes and the `given` files."""
     beyond = len(found.commands) - MOST_COMMANDS
     found = replace(found, commands=found.commands[:MOST_COMMANDS])
-    values = Values(found.statements, found.environment)
+    values = found.values
     filled = [values.words(words) for words in found.commands]
     commands = [parse_command(words, rule_context.release) for words in filled]
-    files = written_files(found.here, found.statements, text, found.environment)
+    files = written_files(found)
     rows = [
         (each.name, _written(each, rule_context, any(_names(row, each.name) for row in commands)))
         for each in files
@@ -228,7 +222,7 @@ def check_script(
             server = servers[min(index, len(servers) - 1)] if servers else None
             here = context(rule_context, server)
             result += beside_flags(command, options, here, section)
-    if unguided and (asked := requests.unguided(text, "the server has")):
+    if unguided and (asked := requests.unguided(found.text, "the server has")):
         result.append(asked)
     return Verdict(SCRIPT, result, judged)
 

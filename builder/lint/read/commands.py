@@ -15,9 +15,9 @@ from ..model import ROLES, Gpus, HereDocument, Server, Statement, Word
 from . import forms
 from .forms import is_job
 from .python_files import command_lines
-from .shell import before, is_script, read_script, starting, statements
-from .shell_values import Values, parts
-from .slurm import read_job
+from .shell import Script, before, is_script, read_script, starting, statements
+from .shell_values import parts
+from .slurm import Job, read_job
 from .yaml_text import inside
 
 Words = list[tuple[str, Location]]
@@ -27,35 +27,29 @@ _DOCKER = re.compile(r"--gpus[= ]+[\"']*(?:device=([0-9]+(?:,[0-9]+)*)|([0-9]+))
 _GRES = re.compile(r"gpu:(?:([a-z]\w*):)?([0-9]+)")
 
 
-def in_script(text: str) -> list[Server]:
+def in_script(script: Script) -> list[Server]:
     """Returns the servers that a script starts, with the variables expanded that the script
     sets."""
-    gpus, gpu = _visible(text), None
-    is_job = forms.is_job(text)
+    gpus, gpu = _visible(script.text), None
+    is_job = forms.is_job(script.text)
     if is_job:
-        gpus, gpu = of_job(text)
+        gpus, gpu = of_job(read_job(script))
     found = []
-    for words, earlier in _started(text, START, {}):
+    for words, earlier in _started(script):
         own = None if is_job else _given(earlier)
         mode = Server(words).flag((MODE_FLAG,))
         found.append(Server(words, own or gpus, gpu, ROLES.get(mode[0]) if mode else None))
     return found
 
 
-def started(
-    text: str, start: Location, environment: Mapping[str, str]
-) -> Iterator[list[tuple[str, Location]]]:
-    """Yields the words of each server command, from the program on; the script begins at
-    `start`."""
-    yield from (words for words, _ in _started(text, start, environment))
+def started(script: Script) -> Iterator[list[tuple[str, Location]]]:
+    """Yields the words of each server command, from the program on."""
+    yield from (words for words, _ in _started(script))
 
 
-def _started(
-    text: str, start: Location, environment: Mapping[str, str], depth: int = 0
-) -> Iterator[tuple[Words, Words]]:
+def _started(read: Script, depth: int = 0) -> Iterator[tuple[Words, Words]]:
     """Yields the words of each server command in a script and the words before it."""
-    read = read_script(text, start)
-    values = Values(read.statements, environment)
+    values, text = read.values, read.text
     for command, place, rows in zip(read.commands, read.starts, read.runs, strict=True):
         words = [Word(COMMAND, place, True), *values.words(command)]
         yield _texts(words), _texts(values.words(before(rows)))
@@ -67,7 +61,8 @@ def _started(
                 break
             is_line = any(name in word.text for name in names) and re.search(r"\s", word.text)
             if depth < 2 and is_line:  # bash -c "..."
-                yield from _started(word.text, word.location, environment, depth + 1)
+                inner = read_script(word.text, word.location)
+                yield from _started(replace(inner, environment=read.environment), depth + 1)
 
 
 def _texts(words: Iterable[Word]) -> Words:
@@ -107,9 +102,8 @@ def docker_gpus(words: Sequence[tuple[str, Location]]) -> Gpus | None:
     return Gpus(len(found[1].split(",")) if found[1] else int(found[2]), place, "--gpus")
 
 
-def of_job(text: str) -> tuple[Gpus | None, str | None]:
+def of_job(job: Job) -> tuple[Gpus | None, str | None]:
     """Returns the GPU count and GPU type of a job if its directives set them."""
-    job = read_job(text)
     given = {row.name: row for row in job.parts[0]} if len(job.parts) == 1 else {}
     nodes = job.number("nodes")
     for name in ("gpus", "gpus-per-node", "gres"):
@@ -180,13 +174,12 @@ def in_text(text: str, engine: str, start: Location = START, depth: int = 0) -> 
     """Returns the server commands of an engine in a script, with nested scripts and here
     documents."""
     text = _PLACEHOLDER.sub(lambda found: "$" + "_" * (len(found[0]) - 1), text)
-    here = list(read_script(text, start).here) if "<<" in text else []
-    rows = statements(text, start)
+    read = read_script(text, start)
+    here, rows, values = read.here, read.statements, read.values
     found: list[CommandLine] = []
     named: dict[str, bool] = {}  # variables in server commands, and whether the command is open
     split: set[str] = set()  # unquoted variables, whose values the shell splits
     visible = _visible_gpus(rows)
-    values = Values(rows)
     for statement in starting(rows):
         words = values.words(statement.words)
         if words[0].text == "eval":
@@ -212,7 +205,7 @@ def in_text(text: str, engine: str, start: Location = START, depth: int = 0) -> 
         found += inner
     found += _in_variables(rows, named, split)
     if len(found) == 1 and depth == 0 and is_job(text):  # several servers share the job's GPUs
-        found = [replace(row, gpus=row.gpus or of_job(text)[0]) for row in found]
+        found = [replace(row, gpus=row.gpus or of_job(read_job(read))[0]) for row in found]
     for document in here:
         if depth < MAX_DEPTH and _runs(document):
             at = Location(document.start.line + start.line - 1, document.start.column)

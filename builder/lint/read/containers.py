@@ -24,7 +24,7 @@ from ..engine import (
     is_server,
     mentions_server,
 )
-from ..model import ROLES, Gpus, Named, Script, Server, Word, below
+from ..model import ROLES, Gpus, Named, Server, Word, below
 from .commands import (
     MAX_DEPTH,
     CommandLine,
@@ -37,7 +37,7 @@ from .commands import (
     started,
 )
 from .gpu_names import of_label
-from .shell import read_script, runs_code, statements
+from .shell import Script, read_script, runs_code, statements
 from .shell_values import Values
 from .yaml_text import inside, template_as_shell
 
@@ -270,7 +270,7 @@ def _started(
                 single.append((values.expanded(word.text), word.location))
                 continue
             spread = spread or spreads(word.text)
-            for words in started(word.text, START, given):
+            for words in started(replace(read_script(word.text), environment=given)):
                 found.append([(each, inside(document, where, word.text, at)) for each, at in words])
     if any(is_server(word) or holder(word) for word, _ in single):
         found.append(single)
@@ -368,13 +368,12 @@ def _is_read(text: str) -> bool:
 class ContainerCommand:
     """The script that a container runs, with its `path` in the manifest.
 
-    Locations count from the beginning of `text` in `document`; if `document` is `None`, they are
-    locations in the manifest.
+    Locations count from the beginning of the script in `document`; if `document` is `None`, they
+    are locations in the manifest.
     """
 
     path: str
     script: Script
-    text: str = ""
     document: Yaml | None = None
 
     def move(
@@ -386,7 +385,7 @@ class ContainerCommand:
         if (place, diagnostic.path) in told:
             return diagnostic
         if self.document:
-            place = inside(self.document, self.path, self.text, place)
+            place = inside(self.document, self.path, self.script.text, place)
         within = ": ".join(filter(None, (self.path, diagnostic.within)))
         return replace(diagnostic, location=place, within=within)
 
@@ -411,7 +410,7 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
                 break
             if _is_read(word.text):
                 found = replace(read_script(word.text), environment=given)
-                yield ContainerCommand(where, found, word.text, document)
+                yield ContainerCommand(where, found, document)
 
 
 def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -54,8 +54,7 @@ def of_script(text: str, release: Release) -> Iterator[Given]:
         yield _of_command(command, release, extended)
     if "<<" not in text and "echo" not in text and "printf" not in text:
         return
-    read = read_script(text)
-    for file in written_files(read.here, read.statements, text):
+    for file in written_files(read_script(text)):
         for document in file.documents:
             name = file.name
             if file.name.endswith(".json") and _is_engine_file(file.name, document.data):

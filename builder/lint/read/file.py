@@ -21,6 +21,8 @@ from .yaml_text import TEMPLATE, MaskedText, template_as_shell
 
 if TYPE_CHECKING:
     from .containers import ContainerCommand
+    from .shell import Script
+    from .slurm import Job
 
 # Real files are shorter, and reading longer ones is slow.
 MAX_CHARACTERS = 300_000
@@ -49,6 +51,20 @@ class Text:
                     start = (document.blocks.get(path) or document.locate(path)).line
                     found.update(range(start, start + text.count("\n") + 1))
         return frozenset(found)
+
+    @cached_property
+    def script(self) -> Script:
+        """The file as a shell script, read once for all releases and rules."""
+        from . import shell  # not needed for option files
+
+        return shell.read_script(self.text)
+
+    @cached_property
+    def job(self) -> Job:
+        """The file as a Slurm job script."""
+        from . import slurm
+
+        return slurm.read_job(self.script)
 
     @cached_property
     def servers(self) -> list[list[Server]]:

@@ -19,8 +19,8 @@ from ...diagnostics import Location
 from ...documents import START, Variable, Yaml
 from ...facts import engines
 from ..engine import is_server
-from ..model import Script, Word
-from .shell import statements
+from ..model import Word
+from .shell import Script, statements
 from .yaml_text import SHELL, MaskedText
 
 Meaning = Callable[[ast.expr, ast.Call], ast.expr]

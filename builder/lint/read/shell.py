@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from itertools import zip_longest
 
 from ...diagnostics import Location
 from ...documents import START
 from ..engine import COMMAND, MODULE, PROGRAMS, is_server, mentions_server
-from ..model import HereDocument, Script, Statement, Word
+from ..model import HereDocument, Statement, Word
+from .shell_values import Values
 from .yaml_text import places
 
 _PRINTERS = frozenset(("echo", "printf"))
@@ -102,24 +103,53 @@ _TARGET = re.compile(
     r"(?:(?<![\d&>])(?P<redirect>>>?)\|?[ \t]*"
     r"|\btee[ \t]+(?P<append>(?:-a|--append)[ \t]+)?)(?P<name>(?!/dev/null)[^\s<>|&;]+)"
 )
-# Cache size: several rules read the same text, with the texts of its nested commands.
+
+
+@dataclass(frozen=True)
+class Script:
+    """The words after each server command, the here documents, and all statements of a script.
+
+    `environment` are the variables that the script starts with. For each server command, `starts`
+    has its location and `runs` its statement, after the statements that start its shell.
+    """
+
+    commands: Sequence[Sequence[Word]] = ()
+    here: Sequence[HereDocument] = ()
+    statements: Sequence[Statement] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    starts: Sequence[Location] = ()
+    text: str = ""
+    runs: Sequence[tuple[Statement, ...]] = ()
+
+    @cached_property
+    def values(self) -> Values:
+        return Values(self.statements, self.environment)
+
+
+# Cache size: several rules read the texts of nested commands.
 _KEPT = 16
 
 
-@lru_cache(maxsize=_KEPT)
 def read_script(text: str, start: Location = START) -> Script:
     """Reads a script: its statements, the files it writes, and all server commands in both."""
+    return _read(text, start)
+
+
+@lru_cache(maxsize=_KEPT)
+def _read(text: str, start: Location) -> Script:
     here = _unescaped(tuple(_here_documents(text)), text)
+    bare = _without(here, text)
+    rows = tuple(_statements(bare, start))
     # A here document without a target file may be a script for another shell.
     rest = _without((row for row in here if row.name or _is_data(row)), text)
-    commands = list(_commands(rest, start))
+    commands = list(_commands(rows if rest == bare else tuple(_statements(rest, start))))
     for document in here:
         if document.name and is_script(document):
-            commands += _commands(document.text, document.start)
+            commands += _commands(tuple(_statements(document.text, document.start)))
     return Script(
         [words for _, words, _ in commands],
         here,
-        tuple(_statements(_without(here, text), start)),
+        rows,
         starts=[place for place, _, _ in commands],
         text=text,
         runs=[rows for _, _, rows in commands],
@@ -155,10 +185,9 @@ def is_script(document: HereDocument) -> bool:
     return document.name.endswith((".sh", ".bash", ".sbatch")) or document.text.startswith("#!")
 
 
-@lru_cache(maxsize=_KEPT)
 def statements(text: str, start: Location = START) -> Sequence[Statement]:
     """Returns the commands of a text in order; redirections and here documents are left out."""
-    return tuple(_statements(_without(_here_documents(text), text), start))
+    return read_script(text, start).statements
 
 
 def without_data(text: str) -> str:
@@ -311,11 +340,11 @@ _CAPITALS = re.compile(r"[A-Z][A-Z_]+")
 
 
 def _commands(
-    text: str, start: Location, around: tuple[Statement, ...] = ()
+    statements: Sequence[Statement], around: tuple[Statement, ...] = ()
 ) -> Iterator[tuple[Location, list[Word], tuple[Statement, ...]]]:
     """Yields each server command: its location, the words after it, and the statements it is in.
-    The outermost statement comes first; `around` are the statements outside this text."""
-    for row in starting(list(_statements(text, start))):
+    The outermost statement comes first; `around` are the statements outside these."""
+    for row in starting(statements):
         words, rows = row.words, (*around, row)
         for index, word in enumerate(words):
             if is_server(word.text):
@@ -323,7 +352,7 @@ def _commands(
                 break
             if len(around) < 2 and mentions_server(word.text):  # bash -c "..."
                 inner = Location(word.location.line, word.location.column + 1)
-                yield from _commands(word.text, inner, rows)
+                yield from _commands(tuple(_statements(word.text, inner)), rows)
 
 
 def before(rows: Sequence[Statement]) -> list[Word]:

@@ -12,6 +12,7 @@ from ...diagnostics import NOWHERE, Location
 from ...documents import Variable, Yaml, merged
 from ...general_rules import DUPLICATE_KEY
 from ..model import HereDocument, Statement, Word
+from .shell import Script
 from .shell_values import Values, with_branches
 from .yaml_text import SHELL, MaskedText, value_of
 
@@ -118,17 +119,13 @@ class WrittenFile:
     is_edit: bool = False
 
 
-def written_files(
-    here: Iterable[HereDocument],
-    rows: Sequence[Statement],
-    text: str = "",
-    environment: Mapping[str, str] | None = None,
-) -> list[WrittenFile]:
-    """Returns the files that a script writes, in order of their first write. Without the `text` of
-    the script, the locations are off by one quote."""
-    values = Values(rows, environment)
-    fragments = [row for each in here for row in _of_here_document(each, text)]
-    fragments += _of_statements(rows, text.splitlines())
+def written_files(script: Script) -> list[WrittenFile]:
+    """Returns the files that a script writes, in order of their first write."""
+    rows, values = script.statements, script.values
+    fragments: list[Fragment] = []
+    for each in script.here:
+        fragments += _of_here_document(each, script.text)
+    fragments += _of_statements(rows, script.text.splitlines())
     branches = {row.words[0].location.line for row, optional in with_branches(rows) if optional}
     fragments = [
         replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -14,8 +14,8 @@ from ...documents import DATA
 from ...facts import data_file, plain_data
 from ..engine import LAUNCHER, is_server
 from ..model import Statement, Word
-from .shell import statements
-from .shell_values import Values
+from . import shell
+from .shell_files import WrittenFile, written_files
 
 FORMAT = DATA / "formats" / "job_scripts.yaml"
 _DIRECTIVE = re.compile(r"#SBATCH(.*)")
@@ -76,7 +76,10 @@ class Step:
         if not words or words[0] not in _SHELLS:
             return []
         texts = [word for word in self.command[1:] if re.search(r"\s", word.text)]
-        return [row.words for word in texts for row in statements(word.text, word.location)]
+        found: list[tuple[Word, ...]] = []
+        for word in texts:
+            found += (row.words for row in shell.statements(word.text, word.location))
+        return found
 
     @property
     def serves(self) -> bool:
@@ -94,20 +97,19 @@ class Job:
     """A job script: the sbatch options of each component, options that come too late, and commands.
     `stray` are words of its directives that are not options."""
 
-    text: str
+    script: shell.Script
     parts: Sequence[Sequence[Option]]
     late: Sequence[Option]
     stray: Sequence[Word] = ()
-    commands: Sequence[Statement] = field(default_factory=list)
 
     @cached_property
     def steps(self) -> list[Step]:
-        found = (_step(row, index) for index, row in enumerate(self.commands))
+        found = (_step(row, index) for index, row in enumerate(self.script.statements))
         return [step for step in found if step]
 
     @cached_property
-    def values(self) -> Values:
-        return Values(self.commands)
+    def written(self) -> list[WrittenFile]:
+        return written_files(self.script)
 
     def option(self, name: str) -> Option | None:
         """Returns the value of an sbatch option, if the job has only one component."""
@@ -130,13 +132,13 @@ def table() -> Mapping[str, Any]:
     return found
 
 
-def read_job(text: str) -> Job:
+def read_job(script: shell.Script) -> Job:
     """Reads a job script the way sbatch and the shell do."""
     parts: list[list[Option]] = [[]]
     late: list[Option] = []
     stray: list[Word] = []
     over = False
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(script.text.splitlines(), 1):
         over = over or bool(line.strip() and not line.lstrip().startswith("#"))
         if not (match := _DIRECTIVE.fullmatch(line.rstrip())):
             continue
@@ -152,14 +154,14 @@ def read_job(text: str) -> Job:
         given, end = _options(words, "sbatch")
         (late if over else parts[-1]).extend(given)
         stray += [] if over else words[end:]
-    return Job(text, parts, late, stray, statements(text))
+    return Job(script, parts, late, stray)
 
 
 def directives(text: str) -> list[list[str]]:
     """Returns the sbatch options of each job component in their long form."""
     return [
         [f"--{row.name}" if row.value is None else f"--{row.name}={row.value}" for row in part]
-        for part in read_job(text).parts
+        for part in read_job(shell.read_script(text)).parts
     ]
 
 

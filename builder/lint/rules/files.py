@@ -12,8 +12,9 @@ from ...diagnostics import Diagnostic, Location, closest, located
 from ...documents import value_at
 from ...general_rules import Severity
 from ..engine import FILE_FLAGS
-from ..model import Script, Server, Statement, Word, is_open
+from ..model import Server, Statement, Word, is_open
 from ..read.containers import listed
+from ..read.shell import Script
 from ..read.shell_values import Values, with_branches
 from . import FILE_LATE, FILE_NOT_MOUNTED, FILE_OVERWRITTEN, MISSING_OPTION_FILE, PORT_UNREACHED
 from .ports import Launch
@@ -50,7 +51,7 @@ def of_scripts(
     for path in places:
         found.place(path)
     for script in scripts:
-        values = Values(script.statements, script.environment)
+        values = script.values
         for document in script.here:
             found.place(values.expanded(document.name))
             _hand(found, values.expanded(document.text))

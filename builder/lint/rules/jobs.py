@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ from ...general_rules import Rule
 from ..engine import LAUNCHER, MPI_STARTERS, is_server
 from ..model import Statement, Word
 from ..read.option_file import read_option_file
-from ..read.shell import read_script
-from ..read.shell_files import WrittenFile, written_files
 from ..read.slurm import Job, Option, Step, option_names, table, whole
 
 _SIZES = (("tensor_parallel_size", "tp_size"), ("pipeline_parallel_size", "pp_size"))
@@ -88,7 +86,7 @@ def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
     launched = step.ranks_command
     yield from _tasks(step, job, folder)
     kills = options.get("kill-on-bad-exit", "0" if "kill-on-bad-exit" not in options else "1")
-    exported = "SLURM_KILL_BAD_EXIT=1" in job.text
+    exported = "SLURM_KILL_BAD_EXIT=1" in job.script.text
     if (launched or (tasks or 1) > 1) and kills == "0" and not exported and "wait" not in options:
         what = "srun keeps running when one of its ranks dies"
         yield job_diagnostic("job-kill-on-bad-exit", step.location, what, "srun")
@@ -125,7 +123,7 @@ def _ranks(step: Step, job: Job) -> int | None:
 def _world_size(words: Sequence[Word], job: Job, folder: Path) -> int | None:
     """The number of ranks of a server, from its flags or its option file. The job writes the option
     file, or the file is in the same folder."""
-    words, given = job.values.words(words), {}
+    words, given = job.script.values.words(words), {}
     for index, word in enumerate(words):
         name, equals, value = word.text.partition("=")
         if name.startswith("--"):
@@ -145,15 +143,9 @@ def _world_size(words: Sequence[Word], job: Job, folder: Path) -> int | None:
     return size
 
 
-@lru_cache(maxsize=4)
-def _files(text: str) -> tuple[WrittenFile, ...]:
-    read = read_script(text)
-    return tuple(written_files(read.here, read.statements, text))
-
-
 def _written(job: Job, name: str) -> Mapping[str, Any]:
     """The options of a file that a job writes, if the job writes it exactly once."""
-    rows = [row for row in _files(job.text) if row.name == name]
+    rows = [row for row in job.written if row.name == name]
     data = rows[0].documents[0].data if len(rows) == 1 and not rows[0].is_open else None
     return data if isinstance(data, Mapping) else {}
 
@@ -184,8 +176,8 @@ def _together(job: Job) -> Iterator[Diagnostic]:
 def _concurrent(job: Job) -> list[Step]:
     """Background steps before the first `wait`, and the foreground steps that run with them."""
     found: list[Step] = []
-    waits = (i for i, row in enumerate(job.commands) if row.words[0].text == "wait")
-    wait = next(waits, len(job.commands))
+    waits = (i for i, row in enumerate(job.script.statements) if row.words[0].text == "wait")
+    wait = next(waits, len(job.script.statements))
     for step in job.steps:
         if wait < step.index and found:
             break
@@ -206,7 +198,7 @@ def _port(step: Step) -> str:
 def _variables(job: Job) -> Iterator[Diagnostic]:
     """Reports UCX variables that break the KV cache transfer between servers."""
     assigned = {}
-    for row in job.commands:
+    for row in job.script.statements:
         for word in row.words:
             name, equals, value = word.text.partition("=")
             if equals and name.startswith("UCX_"):
@@ -217,7 +209,7 @@ def _variables(job: Job) -> Iterator[Diagnostic]:
         what = f"{_LEAKED}={tls} removes what UCX_CUDA_IPC_ENABLE_MNNVL={nvlink} needs"
         yield job_diagnostic("job-ucx-contradiction", place, what, _LEAKED)
     routers = [step for step in job.steps if _is_router(step)]
-    if routers and _LEAKED not in job.text:
+    if routers and _LEAKED not in job.script.text:
         what = f"servers transfer KV caches, and the cluster may set {_LEAKED} for them"
         yield job_diagnostic("job-leaked-ucx", routers[0].location, what, _LEAKED)
 
@@ -232,7 +224,7 @@ def _end(job: Job) -> Iterator[Diagnostic]:
     steps = [step for step in job.steps if step.serves]
     if not steps:
         return
-    last = job.commands[-1]
+    last = job.script.statements[-1]
     if last.words[0].text == "scancel" and "SLURM_JOB" in " ".join(w.text for w in last.words):
         what = "the script cancels its own job"
         yield job_diagnostic("job-cancels-itself", last.words[0].location, what)
@@ -249,11 +241,11 @@ def _end(job: Job) -> Iterator[Diagnostic]:
 
 def _swallowed(job: Job, steps: Sequence[Step]) -> Iterator[Diagnostic]:
     """Reports servers in the foreground whose exit code is lost."""
-    sets = " ".join(" ".join(w.text for w in row.words) for row in job.commands)
-    errexit = re.search(r"\bset -\w*e", sets) or re.match(r"#!.*\s-\w*e", job.text)
+    sets = " ".join(" ".join(w.text for w in row.words) for row in job.script.statements)
+    errexit = re.search(r"\bset -\w*e", sets) or re.match(r"#!.*\s-\w*e", job.script.text)
     over = _last_work(job)
     for step in steps:
-        following = job.commands[step.index + 1 : step.index + 2]
+        following = job.script.statements[step.index + 1 : step.index + 2]
         then = following[0].words[0].text if following else ""
         if step.statement.end == "||" and then in ("true", ":", "echo"):
             yield job_diagnostic(
@@ -263,13 +255,16 @@ def _swallowed(job: Job, steps: Sequence[Step]) -> Iterator[Diagnostic]:
             what = f"the exit code of a pipe is that of {then}"
             yield job_diagnostic("job-exit-code", step.location, what, "srun")
         elif following and not errexit and step.index >= over:
-            what = f"the exit code of the script is that of {job.commands[-1].words[0].text}"
+            ending = job.script.statements[-1].words[0].text
+            what = f"the exit code of the script is that of {ending}"
             yield job_diagnostic("job-exit-code", step.location, what, "srun")
 
 
 def _last_work(job: Job) -> int:
     """The index of the last command that works or waits."""
-    busy = (index for index, row in reversed([*enumerate(job.commands)]) if not _is_idle(row))
+    busy = (
+        index for index, row in reversed([*enumerate(job.script.statements)]) if not _is_idle(row)
+    )
     return next(busy, -1)
 
 
@@ -312,7 +307,7 @@ _PLUGIN = "container-"  # options of pyxis
 
 def submission_diagnostics(job: Job, block: int | None) -> Iterator[Diagnostic]:
     """Runs all checks on the submission. `block` is the nodes per block, if known."""
-    if not job.text.startswith("#!"):
+    if not job.script.text.startswith("#!"):
         yield job_diagnostic(
             "job-shebang", Location(1, 1), "the first line is not a #! line: sbatch refuses it"
         )

@@ -13,8 +13,8 @@ from ...facts.release import Release
 from ...rules import flags as server_flags
 from ..arguments.click import ParsedCommand
 from ..engine import is_server
-from ..model import Script, Statement, Word
-from ..read.shell import before, starting
+from ..model import Statement, Word
+from ..read.shell import Script, before, starting
 from ..read.shell_values import Values, with_branches
 from . import HERE_DOCUMENT_END, LOST_FLAG, MISSING_MODEL, MISSPELT_NAME
 from .files import command_paths, file_order, image_files

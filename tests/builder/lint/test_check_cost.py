@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from benchmarks.commands import write_many
+from builder import lint
+from builder.diagnostics import Location
+from builder.lint.model import Statement
+from builder.lint.read import shell
 from builder.lint.script_check import MOST_COMMANDS
 from tests.conftest import ROOT
 from tests.security.attacks import measured, survive
@@ -56,6 +61,62 @@ def test_a_short_option_file_is_checked_without_what_it_does_not_need() -> None:
         )
     }
     assert not unneeded & set(done.stdout.split())
+
+
+JOB = """#!/bin/bash
+#SBATCH --nodes=1
+#SBATCH --ntasks=8
+#SBATCH --gpus-per-node=8
+# image: nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc11
+MODEL=nvidia/DeepSeek-R1-FP4
+cat > options.yaml <<EOF
+tensor_parallel_size: 8
+EOF
+srun --ntasks=8 bash -c "trtllm-llmapi-launch trtllm-serve $MODEL --config options.yaml"
+vllm serve $MODEL --tensor-parallel-size 8
+"""
+DOCKERFILE = """FROM nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc11
+RUN echo 'tensor_parallel_size: 8' > /options.yaml
+CMD ["trtllm-serve", "nvidia/DeepSeek-R1-FP4", "--config", "/options.yaml"]
+"""
+COMPOSE = """services:
+  a:
+    image: nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc11
+    command:
+      - bash
+      - -c
+      - |
+        echo 'max_batch_size: 8' > /options.yaml
+        trtllm-serve nvidia/DeepSeek-R1-FP4 --config /options.yaml
+  b:
+    image: vllm/vllm-openai:v0.11.0
+    command: bash -c "export A=1; vllm serve nvidia/DeepSeek-R1-FP4 --tensor-parallel-size 8"
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("serve.sbatch", JOB), ("Dockerfile", DOCKERFILE), ("compose.yaml", COMPOSE)],
+)
+def test_no_text_of_a_shell_is_read_twice(
+    file: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of releases, engines and rules that look at it."""
+    reads: Counter[tuple[str, Location]] = Counter()
+    read = shell._simple_commands
+
+    def counted(script: str, start: Location) -> Iterator[Statement]:
+        reads[script, start] += 1
+        return read(script, start)
+
+    monkeypatch.setattr(shell, "_simple_commands", counted)
+    shell._read.cache_clear()
+    (tmp_path / file).write_text(text)
+    options = lint.CheckOptions(releases=("1.2.1", "1.1.0"))
+    report = lint.check([tmp_path / file], options, lambda path, words: ())
+    assert report.files[0].judged.commands
+    assert reads
+    assert set(reads.values()) == {1}, reads.most_common(3)
 
 
 IMAGE = "nvcr.io/nvidia/tensorrt-llm/release"
