@@ -137,7 +137,7 @@ def from_target(target: Target) -> Endpoint:
     from builder.facts import engines
     from builder.facts import release as releases
 
-    written = load_yaml_mapping(target.folder / record.files.options.replace("{model}", model))
+    written = load_yaml_mapping(target.folder / record.option_file(model))
     options: Mapping[str, Any] = written  # also under the names that plans use for all engines
     release = releases.load(target.release, engine=engines.load(target.engine))
     for word, name in release.aliases.items():
@@ -145,7 +145,7 @@ def from_target(target: Target) -> Endpoint:
             for key in reversed(word.split(".")):
                 value = {key: value}
             options = merged(options, value)
-    if record.files.model is None:
+    if record.files["model"] is None:
         return Endpoint(record.name, urls["http"], model=target.model_name, options=options)
     return Endpoint(
         record.name,
@@ -153,7 +153,7 @@ def from_target(target: Target) -> Endpoint:
         urls.get("grpc"),
         urls.get("metrics"),
         model,
-        target.folder / record.files.model.replace("{model}", model),
+        target.folder / record.files["model"].replace("{model}", model),
         options,
         target.restricted_apis,
         target.access(),

@@ -84,7 +84,7 @@ def engine_for(target: Target, wanted: str, say: Callable[[str], None]) -> str:
     build = record.cpu_build
     assert build, "it was chosen because it is there"
     checkpoint = checkpoints.from_bundle(target.folder)
-    options = target.folder / target.server.files.options.replace("{model}", str(target.model_name))
+    options = target.folder / target.server.option_file(str(target.model_name))
     words = cpu_build.refusal(record, checkpoint, options)
     if words and any(text in words for text in build.unjudged):
         name = checkpoint.architecture.name

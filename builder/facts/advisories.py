@@ -258,17 +258,11 @@ def container(product: str, version: str) -> str:
 FATAL_REQUESTS = DATA / "fatal_requests.yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class FatalRequest:
-    """One kind of request; `fixed_in` is the first version of the product that refuses it."""
-
-    request: Text
-    detail: Text
-    signal: Literal["SEGV", "FPE"]
-    fixed_in: Text
-    cve: Text
-    remedy: Text
-    source: Text
+# One kind of request; `fixed_in` is the first version of the product that refuses it.
+_FATAL_REQUEST: Any = {
+    **dict.fromkeys(("request", "detail", "fixed_in", "cve", "remedy", "source"), Text),
+    "signal": Literal["SEGV", "FPE"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,20 +272,21 @@ class FatalRequests:
     seen_in: Text
     most_nesting: Positive
     safe_body_bytes: Positive
-    requests: tuple[FatalRequest, ...]
+    requests: Annotated[Sequence[Mapping[str, str]], Plain([_FATAL_REQUEST])]
 
     def causes(self) -> dict[str, str]:
         """Signals that end the server, each with the requests that are known to cause it."""
         found: dict[str, str] = {}
         for row in self.requests:
-            cause = f"{row.request} ({row.cve}, fixed in {row.fixed_in}): {row.remedy}"
-            found[row.signal] = f"{found[row.signal]}; {cause}" if row.signal in found else cause
+            cause = "{request} ({cve}, fixed in {fixed_in}): {remedy}".format(**row)
+            signal = row["signal"]
+            found[signal] = f"{found[signal]}; {cause}" if signal in found else cause
         return found
 
 
 def fatal_requests(product: str) -> FatalRequests | None:
     """The fatal requests of a product, or `None` if none are known."""
-    products: Mapping[str, FatalRequests] = data_file.load(
-        FATAL_REQUESTS, Mapping[str, FatalRequests]
+    known: FatalRequests | None = data_file.load(FATAL_REQUESTS, Mapping[str, FatalRequests]).get(
+        product
     )
-    return products.get(product)
+    return known

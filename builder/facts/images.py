@@ -83,8 +83,8 @@ def carried_releases(line: str, engine: Engine) -> Iterator[Carried]:
     """The images of other products with an engine that a line names, with its release in each."""
     for found in _carrier_pattern().finditer(line):
         for row in _data().carriers:
-            is_own = row.engine == engine.name and row.repository == found["repository"]
-            if is_own and row.mark in found["tag"]:
+            is_own = row["engine"] == engine.name and row["repository"] == found["repository"]
+            if is_own and row.get("mark", "") in found["tag"]:
                 yield Carried(found.start(), found[0], _carried(row, found["tag"]))
 
 
@@ -194,16 +194,16 @@ _ANY_IMAGE = re.compile(
 )
 
 
-def _carried(row: Carrier, tag: str) -> tuple[str, ...]:
+def _carried(row: Mapping[str, Any], tag: str) -> tuple[str, ...]:
     """The releases in a carrier image: from its tag, or from the neighbouring tags."""
-    tags = row.tags
+    tags, mark = row["tags"], row.get("mark")
     plain = re.sub(r"(-(cuda\d+|amd64|arm64|x86_64|aarch64|efa))+$", "", tag)
-    if row.mark:
-        plain = plain.partition(row.mark)[0]
+    if mark:
+        plain = plain.partition(mark)[0]
     if plain in tags:
         return (tags[plain],)
     here = order(plain)
-    numbered = [name for name in release.known(engines.load(row.engine)) if order(name)]
+    numbered = [name for name in release.known(engines.load(row["engine"])) if order(name)]
     if here is None or re.search(r"[a-z]{3,}", re.sub(r"post|dev", "", plain)):
         return ()  # made for a model, say; the tag has no date
     rows = sorted((at, name) for name in tags if "-" not in name and (at := order(name)))
@@ -217,7 +217,7 @@ def _carried(row: Carrier, tag: str) -> tuple[str, ...]:
 
 @cache
 def _carrier_pattern() -> re.Pattern[str]:
-    names = dict.fromkeys(row.repository for row in _data().carriers)
+    names = dict.fromkeys(row["repository"] for row in _data().carriers)
     repositories = "|".join(map(re.escape, names))
     return re.compile(rf"(?<![\w.-])(?P<repository>{repositories}):(?P<tag>[\w.-]+)")
 
@@ -343,21 +343,13 @@ class PublishedImage:
     version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Carrier:
-    """An image of another product that contains an engine: the engine's release by the image's tag.
-
-    If the repository has images of several kinds, tags of images with the engine contain `mark`
-    after the version.
-    """
-
-    repository: Text
-    engine: Text
-    source: Text
-    tags: dict[str, str]
-    mark: str = ""
-
-
+# An image of another product that contains an engine: the engine's release by the image's tag. If
+# the repository has images of several kinds, tags with the engine contain `mark` after the version.
+_CARRIER: Any = {
+    **dict.fromkeys(("repository", "engine", "source"), Text),
+    "tags": {"*": str},
+    "mark?": str,
+}
 # Until when images of a server were searched, and what to do about a release without one.
 _SEARCHES: Any = [{"server": Text, "as_of": Day, "source": Text, "remedy": (Text, None)}]
 
@@ -368,7 +360,7 @@ class PublishedImages:
 
     images: tuple[PublishedImage, ...]
     searches: Annotated[Sequence[Mapping[str, Any]], Plain(_SEARCHES)]
-    carriers: tuple[Carrier, ...]
+    carriers: Annotated[Sequence[Mapping[str, Any]], Plain([_CARRIER])]
 
 
 def image(server: str, release: str, given: str | None = None) -> Image | None:
@@ -415,8 +407,9 @@ def _containers(server: str) -> Mapping[str, str]:
     """The engine release by the version of a server's containers."""
     record = servers.load(server)
     for row in _data().carriers:
-        if row.repository == record.image["repository"] and row.engine in record.engines:
-            return row.tags
+        if row["repository"] == record.image["repository"] and row["engine"] in record.engines:
+            tags: Mapping[str, str] = row["tags"]
+            return tags
     return {}
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from math import log
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from ..documents import DATA
-from ..schema import Plain, Positive, Text
+from ..schema import Positive, Text
 from . import data_file
 from .checkpoint import Checkpoint, gather, same_model
 from .model_names import known_names
@@ -41,53 +41,37 @@ _CONDITIONS: Any = {
     "mtp_draft_tokens?": int,
     "accepted_length?": float,
 }
-# Of a load as a client names it; `context_length` bounds prompt and answer together.
-Conditions = Annotated[
-    Mapping[str, Any],
-    Plain(
-        {
-            "dataset?": Text,
-            "context_length?": Positive,
-            "osl?": Positive,
-            "ignore_eos?": bool,
-            "release?": Text,
-        }
-    ),
-]
 # What was measured under one load: metrics, and conditions.
-Figure = Annotated[
-    Mapping[str, Any], Plain({**_CONDITIONS, **{f"{metric}?": float for metric in UNITS}})
-]
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedDeployment:
-    """One row of a publication; `num_gpus` is `None` where it is not said."""
-
-    checkpoint: Text
-    gpu: Text
-    num_gpus: Positive | tuple[Positive, ...] | None
-    figures: tuple[Figure, ...]
-    engine: str | None = None
-    workload: str | None = None
-    parallel: str | None = None
-    isl: Positive | None = None
-    osl: Positive | None = None
-    role: ServerRole = "agg"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    incomplete: tuple[Text, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """One source: what it says of all of its deployments, and the deployments."""
-
-    source: Text
-    engine: Text
-    deployments: tuple[PublishedDeployment, ...]
-    workload: str | None = None
-    conditions: Conditions = field(default_factory=dict)
-    max_concurrency: int = 0
+_FIGURE: Any = {**_CONDITIONS, **{f"{metric}?": float for metric in UNITS}}
+# One row of a publication; `num_gpus` is `None` where it is not said.
+_DEPLOYMENT: Any = {
+    "checkpoint": Text,
+    "gpu": Text,
+    "num_gpus": (Positive, [Positive], None),
+    "figures": [_FIGURE],
+    **dict.fromkeys(("engine?", "workload?", "parallel?"), str),
+    **dict.fromkeys(("isl?", "osl?"), Positive),
+    "role?": ServerRole,
+    "options?": {"*": Any},
+    "incomplete?": [Text],
+}
+# One source: what it says of all of its deployments, and the deployments. `conditions` are those of
+# a load as a client names it; `context_length` bounds prompt and answer together.
+PUBLICATION: Any = {
+    "source": Text,
+    "engine": Text,
+    "deployments": [_DEPLOYMENT],
+    "workload?": str,
+    "conditions?": {
+        "dataset?": Text,
+        "context_length?": Positive,
+        "osl?": Positive,
+        "ignore_eos?": bool,
+        "release?": Text,
+    },
+    "max_concurrency?": int,
+}
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +92,10 @@ class Published:
     num_gpus: int
     isl: int | None
     osl: int | None
-    conditions: Conditions
+    conditions: Row
     max_concurrency: int
     options: Mapping[str, Any]
-    figures: tuple[Figure, ...]
+    figures: tuple[Row, ...]
     incomplete: tuple[str, ...]
     file: Path
 
@@ -199,45 +183,42 @@ def _is_option_name(key: object) -> bool:
 def _rows(gpu: str | None, num_gpus: int | None, role: ServerRole) -> Iterator[Published]:
     """The rows of all sources for these GPUs, or for any."""
     for path in sorted(RESULTS.glob("*.yaml")):
-        publication = data_file.load(path, Publication)
-        for row in publication.deployments:
-            counts = row.num_gpus if isinstance(row.num_gpus, tuple) else (row.num_gpus,)
-            if row.role == role and gpu in (None, row.gpu):
+        publication = data_file.load(path, PUBLICATION)
+        for row in publication["deployments"]:
+            counts = row["num_gpus"] if isinstance(row["num_gpus"], list) else [row["num_gpus"]]
+            if row.get("role", "agg") == role and gpu in (None, row["gpu"]):
                 for count in filter(None, counts):
                     if num_gpus in (None, count):
                         yield _published(publication, row, count, path)
 
 
-def _published(
-    publication: Publication, row: PublishedDeployment, num_gpus: int, path: Path
-) -> Published:
+def _published(publication: Row, row: Row, num_gpus: int, path: Path) -> Published:
     return Published(
-        source=publication.source,
-        engine=row.engine or publication.engine,
+        source=publication["source"],
+        engine=row.get("engine") or publication["engine"],
         workload=_workload(publication, row),
-        checkpoint=row.checkpoint,
-        gpu=row.gpu,
+        checkpoint=row["checkpoint"],
+        gpu=row["gpu"],
         num_gpus=num_gpus,
-        isl=row.isl,
-        osl=row.osl,
-        conditions=publication.conditions,
-        max_concurrency=publication.max_concurrency,
-        options=flatten(row.options),
-        figures=row.figures,
-        incomplete=row.incomplete,
+        isl=row.get("isl"),
+        osl=row.get("osl"),
+        conditions=publication.get("conditions", {}),
+        max_concurrency=publication.get("max_concurrency", 0),
+        options=flatten(row.get("options", {})),
+        figures=tuple(row["figures"]),
+        incomplete=tuple(row.get("incomplete", ())),
         file=path,
     )
 
 
-def _workload(publication: Publication, row: PublishedDeployment) -> str:
+def _workload(publication: Row, row: Row) -> str:
     """The load in words: what the source says of it, its lengths, how the model was spread."""
-    parts = [row.workload or publication.workload]
-    if row.isl:
-        parts.append(f"input {row.isl} tokens")
-    if row.osl:
-        parts.append(f"output {row.osl} tokens")
-    parts.append(row.parallel)
-    return ", ".join(part for part in parts if part) or "not said"
+    parts = [row.get("workload") or publication.get("workload")]
+    if "isl" in row:
+        parts.append(f"input {row['isl']} tokens")
+    if "osl" in row:
+        parts.append(f"output {row['osl']} tokens")
+    return ", ".join(filter(None, (*parts, row.get("parallel")))) or "not said"
 
 
 # Tokens a step by the number of draft tokens: `lengths` are those of 1, 2, 3 ... of them. All

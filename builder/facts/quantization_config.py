@@ -101,7 +101,12 @@ def read_quantization(
     if hf_quant_config is None:
         found, wrong = inline, []
     else:
-        found = _from_modelopt(mapping(hf_quant_config, "quantization"))
+        fields = mapping(hf_quant_config, "quantization")
+        kv_cache, excluded = (
+            none(fields.get("kv_cache_quant_algo")),
+            names(fields, "exclude_modules"),
+        )
+        found = _modelopt(fields, kv_cache, excluded, "hf_quant_config.json")
         differ = inline.quant_algo and inline.quant_algo != MIXED
         wrong = _contradictions(found, inline) if differ else []
     if found.parts and (main := _of_experts(config, found)):
@@ -161,12 +166,6 @@ def _contradictions(first: Quantization, second: Quantization) -> list[Diagnosti
         for name in ("quant_algo", "kv_cache_quant_algo")
         if getattr(first, name) != getattr(second, name)
     ]
-
-
-def _from_modelopt(fields: Mapping[str, Any]) -> Quantization:
-    source = "hf_quant_config.json"
-    excluded = names(fields, "exclude_modules")
-    return _modelopt(fields, none(fields.get("kv_cache_quant_algo")), excluded, source)
 
 
 def modelopt_name(quantization: Quantization) -> str | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ..documents import DATA
-from ..schema import Positive, Text
+from ..schema import Plain, Positive, Text
 from .data_file import load as load_file
 from .engines import EngineName
 
@@ -33,47 +33,15 @@ class ServerMetrics:
     needs: Text | None
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFiles:
-    """Files in a bundle: the rendered engine options, and the folder of the model if it has one.
-
-    `{model}` is replaced by the name of the model.
-    """
-
-    options: Text
-    model: Text | None
-
-
-@dataclass(frozen=True, slots=True)
-class Canary:
-    """The smallest request that a working server answers. `{model}` is replaced by its name."""
-
-    path: Text
-    body: Mapping[str, Any]
-
-    def for_model(self, model: str) -> dict[str, Any]:
-        """The request for a model: `path` and `body`."""
-        body = {
-            key: value.replace("{model}", model) if isinstance(value, str) else value
-            for key, value in self.body.items()
-        }
-        return {"path": self.path.replace("{model}", model), "body": body}
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCommand:
-    """How a server is started on several nodes if no launcher starts its ranks.
-
-    The same command runs on each node, with the node's number after `number_flag` and the host of
-    node 0 after `head_flag`; the ranks of node 0 listen on `head_port` while they run. All other
-    nodes also get `others_flag` and answer no clients.
-    """
-
-    number_flag: Text
-    head_flag: Text
-    head_port: int
-    others_flag: Text
-    source: Text
+# The smallest request that a working server answers. `{model}` is replaced by its name.
+_CANARY: Any = {"path": Text, "body": {"*": Any}}
+# How a server is started on several nodes if no launcher starts its ranks: each node runs the same
+# command, with its number after `number_flag` and the host of node 0, whose ranks listen on
+# `head_port`, after `head_flag`. All other nodes also get `others_flag` and answer no clients.
+_NODE_COMMAND: Any = {
+    **dict.fromkeys(("number_flag", "head_flag", "others_flag", "source"), Text),
+    "head_port": int,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +57,8 @@ class Server:
     end of their repository, and the product that their tags version. `paths` are the HTTP paths for
     readiness, liveness and metrics. `model_owner` is the owner in its list of models, which
     distinguishes servers of one protocol. `ignores_unknown_fields` says that it skips unknown
-    fields of a request, and `json_schema_format` how to ask for text that fits a schema.
+    fields of a request, and `json_schema_format` how to ask for text that fits a schema. `files`
+    are those of engine options and model, if it has one, in a bundle; `{model}` is its name.
     """
 
     name: Text
@@ -110,12 +79,24 @@ class Server:
     paths: dict[Literal["ready", "live", "metrics"], Text]
     metrics: ServerMetrics
     ready_log: Text | None
-    canary: Canary
-    files: ServerFiles
+    canary: Annotated[Mapping[str, Any], Plain(_CANARY)]
+    files: dict[Literal["options", "model"], Text | None]
     model_owner: Text | None = None
     ignores_unknown_fields: bool = False
     json_schema_format: Literal["json", "json_schema"] = "json"
-    node_command: NodeCommand | None = None
+    node_command: Annotated[Mapping[str, Any], Plain(_NODE_COMMAND)] | None = None
+
+    def canary_for(self, model: str) -> dict[str, Any]:
+        """The smallest request to a model: `path` and `body`."""
+        body = dict(self.canary["body"])
+        for key, value in body.items():
+            if isinstance(value, str):
+                body[key] = value.replace("{model}", model)
+        return {"path": self.canary["path"].replace("{model}", model), "body": body}
+
+    def option_file(self, model: str) -> str:
+        """The path of the rendered engine options in a bundle."""
+        return str(self.files["options"]).replace("{model}", model)
 
     def url(self, host: str, ports: Mapping[str, int | str], model: str | None = None) -> str:
         """The URL that `launch` uses for it; protocols without a port are off."""

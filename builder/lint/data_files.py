@@ -26,11 +26,12 @@ def schemas() -> Mapping[str, Any]:
     from ..facts import plain_data
     from ..facts.advisories import FatalRequests, ProductAdvisories
     from ..facts.architecture import Architecture
+    from ..facts.architecture.fields import FIELDS_FILE
     from ..facts.engines import Engine
     from ..facts.hardware import Gpu
     from ..facts.images import PublishedImages
     from ..facts.model_facts import ModelFacts
-    from ..facts.published_results import ACCEPTANCE_FILE, Publication
+    from ..facts.published_results import ACCEPTANCE_FILE, PUBLICATION
     from ..facts.release import CHANGED_TABLE
     from ..facts.release.published import PublishedReleases
     from ..facts.release.table import FORMAT_TABLE, RELEASE_TABLE
@@ -47,6 +48,7 @@ def schemas() -> Mapping[str, Any]:
         "alerts.yaml": alerts.AlertsFile,
         "architectures.yaml": tuple[Architecture, ...],
         "benchmark_tools.yaml": plain_data.BENCHMARK_TOOLS,
+        "config_fields.yaml": FIELDS_FILE,
         "credentials.yaml": CREDENTIALS_FILE,
         "dashboards.yaml": plain_data.DASHBOARDS,
         "engines/*.yaml": Engine,
@@ -65,7 +67,7 @@ def schemas() -> Mapping[str, Any]:
         "published_releases/*.yaml": PublishedReleases,
         "releases/*.json": RELEASE_TABLE,
         "releases/*.yaml": CHANGED_TABLE,
-        "results/*.yaml": Publication,
+        "results/*.yaml": PUBLICATION,
         "rules.yaml": RulesFile,
         "rules/*.yaml": RulesFile,
         "runbook.yaml": plain_data.RUNBOOK_FILE,

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..documents import DATA
 from ..facts import data_file
-from ..facts.architecture.fields import SPELLINGS
+from ..facts.architecture.fields import known_names
 from ..facts.checkpoint import Checkpoint
 from ..schema import Positive
 
@@ -123,7 +123,7 @@ def limits() -> Mapping[str, Mapping[str, int]]:
     found = data_file.load(DATA / "miniature" / "sizes.yaml", SIZES_FILE)
     fields: dict[str, int] = dict(found["fields"])
     for name, limit in found["fields"].items():
-        fields = dict.fromkeys(SPELLINGS.get(name, ()), limit) | fields
+        fields = dict.fromkeys(known_names()["spellings"].get(name, ()), limit) | fields
     return {"fields": fields, "parts": found["parts"]}
 
 
@@ -190,7 +190,10 @@ def _left_out(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         name: checkpoint.text_config[name]
         for name in checkpoint.architecture.required
-        if not any(written.get(other) is not None for other in (name, *SPELLINGS.get(name, ())))
+        if not any(
+            written.get(other) is not None
+            for other in (name, *known_names()["spellings"].get(name, ()))
+        )
         and isinstance(checkpoint.text_config.get(name), int)
     }
 

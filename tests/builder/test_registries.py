@@ -78,7 +78,7 @@ def test_a_record_of_a_server_fits_its_module(name: str) -> None:
     rendered = planned.context.servers[name]
     assert dict(rendered.ports) == dict(row.ports)
     assert rendered.entry["ready"]["path"] == row.paths["ready"]
-    assert row.files.options.format(model=row.default_model) in rendered.files
+    assert row.option_file(str(row.default_model)) in rendered.files
 
 
 def test_a_wrong_record_is_refused_by_line_and_key(tmp_path: Path) -> None:

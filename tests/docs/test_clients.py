@@ -218,9 +218,9 @@ def test_the_page_has_every_request_that_ends_triton() -> None:
     assert known
     section = PAGE.read_text().partition(ENDING)[2]
     for row in known.requests:
-        status = 128 + signal.Signals[f"SIG{row.signal}"]
-        cells = [f"{row.request}: {row.detail}", f"SIG{row.signal} (exit status {status})"]
-        assert f"| {' | '.join(cells)} | {row.fixed_in} |" in section
+        status = 128 + signal.Signals[f"SIG{row['signal']}"]
+        cells = ["{request}: {detail}".format(**row), f"SIG{row['signal']} (exit status {status})"]
+        assert f"| {' | '.join(cells)} | {row['fixed_in']} |" in section
     assert section.count("(exit status ") == len(known.requests)
     assert f"above {known.safe_body_bytes:,} bytes" in section
     assert f"deeper than {known.most_nesting} " in section.replace("\n", " ")

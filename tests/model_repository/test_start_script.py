@@ -22,7 +22,7 @@ import pytest
 
 from builder import pipeline
 from builder.bundle import Bundle
-from builder.facts.advisories import FatalRequest, fatal_requests
+from builder.facts.advisories import fatal_requests
 from launch import triton
 from launch.process import Interrupts, ServerProcess
 from supervisor.ports import free_ports
@@ -364,16 +364,16 @@ FATAL = {
 KNOWN = fatal_requests("triton")
 
 
-@pytest.mark.parametrize("row", KNOWN.requests if KNOWN else [], ids=lambda row: row.signal)
-def test_a_request_that_ends_triton_is_named(begin: Begin, row: FatalRequest) -> None:
+@pytest.mark.parametrize("row", KNOWN.requests if KNOWN else [], ids=lambda row: row["signal"])
+def test_a_request_that_ends_triton_is_named(begin: Begin, row: dict[str, str]) -> None:
     """The log says more than the signal: which request is known to do that, and what helps."""
     script = begin()
-    path, body = FATAL[row.signal]
+    path, body = FATAL[row["signal"]]
     with pytest.raises(httpx.TransportError):
         post(script, path, body)
-    script.assert_ended(128 + signal.Signals[f"SIG{row.signal}"])
+    script.assert_ended(128 + signal.Signals[f"SIG{row['signal']}"])
     last = [line for line in script.log.splitlines() if "triton/serve.sh: Triton was" in line]
-    assert len(last) == 1 and row.cve in last[0] and row.remedy in last[0]
+    assert len(last) == 1 and row["cve"] in last[0] and row["remedy"] in last[0]
 
 
 def test_no_nesting_ends_triton_in_a_body_of_the_safe_size(begin: Begin) -> None:

@@ -12,8 +12,12 @@ and again without each field that they read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from itertools import chain
 from typing import Any
+
+from ...schema import Text
+from .. import data_file
 
 Config = Mapping[str, Any]
 """The fields of `config.json`; of its `text_config` where a model nests the language model."""
@@ -21,65 +25,8 @@ Config = Mapping[str, Any]
 # Where a multimodal model keeps its language model, whatever its architecture's usual place.
 NESTED = ("text_config", "llm_config", "language_config")
 
-# Other names of a field, in order (transformers 5.23: `attribute_map` of the configurations).
-SPELLINGS: dict[str, tuple[str, ...]] = {
-    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
-    "num_local_experts": ("num_experts", "n_routed_experts"),
-    "n_routed_experts": ("num_local_experts", "num_experts"),
-    "num_experts_per_tok": (
-        "num_experts_per_token",
-        "moe_topk",
-        "moe_k",
-        "num_experts_per_topk",
-        "top_k_experts",
-        "moe_top_k",
-    ),
-    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
-    "num_hidden_layers": ("num_layers", "n_layer", "n_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": (
-        *("num_kv_heads", "n_head_kv", "multi_query_group_num"),
-        "num_attention_groups",
-    ),
-    "hidden_size": ("n_embd", "d_model"),
-    "moe_intermediate_size": ("expert_ffn_hidden_size",),
-    "intermediate_size": ("ffn_hidden_size", "ffn_dim", "n_inner"),
-    "max_position_embeddings": ("seq_length", "n_positions", "max_sequence_length", "max_seq_len"),
-    "vocab_size": ("padded_vocab_size",),
-    "mtp_num_hidden_layers": ("num_nextn_predict_layers",),
-    "head_dim": ("attention_head_dim", "kv_channels"),
-}
-
 # Older names that transformers takes before the usual one (configuration_lfm2.py).
 _BEFORE = {"intermediate_size": "block_ff_dim", "tie_word_embeddings": "tie_embedding"}
-
-# What the classes of transformers 5.23 take for a field that is left out, by `model_type`. Files of
-# multimodal models hold of their language model no more than what differs from these.
-_DEFAULTS: dict[str, dict[str, int]] = {
-    "llama": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "max_position_embeddings": 2048,
-    },
-    "mistral": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-    },
-    "gemma3_text": {
-        "vocab_size": 262208,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "max_position_embeddings": 131072,
-    },
-}
 
 # Fields that some files give for every layer, though all layers are alike.
 _BY_LAYER = (
@@ -99,6 +46,16 @@ WIDTH_STEP = 256  # what the width of an MLP that is told as a multiple is round
 _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 
+# Other names of a field, in order, and what is meant where one is left out, by `model_type`.
+FIELDS_FILE: Any = {"spellings": {"*": [Text]}, "defaults": {"*": {"*": int}}}
+
+
+@cache
+def known_names() -> Mapping[str, Any]:
+    names: Mapping[str, Any] = data_file.shipped("config_fields.yaml", FIELDS_FILE)
+    return names
+
+
 def language_model(config: Config, nested: str | None) -> Config:
     """The fields of the language model as they are written."""
     part = config.get(nested) if nested else None
@@ -112,13 +69,13 @@ def normalized(config: Config, nested: str | None) -> dict[str, Any]:
     fields = outside | {name: value for name, value in text.items() if value is not None}
     fields |= {name: none for name, none in _NULLS.items() if name in text and text[name] is None}
     fields |= {name: fields[older] for name, older in _BEFORE.items() if older in fields}
-    for name, others in SPELLINGS.items():
+    for name, others in known_names()["spellings"].items():
         found = next((fields[other] for other in others if other in fields), None)
         if name not in fields and found is not None:
             fields[name] = found
     model_type = fields.get("model_type")
     if text is not config:
-        fields = {**_DEFAULTS.get(str(model_type), {}), **fields}
+        fields = {**known_names()["defaults"].get(str(model_type), {}), **fields}
     if model_type == "llama" and "num_attention_heads" in fields:  # of before it had groups
         fields.setdefault("num_key_value_heads", fields["num_attention_heads"])
     fields = {**_of_blocks(fields), **fields}

@@ -117,10 +117,6 @@ def _granite_mlps(layer: str, config: Config, layers: Layers) -> list[Tensors]:
     return tensors
 
 
-def _granite_moe(decoder: Decoder, config: Config) -> list[Tensors]:
-    return decoder.tensors(config, _granite_mlps)
-
-
 def _granite_hybrid(decoder: Decoder, config: Config) -> list[Tensors]:
     layer, layers = decoder.layer, layers_of_kind(config, "attention")
     return [
@@ -292,7 +288,7 @@ def _of_attention(config: Config) -> int:
 
 FAMILIES = {
     "falcon_h1": Family(_falcon_h1, recurrent=_FALCON_H1_MAMBA.recurrent),
-    "granite_moe": Family(_granite_moe),
+    "granite_moe": Family(lambda decoder, config: decoder.tensors(config, _granite_mlps)),
     "granite_hybrid": Family(_granite_hybrid, _of_attention, recurrent=_GRANITE_MAMBA.recurrent),
     "nemotron_h": Family(_nemotron_h, _of_attention, recurrent=_NEMOTRON_MAMBA.recurrent),
     "jamba": Family(

@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Annotated, Any
 
 from ...diagnostics import Diagnostic, either
 from ...documents import DATA
 from ...general_rules import UNPUBLISHED_RELEASE
-from ...schema import Day, Text
+from ...schema import Day, Plain, Text
 from .. import data_file
 from ..engines import Engine
 from .version import NO_VERSION, canonical, is_stable, is_version, oldest_first, order
@@ -27,12 +28,8 @@ _LARGEST_NUMBER = 1000
 _SERIES = re.compile(r"\d+(\.\d+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedList:
-    """Releases that one source names, each with its day or `None`."""
-
-    source: Text
-    releases: Mapping[str, Day | None]
+# Releases that one source names, each with its day or `None`.
+_LIST: Any = {"source": Text, "releases": {"*": (Day, None)}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +37,12 @@ class PublishedReleases:
     """The releases of one engine that its sources name up to the day `as_of`."""
 
     as_of: Day
-    lists: tuple[PublishedList, ...]
+    lists: Annotated[Sequence[Mapping[str, Any]], Plain([_LIST])]
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         seen: set[str] = set()
         for index, row in enumerate(self.lists):
-            for name, day in row.releases.items():
+            for name, day in row["releases"].items():
                 where = f"lists.{index}.releases.{name}"
                 if not is_version(name) or canonical(name) != name:
                     yield where, "is not a version as package indexes spell it; correct it"
@@ -113,7 +110,7 @@ def unknown(name: str, engine: Engine) -> Diagnostic | None:
 
 
 def _days(engine: Engine) -> dict[str, str | None]:
-    return dict(chain.from_iterable(row.releases.items() for row in of_engine(engine).lists))
+    return dict(chain.from_iterable(row["releases"].items() for row in of_engine(engine).lists))
 
 
 def _newest(known: list[str]) -> str:

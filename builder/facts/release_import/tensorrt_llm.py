@@ -177,7 +177,9 @@ class Schema:
         return field
 
     def _field(self, row: Row, place: str) -> Row:
-        row, options = self._resolved(row)
+        options = [dict(option) for option in row.get("anyOf") or row.get("oneOf") or ()]
+        if len(row.get("allOf", ())) == 1:
+            options = [dict(row["allOf"][0])]
         nullable = {"type": "null"} in options
         options = [option for option in options if option != {"type": "null"}]
         extra: Row = {"nullable": True} if nullable else {}
@@ -188,12 +190,6 @@ class Schema:
         if options:
             return {**self._several(row, options, place), **extra}
         return {**self._plain(row, place), **extra}
-
-    def _resolved(self, row: Row) -> tuple[Row, list[Row]]:
-        options = [dict(option) for option in row.get("anyOf") or row.get("oneOf") or ()]
-        if len(row.get("allOf", ())) == 1:
-            options = [dict(row["allOf"][0])]
-        return row, options
 
     def _several(self, row: Row, options: list[Row], place: str) -> Row:
         kinds = [option["$ref"].rpartition("/")[2] for option in options if "$ref" in option]

@@ -125,7 +125,7 @@ def _stay(workload: Workload) -> str:
     and its ranks listen to each other until then."""
     command = workload.container.server.record.node_command
     assert command is not None  # or the first pod would start the ranks
-    ports = (workload.container.ports["http"], command.head_port)
+    ports = (workload.container.ports["http"], command["head_port"])
     takes = " || ".join(f"takes {port}" for port in ports)
     return (
         f"read -r leader _ <{LEADER_FILE}; "

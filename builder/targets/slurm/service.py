@@ -122,7 +122,7 @@ class ServerInstance:
 def document(service: SlurmService) -> dict[str, Any]:
     """`service.json` as a whole."""
     options, deployment = service.options, service.deployment
-    generation = {**service.record.canary.for_model(service.model), "period_s": GENERATION_PERIOD_S}
+    generation = {**service.record.canary_for(service.model), "period_s": GENERATION_PERIOD_S}
     return {
         "format": FORMAT,
         "name": deployment.name,
