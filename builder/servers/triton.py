@@ -74,7 +74,7 @@ MANAGEMENT: tuple[Api, ...] = (
 )
 
 
-def _address(host: str) -> str:
+def triton_address(host: str) -> str:
     """Triton takes a name as well, says nothing, and then listens on 255.255.255.255 for HTTP.
 
     Source: measured on Triton 2.51, --http-address localhost.
@@ -111,7 +111,7 @@ class Options(ServerOptions):
     `triton_config`.
     """
 
-    host: Annotated[Host, After(_address)] = "127.0.0.1"
+    host: Annotated[Host, After(triton_address)] = "127.0.0.1"
     http: bool = True
     http_port: Port = 8000
     grpc: bool = True

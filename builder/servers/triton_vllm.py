@@ -14,8 +14,8 @@ from ..deployment import ModelName
 from ..facts import servers
 from ..render import text
 from ..schema import After
-from . import START_TIMEOUT_S, Host, Port, RenderContext, RenderedServer, ServerOptions, is_address
-from .triton import json_filter, process
+from . import START_TIMEOUT_S, Host, Port, RenderContext, RenderedServer, ServerOptions
+from .triton import json_filter, process, triton_address
 
 __all__ = ["NAME", "Options", "render"]
 
@@ -30,16 +30,10 @@ instance_group [ { count: 1, kind: KIND_MODEL } ]
 """
 
 
-def _address(host: str) -> str:
-    if not is_address(host):
-        raise ValueError(f"{host} is a name, and Triton listens on addresses only; give one")
-    return host
-
-
 class BackendOptions(ServerOptions):
     """Where the server listens, and how the model is named."""
 
-    host: Annotated[Host, After(_address)] = "127.0.0.1"
+    host: Annotated[Host, After(triton_address)] = "127.0.0.1"
     http_port: Port = 8000
     grpc_port: Port = 8001
     metrics_port: Port = 8002

@@ -71,27 +71,22 @@ class Components:
 
 def of(context: RenderContext, files: Mapping[str, File]) -> Components:
     """The components of a service and of its rendered files."""
-    release = context.release.name
-    given = context.environment
-    engine = context.engine_record
+    release, engine = context.release.name, context.engine_record
+    given, servers = context.environment, list[Product]()
+    for name, server in context.servers.items():
+        row, image = server.record, context.image(name)
+        if (product := row.image["product"]) != engine.product:
+            version = image.version if image else None
+            servers.append(Product(row.title, product, version, row.license))
     return Components(
         images=_images(context, files),
         packages=data_file.load(PACKAGES, plain_data.Packages).packages,
         engine=Product(engine.title, engine.product, release, engine.license, engine.package),
-        servers=tuple(
-            Product(row.title, row.image["product"], _version(context, row.name), row.license)
-            for row in (server.record for server in context.servers.values())
-            if row.image["product"] != engine.product
-        ),
+        servers=tuple(servers),
         checkpoints=tuple(_checkpoints(context)),
         hosts=tuple(_hosts(context)),
         telemetry={name: given[name] for name in engine.telemetry_variables if name in given},
     )
-
-
-def _version(context: RenderContext, server: str) -> str | None:
-    image = context.image(server)
-    return image.version if image else None
 
 
 def _images(context: RenderContext, files: Mapping[str, File]) -> dict[Image, list[str]]:
@@ -238,7 +233,8 @@ def _mirror_lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "The components of this deployment. Copy them into the network before the start."
     yield ""
-    yield from _table("Container images", _IMAGE_COLUMNS, map(_image_cells, document["images"]))
+    columns = ("image", "digest", "size", "for")
+    yield from _table("Container images", columns, map(_image_cells, document["images"]))
     for row in document["checkpoints"]:
         title = f"Checkpoint {_code(row['name'])}"
         yield from _checkpoint_lines(title, row)
@@ -249,9 +245,6 @@ def _mirror_lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"The wheels for your platform, and their digests: {_code(python['digests_by'])}"
     yield ""
     yield from _network_lines(document)
-
-
-_IMAGE_COLUMNS = ("image", "digest", "size", "for")
 
 
 def _image_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -322,6 +315,9 @@ def render_bill(
 ) -> File:
     """The bill of a bundle with these files. `accepted` are the reasons for which vulnerabilities
     of a product and version are taken, by both."""
+    products = [f"product:{row.product}" for row in (components.engine, *components.servers)]
+    images = [f"image:{image.reference}" for image in components.images]
+    models = [f"model:{row.name}" for row in components.checkpoints]
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -336,7 +332,7 @@ def render_bill(
             *(_product(row) for row in (components.engine, *components.servers)),
             *(_bill_file(path, file) for path, file in sorted(files.items())),
         ],
-        "dependencies": list(_dependencies(components)),
+        "dependencies": [{"ref": "bundle", "dependsOn": [*models, *images, *products]}],
         "vulnerabilities": list(_vulnerabilities(components, accepted)),
     }
     serial = uuid.uuid5(_ROOT, json.dumps(document, sort_keys=True))
@@ -458,13 +454,6 @@ def _bill_file(path: str, file: File) -> dict[str, Any]:
     }
 
 
-def _dependencies(components: Components) -> Iterator[dict[str, Any]]:
-    products = [f"product:{row.product}" for row in (components.engine, *components.servers)]
-    images = [f"image:{image.reference}" for image in components.images]
-    models = [f"model:{row.name}" for row in components.checkpoints]
-    yield {"ref": "bundle", "dependsOn": [*models, *images, *products]}
-
-
 def _vulnerabilities(components: Components, accepted: Accepted) -> Iterator[dict[str, Any]]:
     for product in (components.engine, *components.servers):
         if product.version is not None and product.product in advisories.products():
@@ -477,6 +466,11 @@ def _vulnerability(product: str, row: Advisory, reason: str | None) -> dict[str,
     source = {"name": f"NVIDIA security bulletin {row.bulletin}"}
     fixed = f"upgrade to {row.fixed_in} or later" if row.fixed_in else "no fix is known"
     cwe = {"cwes": [int(row.cwe.removeprefix("CWE-"))]} if row.cwe else {}
+    analysis: dict[str, Any] = {"state": "exploitable", "response": ["will_not_fix"]}
+    analysis["detail"] = f"accepted: {reason}"
+    if reason is None:
+        detail = "this one was neither accepted nor ruled out"
+        analysis = {"state": "in_triage", "detail": detail}
     return {
         "bom-ref": f"vulnerability:{product}/{row.cve}",
         "id": row.cve,
@@ -485,7 +479,7 @@ def _vulnerability(product: str, row: Advisory, reason: str | None) -> dict[str,
         **cwe,
         "recommendation": fixed,
         "published": f"{row.published}T00:00:00Z",
-        "analysis": _analysis(reason),
+        "analysis": analysis,
         "affects": [{"ref": f"product:{product}"}],
     }
 
@@ -493,12 +487,6 @@ def _vulnerability(product: str, row: Advisory, reason: str | None) -> dict[str,
 def _rating(score: float) -> dict[str, Any]:
     severity = next(name for least, name in _SEVERITIES if score >= least)
     return {"score": score, "severity": severity}
-
-
-def _analysis(reason: str | None) -> dict[str, Any]:
-    if reason is None:
-        return {"state": "in_triage", "detail": "this one was neither accepted nor ruled out"}
-    return {"state": "exploitable", "response": ["will_not_fix"], "detail": f"accepted: {reason}"}
 
 
 def _sha256(digest: str) -> dict[str, str]:

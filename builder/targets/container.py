@@ -176,7 +176,8 @@ class Container:
         shared = int(self.shm_gib.value)
         processes = self.gpus * HOST_GIB_PER_GPU
         cached = math.ceil(_gigabytes(self.context) * 1e9 / GIB)
-        offloaded = math.ceil(self.gpus * _host_cache_bytes(self.context) / GIB)
+        settings = self.context.engine.options.get("kv_cache_config", {})
+        offloaded = math.ceil(self.gpus * int(settings.get("host_cache_size") or 0) / GIB)
         parts = {
             f"{HOST_GIB_PER_GPU} GiB per GPU for processes": processes,
             "the checkpoint, which ranks read through the page cache": cached,
@@ -273,12 +274,6 @@ def _gigabytes(context: RenderContext) -> float:
     facts = context.plan.facts
     known = [facts.checkpoint, *([facts.draft] if facts.draft else [])]
     return sum(model.nbytes for model in known) / 1e9
-
-
-def _host_cache_bytes(context: RenderContext) -> int:
-    """The KV cache that each rank keeps in host memory."""
-    settings = context.engine.options.get("kv_cache_config", {})
-    return int(settings.get("host_cache_size") or 0)
 
 
 def _last(checkpoint: str) -> str:

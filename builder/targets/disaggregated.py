@@ -6,14 +6,12 @@ A deployment of role decode names its prefill servers in the options of a target
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from ..deployment import Deployment, Strict
 from ..diagnostics import Diagnostic
 from ..facts.servers import Server
-from ..schema import Bounds
-
-Count = Annotated[int, Bounds(ge=1, le=10_000)]
+from .container import Count
 
 # The targets that run both sides, each with an option `prefill`.
 TARGETS = ("slurm", "kubernetes")

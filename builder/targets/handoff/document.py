@@ -21,7 +21,6 @@ from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 
 from ...diagnostics import printable
-from ...documents import DATA
 from ...facts import data_file, plain_data
 from ...render import html
 
@@ -224,8 +223,6 @@ def _fence(_renderer: object, tokens: Sequence[Any], index: int, *_: object) -> 
     return f'<pre tabindex="0" aria-label="Commands"><code>{script}</code></pre>\n'
 
 
-FILE = DATA / "runbook.yaml"
-
 # Braces and dollars belong to the shell.
 _BLANK = re.compile(r"@\{(\w+)\}")
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
@@ -308,7 +305,5 @@ def _outcome(row: Mapping[str, Any], values: Values) -> Text:
     return prints + fill(row.get("outcome", ""), values)
 
 
-@cache
-def _data() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = data_file.load(FILE, plain_data.RUNBOOK_FILE)
-    return document
+def _data() -> Any:
+    return data_file.shipped("runbook.yaml", plain_data.RUNBOOK_FILE)

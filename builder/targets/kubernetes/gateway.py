@@ -29,9 +29,10 @@ TLS_FILES = {"tls.crt": "server.pem", "tls.key": "server.pem.key", "ca.crt": "cl
 MAX_SERVERS = 64
 
 
-def configuration(workload: Workload) -> File:
-    """What a machine may change of it comes by variables."""
-    container = workload.container
+def files(workload: Workload) -> dict[str, File]:
+    """What HAProxy reads; what a machine may change of it comes by variables."""
+    container, scale = workload.container, workload.options.autoscaling
+    json_filter = container.server.json_filter
     rendered = text(
         f"kubernetes/{FILE}.j2",
         name=workload.deployment.name,
@@ -39,26 +40,16 @@ def configuration(workload: Workload) -> File:
         health_port=HEALTH_PORT,
         ports=container.ports,
         json_filter=JSON_FILTER,
-        json_depth=_json_depth(workload),
+        json_depth=json_filter[1] if json_filter else None,
         ready=container.ready_path if container.health_protocol == "http" else None,
-        most_servers=_most_servers(workload),
+        # Places for servers, found by name as they come.
+        most_servers=max(MAX_SERVERS, workload.replicas, scale.max_replicas if scale else 0),
         drain_s=container.stop_s,
     )
-    return File(rendered.encode())
-
-
-def files(workload: Workload) -> dict[str, File]:
-    """What HAProxy reads."""
-    server = workload.container.server
-    found = {FILE: configuration(workload)}
-    if server.json_filter:
-        found[JSON_FILTER] = server.files[server.json_filter[0]]
+    found = {FILE: File(rendered.encode())}
+    if json_filter:
+        found[JSON_FILTER] = container.server.files[json_filter[0]]
     return found
-
-
-def _json_depth(workload: Workload) -> int | None:
-    given = workload.container.server.json_filter
-    return given[1] if given else None
 
 
 def ports(workload: Workload) -> dict[str, int]:
@@ -176,12 +167,6 @@ def _network_policy(workload: Workload, name: str) -> dict[str, Any]:
         [{"ports": around.tcp(own.values())}],
         [{"to": [servers], "ports": inside}],
     )
-
-
-def _most_servers(workload: Workload) -> int:
-    """Places for servers, found by name as they come."""
-    scale = workload.options.autoscaling
-    return max(MAX_SERVERS, workload.replicas, scale.max_replicas if scale else 0)
 
 
 ROUTER_PATH = f"{ROUTER}/{ROUTER_FILE}"

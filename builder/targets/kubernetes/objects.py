@@ -84,6 +84,8 @@ def group(workload: Workload) -> dict[str, Any]:
     It has another name than any Service, since its controller makes a Service by its name.
     """
     topology = None if workload.is_side else workload.options.topology_key
+    tried = OVER_SSH if workload.container.is_started_from_first_node else BY_COMMAND
+    untried = "not on a cluster; fast networks between nodes come by options of this target"
     parts = {
         "size": workload.nodes,
         "restartPolicy": "RecreateGroupOnPodRestart",
@@ -98,7 +100,7 @@ def group(workload: Workload) -> dict[str, Any]:
             "type": "RollingUpdate",
             "rollingUpdateConfiguration": _update(workload),
         },
-        "leaderWorkerTemplate": CommentedValue(parts, _untried(workload)),
+        "leaderWorkerTemplate": CommentedValue(parts, f"{tried}, {untried}"),
     }
     return workload.document(
         GROUP_KIND,
@@ -106,12 +108,6 @@ def group(workload: Workload) -> dict[str, Any]:
         {"spec": spec},
         annotations={TOPOLOGY_ANNOTATION: topology} if topology else None,
     )
-
-
-def _untried(workload: Workload) -> str:
-    tried = OVER_SSH if workload.container.is_started_from_first_node else BY_COMMAND
-    networks = "fast networks between nodes come by options of this target"
-    return f"{tried}, not on a cluster; {networks}"
 
 
 def compute_domain(workload: Workload) -> dict[str, Any]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
-from ...documents import DATA
 from ...facts import data_file, plain_data
 from .rules import Recording, Rules
 
-DASHBOARDS = DATA / "dashboards.yaml"
 # The version of the dashboard model that Grafana 10 writes and later ones read.
 SCHEMA_VERSION = 38
 COLUMNS = 24
@@ -29,7 +26,8 @@ LEGENDS = {
 
 def dashboards(rules: Rules) -> dict[str, dict[str, Any]]:
     """Every dashboard by its file."""
-    return {row["file"]: _dashboard(rules, row) for row in _document()["dashboards"]}
+    rows = data_file.shipped("dashboards.yaml", plain_data.DASHBOARDS)["dashboards"]
+    return {row["file"]: _dashboard(rules, row) for row in rows}
 
 
 def _dashboard(rules: Rules, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,9 +133,3 @@ def _target(rules: Rules, panel: Mapping[str, Any], row: Recording, letter: str)
         "expr": expression,
         "legendFormat": legend,
     }
-
-
-@cache
-def _document() -> Mapping[str, Any]:
-    document: Mapping[str, Any] = data_file.load(DASHBOARDS, plain_data.DASHBOARDS)
-    return document

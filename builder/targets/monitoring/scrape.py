@@ -20,12 +20,15 @@ SCRAPE_TIMEOUT = "10s"
 def prometheus(monitored: MonitoredServer) -> dict[str, Any]:
     interval = monitored.duration(INTERVAL, 1)
     timeout = min(interval, SCRAPE_TIMEOUT, key=lambda text: int(text[:-1]))
-    builders = {
-        SERVER_JOB: _server,
-        "ready": _ready,
-        "certificate": _certificate,
-        "gpu": _gpu,
-    }
+    builders = {"ready": _ready, "certificate": _certificate, "gpu": _gpu}
+    jobs: list[dict[str, Any]] = []
+    for job in monitored.jobs:
+        is_server = job == SERVER_JOB
+        jobs.append(
+            _metrics(monitored, job, monitored.instances) if is_server else builders[job](monitored)
+        )
+    if monitored.prefill and monitored.exposition:  # apart from decode, which the signals are of
+        jobs.append(_metrics(monitored, PREFILL_JOB, monitored.prefill))
     return {
         "global": {
             "scrape_interval": interval,
@@ -36,20 +39,8 @@ def prometheus(monitored: MonitoredServer) -> dict[str, Any]:
         "alerting": {
             "alertmanagers": [{"static_configs": [{"targets": [monitored.options.alertmanager]}]}]
         },
-        "scrape_configs": [
-            *(builders[job](monitored) for job in monitored.jobs),
-            *([_prefill(monitored)] if monitored.prefill and monitored.exposition else []),
-        ],
+        "scrape_configs": jobs,
     }
-
-
-def _server(monitored: MonitoredServer) -> dict[str, Any]:
-    return _metrics(monitored, SERVER_JOB, monitored.instances)
-
-
-def _prefill(monitored: MonitoredServer) -> dict[str, Any]:
-    """A job apart from that of the decode servers, which the signals are of."""
-    return _metrics(monitored, PREFILL_JOB, monitored.prefill)
 
 
 def _metrics(monitored: MonitoredServer, job: str, instances: list[Instance]) -> dict[str, Any]:

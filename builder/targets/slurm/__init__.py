@@ -33,11 +33,9 @@ BENCH_LIMIT_S = 3600
 def render(context: RenderContext, options: Options) -> dict[str, File]:
     """The batch scripts, the supervisor and what it reads."""
     found = _service(context, options)
-    files = {
-        **_scripts(found),
-        "service.json": File(to_json(service.document(found))),
-        **_supervisor(),
-    }
+    files = {**_scripts(found), "service.json": File(to_json(service.document(found)))}
+    for path in sorted(resource_root(SUPERVISOR).glob("*.py")):  # what the scripts start
+        files[f"{SUPERVISOR}/{path.name}"] = File(path.read_bytes())
     if found.is_disaggregated:
         files[ROUTER_FILE] = yaml_document(
             f"The router of the prefill and decode servers of {found.deployment.name}. The "
@@ -63,12 +61,6 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
 def steps(context: RenderContext, options: Options) -> list[dict[str, Any]]:
     """The steps of a job as in `service.json`, for targets that refer to them."""
     return service.steps(_service(context, options))
-
-
-def _supervisor() -> dict[str, File]:
-    """The package that the scripts start, byte for byte."""
-    modules = sorted(resource_root(SUPERVISOR).glob("*.py"))
-    return {f"{SUPERVISOR}/{path.name}": File(path.read_bytes()) for path in modules}
 
 
 def _service(context: RenderContext, options: Options) -> SlurmService:

@@ -13,7 +13,8 @@ from ...schema import Bounds
 from ...servers import PORT_STEP, Host, Port, RenderContext, is_address, options_of
 from ...site import TARGET, Site
 from .. import disaggregated, host_diagnostics, selected_server, selection_diagnostics, unpinned
-from ..disaggregated import Count, Prefill
+from ..container import Count
+from ..disaggregated import Prefill
 
 # Slurm keeps the time of `--signal` in 16 bits.
 MAX_LEAD_S = 65_535
