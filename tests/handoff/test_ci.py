@@ -147,7 +147,11 @@ def steps(name: str, document: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "report"), [("github-workflow.yaml", ci.SARIF), ("gitlab-ci.yaml", ci.QUALITY)]
+    ("name", "report"),
+    [
+        ("github-workflow.yaml", "deployment.sarif"),
+        ("gitlab-ci.yaml", "gl-code-quality-report.json"),
+    ],
 )
 def test_the_commands_of_a_pipeline_do_what_they_say(
     name: str, report: str, repository: Path

@@ -15,7 +15,7 @@ from .dashboards import dashboards
 from .monitored import TARGET, diagnostics, warnings
 from .monitored import MonitoringOptions as Options
 from .rules import Rules, alert_document, alert_tests, recording_document, recording_tests
-from .scrape import alertmanager, blackbox, prometheus
+from .scrape import blackbox, prometheus
 
 __all__ = ["Options", "Rules", "diagnostics", "render", "warnings"]
 
@@ -24,9 +24,7 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
     found, name = Rules(context, options), context.deployment.name
     files = {
         "prometheus.yml": yaml_document(f"Prometheus, for {name}.", prometheus(found)),
-        "alertmanager.yml": yaml_document(
-            "Alertmanager: an example. Put your own receivers in.", alertmanager()
-        ),
+        "alertmanager.yml": File(text("monitoring/alertmanager.yml").encode()),
         "rules/recording.yml": yaml_document(f"Signals of {name}.", recording_document(found)),
         "rules/alerts.yml": yaml_document(f"Alerts of {name}.", alert_document(found)),
         "tests/recording.yml": yaml_document(

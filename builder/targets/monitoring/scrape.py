@@ -1,4 +1,4 @@
-"""The configuration of Prometheus, of the blackbox exporter and of Alertmanager."""
+"""The configuration of Prometheus and of the blackbox exporter."""
 
 from __future__ import annotations
 
@@ -133,31 +133,3 @@ def blackbox(monitored: MonitoredServer) -> dict[str, Any]:
     }
     found = {"ready": (READY, ready), "certificate": (CERTIFICATE, certificate)}
     return {"modules": {name: row for job, (name, row) in found.items() if job in monitored.jobs}}
-
-
-def alertmanager() -> dict[str, Any]:
-    """An example: who is woken, and who finds a ticket in the morning."""
-    return {
-        "route": {
-            "receiver": "tickets",
-            "group_by": ["deployment", "alertname"],
-            "group_wait": "30s",
-            "group_interval": "5m",
-            "repeat_interval": "4h",
-            "routes": [{"receiver": "pager", "matchers": ['severity="critical"']}],
-        },
-        "inhibit_rules": [
-            CommentedValue(
-                {
-                    "source_matchers": ['alertname="ServerNotReady"'],
-                    "target_matchers": ['severity="warning"'],
-                    "equal": ["deployment", "instance"],
-                },
-                "Alerts about a server that is down are not sent: its absence has an alert.",
-            )
-        ],
-        "receivers": [
-            {"name": name, "webhook_configs": [{"url": f"http://127.0.0.1:9095/{name}"}]}
-            for name in ("pager", "tickets")
-        ],
-    }
