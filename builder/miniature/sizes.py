@@ -187,13 +187,11 @@ def _with_heads_of(head_size: int, checkpoint: Checkpoint) -> dict[str, int]:
 def _left_out(checkpoint: Checkpoint) -> dict[str, Any]:
     """The sizes that the file leaves to its class's defaults."""
     written = checkpoint.written_config
+    spellings = known_names()["spellings"]
     return {
         name: checkpoint.text_config[name]
         for name in checkpoint.architecture.required
-        if not any(
-            written.get(other) is not None
-            for other in (name, *known_names()["spellings"].get(name, ()))
-        )
+        if not any(written.get(other) is not None for other in (name, *spellings.get(name, ())))
         and isinstance(checkpoint.text_config.get(name), int)
     }
 
