@@ -147,7 +147,7 @@ def test_a_lock_that_somebody_holds_is_no_hang(tmp_path: Path) -> None:
         done = survive("render", "llama-tiny", "-o", "b", cwd=tmp_path)
     finally:
         os.close(held)
-    assert "lock" in done.stderr and time.monotonic() - started_s < 9
+    assert "lock" in done.stderr and time.monotonic() - started_s < 60
 
 
 def test_an_interrupt_while_a_command_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
