@@ -113,11 +113,9 @@ def test_the_bundle_stays_as_it_was(rehearsed: Rehearsed) -> None:
     [
         ("deepseek-r1-0528-nvfp4-b200", "trtllm_serve"),
         ("deepseek-v3.2-nvfp4-gb200", "triton"),
-        ("glm-5-nvfp4-gb200", "trtllm_serve"),
         ("gpt-oss-120b-b200", "trtllm_serve"),
         ("minimax-m2.5-nvfp4-b300", "trtllm_serve"),
         ("nemotron-3-super-nvfp4-b200", "trtllm_serve"),
-        ("qwen3-235b-nvfp4-gb200", "trtllm_serve"),
         ("qwen3.5-397b-nvfp4-b300", "trtllm_serve"),
     ],
 )
