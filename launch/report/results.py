@@ -399,8 +399,12 @@ def _point(row: JsonObject) -> LoadPoint:
         LoadPoint,
         label=row.text("label") or "",
         errors=tuple(
-            FailureCount(kind, one.count("count") or 0, one.text("example") or "")
-            for kind, one in ((kind, errors.child(kind)) for kind in errors.values)
+            FailureCount(
+                kind,
+                errors.child(kind).count("count") or 0,
+                errors.child(kind).text("example") or "",
+            )
+            for kind in errors.values
         ),
         itl_of=row.text("itl_of") or "tokens",
         distributions={name: row.child(name).read(Distribution) for name in (*LATENCIES, *SIZES)},
