@@ -21,22 +21,25 @@ from .read.file import Text
 from .read.forms import IMAGES, has_base
 from .read.launchers import LAUNCHERS
 from .read.option_file import DEPLOYMENT, ENGINE, KUBERNETES, SURROUNDINGS, read_options
-from .rules import MISSPELT_NAME, compose, names
-from .rules.compose import compose_diagnostics, service_files
+from .rules import MISSPELT_NAME, names, references
 from .rules.files import of_scripts
 from .rules.gpus import gpu_diagnostic, gpus_beside, recipe_diagnostics, world_size
 from .rules.model import model_diagnostics, unknown_models
 from .rules.names import (
     container_diagnostics,
     layout,
+    misspelt_in_graphs,
     misspelt_programs,
     misspelt_sections,
-    no_texts,
     wrong_values,
 )
 from .rules.options import of_empty_documents
-from .rules.references import graph_diagnostics, reference_diagnostics
-from .rules.servers import server_diagnostics
+from .rules.references import (
+    compose_diagnostics,
+    reference_diagnostics,
+    server_diagnostics,
+    service_files,
+)
 from .rules.variables import variable_diagnostics
 from .script_check import check_script, content_diagnostics, variables, written_options
 
@@ -143,10 +146,9 @@ def _around(
     yield from recipe_diagnostics(content.document, content.sections)
     for document in source.documents if "trtllm-" in source.text else ():
         yield from misspelt_programs(document)
-    yield from no_texts(source.documents)
     if servers:
         yield from container_diagnostics(source.documents)
-        yield from graph_diagnostics(source.documents)
+        yield from misspelt_in_graphs(source.documents)
         yield from reference_diagnostics(source.documents)
     else:
         yield from _gpus_beside(content)
@@ -155,7 +157,7 @@ def _around(
     for each in scripts:
         options |= written_options(each, rule_context)
     if content.kind == COMPOSE:
-        services, folder = compose.services(content.document), source.path.parent
+        services, folder = references.services(content.document), source.path.parent
         options = service_files(services, folder) | options
         yield from compose_diagnostics(content.document, services, options, folder)
     places = [section.file for section in content.sections if "/" in section.file]

@@ -29,10 +29,10 @@ from .read.option_file import DEPLOYMENT, holds_deployment, stated_engine, state
 from .releases import PinnedTables, Pins
 from .report import Checked, Report, Skipped
 from .rules import EMPTY_FILE, NOTHING_TO_JUDGE, UNKNOWN_KIND, UNREADABLE, model, sides
-from .rules.images import Policy
 from .rules.model import UNKNOWN
 from .rules.options import stated_context
-from .rules.sides import Side, may_be_side, pair_diagnostics
+from .rules.sides import Side, may_be_side, of_clients, pair_diagnostics
+from .rules.variables import Policy
 from .tables import by_neighbours, by_others, by_statement, findings_by_release, of_old
 
 if TYPE_CHECKING:
@@ -82,11 +82,9 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
                 run.check(target)
             checked.append(target)
         seen.add((target.path, target.diagnostic))
-    from .rules import requests
-
     with report.isolated("the comparison of files"):
         report.findings += pair_diagnostics(run.sides(checked))
-        report.findings += requests.of_clients(checked, report.files)
+        report.findings += of_clients(checked, report.files)
     _say_unknown_models(report)
     report.say_assumed_releases()
     if not report.checked and not report.findings:

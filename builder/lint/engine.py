@@ -37,6 +37,9 @@ class Formats:
     file_flags: tuple[Text, ...] = ()
     memory_option: str = ""
     memory_flags: tuple[Text, ...] = ()
+    ranks: tuple[Text, ...] = ()
+    ranks_elsewhere: tuple[Text, ...] = ()
+    ranks_on_nodes: tuple[Text, ...] = ()
     subcommand: str = ""
     modules: tuple[Text, ...] = ()
     workers: tuple[Text, ...] = ()

@@ -23,17 +23,18 @@ from .read.forms import DOCKERFILE, PYTHON, SCRIPT
 from .read.option_file import KUBERNETES
 from .read.python_api import KIND
 from .read.yaml_text import variable_paths
-from .rules import compose, names
-from .rules.compose import compose_diagnostics, service_files
+from .rules import names, references
 from .rules.files import of_scripts
-from .rules.flags import Given, given_diagnostics
-from .rules.gpus import rank_diagnostics, ranks
-from .rules.lines import launch_diagnostics, of_lines
-from .rules.options import of_empty_documents
+from .rules.gpus import rank_diagnostics, world_size
+from .rules.names import launch_diagnostics, of_lines, request_diagnostics
+from .rules.options import Given, given_diagnostics, of_empty_documents
 from .rules.ports import Launch, unreached_server, wrong_port
-from .rules.references import reference_diagnostics
-from .rules.requests import request_diagnostics
-from .rules.servers import server_diagnostics
+from .rules.references import (
+    compose_diagnostics,
+    reference_diagnostics,
+    server_diagnostics,
+    service_files,
+)
 from .rules.variables import unread_variables, variable_diagnostics
 
 MODEL = f"Triton {ENGINE_FILE}"
@@ -61,7 +62,10 @@ def validate(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
     else:
         found += _of_containers(source, given, rule_context)
     found += variable_diagnostics(source.text)
-    held = [(row.role, ranks(row.arguments.options, table)) for row in given if row.role]
+    held = []
+    for row in given:
+        if row.role:
+            held.append((row.role, world_size(row.arguments.options, table.engine.name)))
     if held:
         found += rank_diagnostics(source.documents[0], held)
     options, kind = f"{table.engine.title} options", _kind(source, given, table.engine)
@@ -111,7 +115,7 @@ def _of_containers(
             options[file_in(row.within)] = row.arguments.options
     yield from names.misspelt_resources(source.documents)
     yield from reference_diagnostics(source.documents, engine)
-    if services := compose.services(first, engine):
+    if services := references.services(first, engine):
         options = service_files(services, folder) | options
         yield from compose_diagnostics(first, services, options, folder)
     handed = of_scripts((), source.text)

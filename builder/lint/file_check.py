@@ -16,9 +16,9 @@ from .read.file import Text
 from .read.forms import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, SCRIPT
 from .read.gpu_names import Mention, of_text
 from .read.option_file import ENGINE, read_options
-from .rules.images import Policy, read_images
 from .rules.model import model_diagnostics
 from .rules.options import MAX_DIAGNOSTICS, of_empty_documents, section_diagnostics
+from .rules.variables import Policy, read_images
 
 _WARNING = Policy()
 # Environment variables and programs: such a file holds more than options.

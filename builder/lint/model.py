@@ -142,6 +142,11 @@ def int_at(data: Any, path: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def whole(value: str | None) -> int | None:
+    """Returns the whole number that a text is, or `None`."""
+    return int(value) if value and re.fullmatch(r"[0-9]{1,9}", value) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """What was checked: counts of options blocks, server commands and images, and the format

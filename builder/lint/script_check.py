@@ -29,22 +29,19 @@ from .model import (
 )
 from .read.commands import in_script
 from .read.file import Text
-from .read.forms import DOCKERFILE, IMAGES, SCRIPT, is_job, is_recipe
+from .read.forms import DOCKERFILE, IMAGES, SCRIPT, is_job
 from .read.launchers import AUTODEPLOY_NAME
 from .read.option_file import AUTODEPLOY_RULE, DISAGGREGATED, ENGINE, read_option_file, read_options
-from .read.shell import Script, without_data
+from .read.shell import Script
 from .read.shell_files import WrittenFile, unread_words, unread_writes, written_files
 from .read.yaml_text import variable_paths
-from .rules import PORT_UNREACHED, names, requests
+from .rules import PORT_UNREACHED, sides
 from .rules.files import of_scripts
-from .rules.flags import beside_flags
-from .rules.lines import script_diagnostics
 from .rules.model import at_model, context, find_model, named_model, unknown_model, unknown_models
-from .rules.names import misspelt_program
-from .rules.options import section_diagnostics
-from .rules.requests import OPTION, unguided
-from .rules.servers import server_diagnostics
-from .rules.sides import disagreements
+from .rules.names import misspelt_program, script_diagnostics
+from .rules.options import beside_flags, section_diagnostics
+from .rules.references import server_diagnostics
+from .rules.sides import OPTION, disagreements, unguided
 from .rules.variables import variable_diagnostics
 
 JOB = "Slurm job script"
@@ -55,9 +52,6 @@ def check_script_file(
 ) -> Verdict:
     servers = in_script(source.script)
     misspelt = list(misspelt_program(source.script.statements))
-    is_whole = source.form == SCRIPT and not is_recipe(source.path.name)
-    open_quote = names.open_quote(without_data(source.text)) if is_whole else None
-    misspelt += [open_quote] if open_quote else []
     ran = check_script(source.script, source.path, {}, rule_context, servers)
     if ran.judged or (named and source.form == DOCKERFILE):
         diagnostics = [*diagnostics, *_around_script(source, servers, rule_context)]
@@ -222,7 +216,7 @@ def check_script(
             server = servers[min(index, len(servers) - 1)] if servers else None
             here = context(rule_context, server)
             result += beside_flags(command, options, here, section)
-    if unguided and (asked := requests.unguided(found.text, "the server has")):
+    if unguided and (asked := sides.unguided(found.text, "the server has")):
         result.append(asked)
     return Verdict(SCRIPT, result, judged)
 

@@ -26,7 +26,7 @@ from ..arguments.argparse import (
 from ..engine import ENGINE_FILE, Formats, formats
 from ..model import Gpus, Named, Section, Word, below, int_at
 from ..rules import STRAY_WORD
-from ..rules.flags import Given, is_meant, is_of_another, model_of
+from ..rules.options import Given, is_meant, is_of_another, model_of
 from . import commands
 from .commands import CommandLine
 from .containers import COMMANDS, in_containers

@@ -190,11 +190,6 @@ def statements(text: str, start: Location = START) -> Sequence[Statement]:
     return read_script(text, start).statements
 
 
-def without_data(text: str) -> str:
-    """Returns a script with the lines of its here documents blanked."""
-    return _without(_here_documents(text), text)
-
-
 def starting(rows: Sequence[Statement]) -> Iterator[Statement]:
     """Yields the statements, without commands that only mention a server (`grep`, `echo`,
     `cat`)."""

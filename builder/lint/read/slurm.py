@@ -13,7 +13,7 @@ from ...diagnostics import Location
 from ...documents import DATA
 from ...facts import data_file, plain_data
 from ..engine import LAUNCHER, is_server
-from ..model import Statement, Word
+from ..model import Statement, Word, whole
 from . import shell
 from .shell_files import WrittenFile, written_files
 
@@ -120,10 +120,6 @@ class Job:
         """Returns the number that an sbatch option is set to, if the job has only one component."""
         row = self.option(name)
         return whole(row.value) if row else None
-
-
-def whole(value: str | None) -> int | None:
-    return int(value) if value and re.fullmatch(r"[0-9]{1,9}", value) else None
 
 
 @cache

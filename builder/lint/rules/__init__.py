@@ -2,16 +2,22 @@
 
 SARIF, code quality reports and the table in docs/linting.md take titles and severities from here.
 Rules that are defined in data files, for engines and for job scripts, keep their texts there;
-`table` lists both.
+`every` lists all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Final
 
 from ... import general_rules
+from ...diagnostics import Diagnostic, Location, located
+from ...documents import DATA
+from ...facts import data_file, engines, plain_data
 from ...general_rules import Rule, rules_in
+from ...rules import constraints
+from ...rules.constraints import Constraint
 
 # Files
 DAMAGED_BUNDLE = Rule(
@@ -51,9 +57,6 @@ HERE_DOCUMENT_END = Rule(
 MISSPELT_NAME = Rule("misspelt-name", "A key, section or program is misspelt, and is not read.")
 UNKNOWN_REFERENCE = Rule(
     "unknown-reference", "An object refers to another one of the manifest by a name that none has."
-)
-NO_TEXT = Rule(
-    "no-text", "A word of a container's command or environment is not text, as its format asks."
 )
 # Options
 AUTODEPLOY_BACKEND = Rule(
@@ -121,9 +124,6 @@ GPU_REQUEST = Rule(
     "gpu-request", "Kubernetes wants the same number of GPUs as request and as limit."
 )
 NODE_GPUS = Rule("node-gpus", "A node has fewer GPUs than the file says.", "warning")
-DOMAIN_NODES = Rule(
-    "domain-nodes", "A compute domain has fewer nodes than its servers need.", "warning"
-)
 # Variables
 MISSPELT_VARIABLE = Rule(
     "misspelt-variable",
@@ -168,3 +168,52 @@ RULES: Final[Mapping[str, Rule]] = {
     rule.id: rule for rule in rules_in((*vars(general_rules).values(), *globals().values()))
 }
 """The rules that are implemented in code, by id."""
+
+
+def job_diagnostic(
+    rule: str, place: Location, what: str, path: str = "", remedy: str = ""
+) -> Diagnostic:
+    """A diagnostic of a job script rule at a place in the script."""
+    known = job_rules()[rule]
+    return located(
+        place, path, what, remedy or known.docs.partition("\n")[0], known, known.severity
+    )
+
+
+@cache
+def job_rules() -> Mapping[str, Rule]:
+    """The rules of job scripts by id."""
+    table = data_file.load(DATA / "formats" / "job_scripts.yaml", plain_data.JOB_SCRIPTS_FILE)
+    return {
+        id: Rule(
+            id,
+            f"A job script of Slurm: {row['fix']}.",
+            row["severity"],
+            "\n\nSource: ".join(filter(None, (row["fix"], row.get("source")))),
+        )
+        for id, row in table["rules"].items()
+    }
+
+
+@cache
+def every() -> Mapping[str, Rule]:
+    """Every rule that `check` can report, by id."""
+    found = {**RULES, **job_rules()}
+    rows: dict[str, list[Constraint]] = {}
+    for name in engines.names():
+        for row in constraints.load(engines.load(name)).every:
+            rows.setdefault(row.id, []).append(row)
+    for id, each in rows.items():
+        rule = found.get(id, each[0].rule)
+        own = (rule.docs,) if id in found else ()
+        docs = "\n".join(dict.fromkeys((*own, *(row.rule.docs for row in each))))
+        found[id] = Rule(id, rule.title, rule.severity, docs)
+    return found
+
+
+def markdown() -> Iterator[str]:
+    """The lines of the table of rules that are not about single options."""
+    yield "| rule | usually | what is wrong |"
+    yield "|---|---|---|"
+    for id, rule in sorted({**RULES, **job_rules()}.items()):
+        yield f"| `{id}` | {rule.severity} | {rule.title} |"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from ...diagnostics import Diagnostic, Location, closest, located
@@ -56,14 +56,13 @@ def of_scripts(
             found.place(values.expanded(document.name))
             _hand(found, values.expanded(document.text))
         for row in script.statements:
-            for path in _of_redirects(row, values, ">"):
+            written = _of_redirects(row, values, ">")
+            for path in written:
                 found.place(path)
-            written, read = (
-                [name for path in _of_redirects(row, values, sign) for name in _names(path)]
-                for sign in "><"
-            )
-            found.made.update(written, read)
-            found.used.update(read)
+                found.made.update(_names(path))
+            for path in _of_redirects(row, values, "<"):
+                found.made.update(_names(path))
+                found.used.update(_names(path))
             words = [word.text for word in values.words(row.words)]
             line = "" if all(map(_ASSIGNED.match, words)) else " ".join(words)
             if line.startswith("tee "):
@@ -100,8 +99,10 @@ def image_files(rows: Sequence[Statement], commands: Sequence[Launch]) -> Iterat
     lines."""
     copied = of_copies(rows)
     made = [_text(row) for row in rows if row.words[0].text not in _NO_RUN]
-    lines = [row.words for row in rows if row.words[0].text == "EXPOSE"]
-    opened = {word.text.partition("/")[0]: word.location for row in lines for word in row[1:]}
+    opened: dict[str, Location] = {}
+    for row in rows:
+        if row.words[0].text == "EXPOSE":
+            opened |= {word.text.partition("/")[0]: word.location for word in row.words[1:]}
     spans = [_SPAN.fullmatch(port) for port in opened]
     for command in commands:
         if file := command.option_file:
@@ -239,7 +240,7 @@ def command_paths(
     given = list(_given(words))
     if not (is_run or given):
         return
-    mounts = [mount for text in given for mount in of_text(text)]
+    mounts = list(chain.from_iterable(map(of_text, given)))
     # The script of the container's shell is one word of the command that starts it.
     made = [word.text for word in rows[0].words if re.search(r"\s", word.text)]
     for word in paths:
@@ -302,9 +303,8 @@ def of_text(text: str) -> list[Mount]:
     if re.search(r"(?:^|,)(?:target|destination|dst)=", text):
         pairs = dict(part.partition("=")[::2] for part in text.split(","))
         source = pairs.get("source") or pairs.get("src") or ""
-        return [
-            _mount(source, pairs[key]) for key in ("target", "destination", "dst") if key in pairs
-        ]
+        target = pairs.get("target") or pairs.get("destination") or pairs.get("dst")
+        return [_mount(source, target)] if target else []
     found = []
     for each in text.split(","):
         parts = [part for part in _PARTS.findall(each) if part]
@@ -373,15 +373,12 @@ def missing_file(
         return
     folder = worker.file_path.rpartition("/")[0]
     left = [name for name in files if name not in read_files and "." in name]
-    beside = [
-        name
-        for name in left
-        if files[name] and (worker.config_map or handed.folders.get(name) == folder)
-    ]
-    is_later = is_open(worker.file_path)
-    near = closest(worker.file, left if is_later else files)
-    near = near or (beside[0] if len(beside) == 1 else None)
-    if near:
+    beside = []
+    for name in left:
+        if files[name] and (worker.config_map or handed.folders.get(name) == folder):
+            beside.append(name)
+    near = closest(worker.file, left if is_open(worker.file_path) else files)
+    if near := near or (beside[0] if len(beside) == 1 else None):
         what = f"{given[0]} is not one of the files that are provided here"
         fix = f"did you mean {near}?"
         yield located(given[1], worker.path, what, fix, MISSING_OPTION_FILE)

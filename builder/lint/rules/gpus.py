@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
-from math import ceil, prod
+from math import ceil
 from typing import Any
 
 from ...diagnostics import Diagnostic, Location, located
@@ -14,16 +13,14 @@ from ...documents import Yaml, value_at
 from ...facts import hardware
 from ...facts.release import Release
 from ...rules import flags as server_flags
-from ...rules.rule_inputs import as_number
 from ..arguments.click import ParsedCommand
-from ..engine import LAUNCHER, MPI_STARTERS, TENSORRT_LLM
-from ..model import Gpus, Section, Server, Word, below, int_at
-from ..read.slurm import whole
-from . import GPUS_BELOW_RANKS, GPUS_IDLE, NODE_GPUS
-from .jobs import job_diagnostic
+from ..arguments.worker import FlagOptions
+from ..engine import LAUNCHER, MPI_STARTERS, TENSORRT_LLM, formats
+from ..model import Gpus, Section, Server, Word, below, int_at, whole
+from . import GPUS_BELOW_RANKS, GPUS_IDLE, NODE_GPUS, job_diagnostic
 from .model import beside_options, named_gpu
 
-_HOSTS, _SLOTS = ("-H", "-host", "--host"), re.compile(r"[\w.-]+:(\d{1,4})")
+_COUNTS, _HOSTS = ("-n", "-np"), ("-H", "-host", "--host")
 _SPREADING = ("hostfile", "machinefile", "f", "ppn", "npernode", "N")  # over hosts
 
 
@@ -33,40 +30,31 @@ def mpi_diagnostics(
     options: Mapping[str, Mapping[str, Any]],
     release: Release,
 ) -> Iterator[Diagnostic]:
-    """Checks the processes that MPI starts against the ranks of the server. `words` are the words
-    before the server."""
-    names = [word.text.rpartition("/")[2] for word in words]
-    file = command.option_file
+    """Checks the processes that MPI starts against the ranks of the server: behind the launcher
+    each is a rank, without it each is a server. Processes that are spread over several hosts may be
+    meant as servers, unless their number is that of the ranks. `words` are the words before the
+    server."""
+    names = {word.text.rpartition("/")[2] for word in words}
+    if names.isdisjoint(MPI_STARTERS):
+        return
+    world, file = None, command.option_file
     given = options.get(file.text.rpartition("/")[2]) if file else {}
-    if not set(MPI_STARTERS) & set(names):
-        return
-    # The option file may set parallel sizes too.
-    flags = {row.spelling: row.value.text for row in command.given if row.value}
-    is_known = given is not None
-    world = world_size(server_flags.with_flags(flags, given or {}, release)) if is_known else None
-    if LAUNCHER not in names:
-        if "srun" not in names:  # the rules for job scripts report srun
-            yield from _servers(words, world)
-        return
-    if not is_known:
-        return
-    yield from _slots(words)
+    if given is not None:  # the option file may set parallel sizes too
+        flags = {row.spelling: row.value.text for row in command.given if row.value}
+        world = world_size(server_flags.with_flags(flags, given, release))
+    spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
     for word, following in pairwise(words):
-        count = whole(following.text) if word.text in ("-n", "-np") else None
-        if count and world and world > 1 and count != world and following.certain:
+        is_count = word.text in _COUNTS and following.certain
+        count = whole(following.text) if is_count else None
+        if not count:
+            continue
+        if LAUNCHER in names and world and world > 1 and count != world:
             what = f"{count} processes for a server of {world} ranks"
             fix = f"give {world}, or parallel sizes that multiply to {count}"
             yield job_diagnostic("job-ranks", following.location, what, word.text, fix)
-
-
-def _servers(words: Sequence[Word], world: int | None) -> Iterator[Diagnostic]:
-    """Reports MPI processes that each start a separate server instead of one rank. If they are
-    spread over several hosts, separate servers may be intended, unless their number equals `world`,
-    the ranks of one server."""
-    spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
-    for word, following in pairwise(words):
-        count = whole(following.text) if word.text in ("-n", "-np") else None
-        if count and count > 1 and following.certain and not (spread and count != world):
+        # The rules for job scripts report srun.
+        is_alone = count > 1 and not names & {LAUNCHER, "srun"}
+        if is_alone and not (spread and count != world):
             what = f"{count} processes of MPI start a server each, all at one port"
             fix = f"put {LAUNCHER} before the server, so that they are the ranks of one"
             yield job_diagnostic("job-launcher", following.location, what, word.text, fix)
@@ -74,39 +62,29 @@ def _servers(words: Sequence[Word], world: int | None) -> Iterator[Diagnostic]:
 
 def _is_spread(flag: str, value: str) -> bool:
     """Whether a flag may distribute processes over several hosts."""
-    several = flag in _HOSTS and ("," in value or "$" in value)
-    return (
-        several
-        or flag.lstrip("-").partition("=")[0] in _SPREADING
-        or (flag == "--map-by" and "node" in value)
-    )
-
-
-def _slots(words: Sequence[Word]) -> Iterator[Diagnostic]:
-    """Reports host lists with fewer slots than processes, which Open MPI refuses."""
-    given = {word.text: following for word, following in pairwise(words) if following.certain}
-    hosts = next((given[name] for name in _HOSTS if name in given), None)
-    count = next((whole(given[name].text) for name in ("-n", "-np") if name in given), None)
-    slots = [_SLOTS.fullmatch(row) for row in hosts.text.split(",")] if hosts else []
-    if not hosts or not count or any("oversubscribe" in word.text.lower() for word in words):
-        return
-    there = sum(int(found[1]) for found in slots if found)
-    if all(slots) and there < count:
-        what = f"{there} slots for {count} processes: mpirun does not start them"
-        fix = f"give slots for {count}, as in HOST:{-(-count // len(slots))}, or -n {there}"
-        yield job_diagnostic("job-ranks", hosts.location, what, hosts.text, fix)
+    if flag in _HOSTS:
+        return "," in value or "$" in value
+    is_by_node = flag == "--map-by" and "node" in value
+    return is_by_node or flag.lstrip("-").partition("=")[0] in _SPREADING
 
 
 _OF_NODE = ("resources.gpus_per_node", "hardware.gpus_per_node")
 _NODE_GPUS, _NODES = ("gpus_per_node", "num_gpus_per_node"), ("num_nodes", "nnodes", "nodes")
 _ALL_GPUS = ("num_gpus", "gpus", "gpu_count", "n_gpus")
-_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
 
-def world_size(options: Mapping[str, Any]) -> int | None:
-    """The number of ranks of a server with these options; `None` if a size is not a number."""
-    size = 1
-    for name in _SIZES:
+def world_size(
+    options: Mapping[str, Any], engine: str = TENSORRT_LLM, on_all_nodes: bool = False
+) -> int | None:
+    """The number of ranks of a server that has its GPUs to itself; `None` if it is unknown. If
+    `on_all_nodes`, options for several nodes are allowed."""
+    known, size = formats(engine), 1
+    elsewhere = set(known.ranks_elsewhere)
+    if on_all_nodes:
+        elsewhere -= set(known.ranks_on_nodes)
+    if not elsewhere.isdisjoint(options):
+        return None
+    for name in known.ranks:
         value = options.get(name, 1)
         is_text = isinstance(value, str) and value.isdecimal() and len(value) < 10
         number = int(value) if is_text else value
@@ -210,97 +188,14 @@ def rank_diagnostics(
             yield located(*place(on), what, f"give {enough}", GPUS_IDLE, "warning")
 
 
-# ParallelConfig.__post_init__: the ranks of a server, of all servers with data parallelism.
-SIZES = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "prefill_context_parallel_size",
-    "data_parallel_size",
-)
-# With one of these, a server runs on several nodes, is one of several servers, or reads its sizes
-# from a file, so its number of GPUs cannot be checked.
-_ELSEWHERE = (
-    "config",
-    "nnodes",
-    "node_rank",
-    "data_parallel_size_local",
-    "data_parallel_rank",
-    "data_parallel_start_rank",
-    "data_parallel_address",
-    "data_parallel_external_lb",
-    "data_parallel_hybrid_lb",
-    "data_parallel_backend",
-    "distributed_executor_backend",
-    "device_ids",
-    "headless",
-)
-# The options of _ELSEWHERE that only mean several nodes.
-_ON_NODES = ("distributed_executor_backend", "nnodes", "node_rank")
-
-
-def ranks(options: Mapping[str, Any], release: Release, on_all_nodes: bool = False) -> int | None:
-    """The number of ranks of a server that has its GPUs to itself; `None` if it is unknown. If
-    `on_all_nodes`, options for several nodes are allowed."""
-    if any(name in options and not (on_all_nodes and name in _ON_NODES) for name in _ELSEWHERE):
-        return None
-    sizes = [as_number(options.get(name, 1)) for name in SIZES if name in release.top_level]
-    known = [int(size) for size in sizes if size is not None and size >= 1 and size == int(size)]
-    return prod(known) if len(known) == len(sizes) else None
-
-
 def ranks_diagnostic(
     options: Mapping[str, Any], gpus: Gpus | None, release: Release, is_open: bool
 ) -> Diagnostic | None:
     """Reports a server whose ranks differ from the GPUs that are requested for it."""
     if gpus is None or is_open:
         return None
-    world = ranks(options, release, gpus.on_all_nodes)
+    world = world_size(options, release.engine.name, gpus.on_all_nodes)
     return None if world is None else gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
-
-
-@dataclass
-class FlagOptions:
-    """Options that the flags of a Dynamo worker set. `first` are options that the option file may
-    override, `last` are options that override the file. `unknown` is set if parallel sizes may be
-    filled in later."""
-
-    first: dict[str, Any] = field(default_factory=dict)
-    last: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, Location] = field(default_factory=dict)
-    is_open: bool = False
-    unknown: bool = False
-
-    def over(self, file: Mapping[str, Any]) -> dict[str, Any]:
-        """The effective options when the flags are combined with an option file."""
-        together: dict[str, Any] = {}
-        for options in (self.first, file, self.last):
-            merge_options(together, options, Location(0, 0), {})
-        return together
-
-    def section(self, worker: Server) -> Section:
-        document = Yaml(self.over({}), self.places)
-        options, role = document.data, worker.role
-        within = f"the flags of {worker.program}"
-        return Section(options, document, within=within, role=role, is_open=self.is_open)
-
-
-def merge_options(
-    options: dict[str, Any],
-    given: Mapping[str, Any],
-    place: Location,
-    places: dict[str, Location],
-    path: str = "",
-) -> None:
-    """Merges options into others, including nested groups."""
-    for key, value in given.items():
-        where = f"{path}{key}"
-        places[where] = place
-        if isinstance(value, Mapping):
-            inside = options.get(key)
-            options[key] = dict(inside) if isinstance(inside, Mapping) else {}
-            merge_options(options[key], value, place, places, f"{where}.")
-        else:
-            options[key] = value
 
 
 def gpus_against_ranks(

@@ -159,20 +159,41 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
     """Reports an unknown model, a precision that it does not have, and unknown GPUs."""
     found = []
     model, gpus = named_model(options, document, path), named_gpus(document)
+    facts = find_model(model.name) if model else None
+    if model and facts is None:
+        found.append(unknown_model(model))
     for where in _PRECISIONS:
         given = value_at(document.data, where)
-        known = (*_FORMATS, *_OTHER_PRECISIONS)
-        if isinstance(given, str) and not is_open(given) and given.lower() not in known:
+        if not isinstance(given, str) or is_open(given) or given.lower() in _OTHER_PRECISIONS:
+            continue
+        named, words = Named(given, document.locate(where), where), _FORMATS.get(given.lower())
+        if words is None:
             what, fix = f"{given[:60]} is not a known precision", nearest(given, _FORMATS)
-            place = document.locate(where)
-            found.append(located(place, where, what, fix, MODEL_PRECISION, "warning"))
-    if model:
-        facts = find_model(model.name)
-        found += [unknown_model(model)] if facts is None else _precisions(document, facts)
-        for gpu in gpus:
-            found += _arithmetic(document, gpu) if facts is None else []
-            found += _on_one(gpu, facts) if facts and len(gpus) > 1 else []
-    return found + [row for gpu in gpus for row in unknown_gpu(gpu)]
+            found.append(located(named.location, where, what, fix, MODEL_PRECISION, "warning"))
+        elif facts and not any(word in facts.precision for word in words):
+            what = f"{given}, but {facts.name} is a checkpoint in {facts.precision}"
+            fix = f"name a checkpoint in {given}, or correct the precision"
+            found.append(located(named.location, where, what, fix, MODEL_PRECISION, "warning"))
+        elif model and facts is None:
+            found += _without_arithmetic(named, words, gpus)
+    for gpu in gpus:
+        found += _on_one(gpu, facts) if facts and len(gpus) > 1 else []
+        found += unknown_gpu(gpu)
+    return found
+
+
+def _without_arithmetic(
+    precision: Named, words: tuple[str, ...], gpus: Sequence[Named]
+) -> Iterator[Diagnostic]:
+    """Reports a precision that a GPU lacks if only the file gives the model's precision."""
+    for gpu in gpus:
+        name = gpu.name.lower()
+        has = hardware.load(name).precisions.value if name in hardware.known() else words
+        if not any(row.startswith(words) for row in has):
+            what = f"{precision.name}, and {gpu.name} has no {words[0]} arithmetic"
+            fix = f"use a GPU that has {words[0]}, unless the weights are of another kind"
+            place, where = precision.location, precision.path
+            yield located(place, where, what, fix, MODEL_ON_GPU, "warning")
 
 
 def unknown_gpu(gpu: Named) -> list[Diagnostic]:
@@ -221,33 +242,6 @@ def _completed(name: str) -> str | None:
         or other.lower().replace("0", "o") == given.replace("0", "o")
     ]
     return rows[0] if len(rows) == 1 and "/" in name else None
-
-
-def _arithmetic(document: Yaml, gpu: Named) -> list[Diagnostic]:
-    """Reports a precision that the GPU lacks if only the file gives the model's precision."""
-    for where in _PRECISIONS:
-        given = str(value_at(document.data, where))
-        words = _FORMATS.get(given.lower())
-        if words and gpu.name.lower() in hardware.known():
-            has = hardware.load(gpu.name.lower()).precisions.value
-            if not any(row.startswith(words) for row in has):
-                what = f"{given}, and {gpu.name} has no {words[0]} arithmetic"
-                fix = f"use a GPU that has {words[0]}, unless the weights are of another kind"
-                place = document.locate(where)
-                return [located(place, where, what, fix, MODEL_ON_GPU, "warning")]
-    return []
-
-
-def _precisions(document: Yaml, facts: Checkpoint) -> list[Diagnostic]:
-    for where in _PRECISIONS:
-        given = value_at(document.data, where)
-        words = _FORMATS.get(str(given).lower()) if given else None
-        if words and not any(word in facts.precision for word in words):
-            what = f"{given}, but {facts.name} is a checkpoint in {facts.precision}"
-            fix = f"name a checkpoint in {given}, or correct the precision"
-            place = document.locate(where)
-            return [located(place, where, what, fix, MODEL_PRECISION, "warning")]
-    return []
 
 
 def unknown_models(workers: Sequence[Server]) -> Iterator[Diagnostic]:

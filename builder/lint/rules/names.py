@@ -1,22 +1,48 @@
-"""Checks for misspelt sections, keys and programs, and for unclosed quotes."""
+"""Checks names that a file only means: programs, sections, keys, variables and lost flags."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice, pairwise
 from typing import Any
 
-from ...diagnostics import Diagnostic, Location, closest, is_misspelling, located
+from ...diagnostics import (
+    Diagnostic,
+    Location,
+    closest,
+    is_misspelling,
+    located,
+    nearest,
+    of_same_words,
+)
 from ...documents import Variable, Yaml, value_at
-from ...general_rules import UNKNOWN_VALUE, VALUE_TYPE
-from ..engine import COMMAND, LAUNCHER, MPI_STARTERS, PROGRAMS, surroundings
-from ..model import Statement, Word, below, role_of
-from ..read.containers import COMMANDS, GPU, command_keys, containers, listed, objects, words_of
-from ..read.shell import statements
+from ...facts.release import Release
+from ...general_rules import UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_TYPE
+from ...rules import flags as server_flags
+from ..arguments.click import ParsedCommand
+from ..engine import (
+    COMMAND,
+    FILE_FLAGS,
+    LAUNCHER,
+    PROGRAMS,
+    WORKERS,
+    WorkerFlags,
+    formats,
+    is_server,
+    surroundings,
+    worker_flags,
+)
+from ..model import ROLES, Server, Statement, Word, below, is_open, role_of
+from ..read.containers import GPU, SIDE, command_keys, objects, words_of
+from ..read.shell import Script, before, starting, statements
+from ..read.shell_values import Values, with_branches
 from ..read.yaml_text import inside
-from . import MISSPELT_NAME, NO_TEXT
-from .ports import unreached_ports
+from . import HERE_DOCUMENT_END, LOST_FLAG, MISSING_MODEL, MISSPELT_NAME, UNKNOWN_FLAG
+from .files import command_paths, file_order, image_files
+from .gpus import mpi_diagnostics
+from .ports import Launch, published, same_port, unreached_ports, wrong_port
 
 _RESOURCES = ("limits", "requests", "claims")
 
@@ -44,164 +70,47 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
 def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
     """Reports container commands whose program is a misspelt server command."""
     for data, path, *_ in objects(document):
-        rows = [
-            row
-            for key in command_keys(data)
-            for row in words_of(document, data, path, key, _has_words)
-        ]
-        single = [word for _, word in rows if not _has_words(word.text)]
-        yield from misspelt_program([Statement(tuple(single), "")] if single else [])
-        for where, word in rows:
-            if _has_words(word.text):
+        single = []
+        for key in command_keys(data):
+            for where, word in words_of(document, data, path, key, _has_words):
+                if not _has_words(word.text):
+                    single.append(word)
+                    continue
                 for found in misspelt_program(statements(word.text)):
                     place = inside(document, where, word.text, found.location)
                     yield replace(found, location=place)
+        yield from misspelt_program([Statement(tuple(single), "")])
 
 
 def _has_words(text: str) -> bool:
     return re.search(r"\s", text.strip()) is not None
 
 
-def no_texts(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Reports command words and environment rows of containers that are not strings. Kubernetes and
-    Compose require strings."""
-    for document in documents:
-        for path, data in containers(document.data, ""):
-            for key in COMMANDS if "image" in data else ():
-                words = data.get(key)
-                for index, word in enumerate(listed(words)):
-                    if isinstance(word, int | float):
-                        where = below(path, f"{key}.{index}")
-                        shown = str(word).lower() if isinstance(word, bool) else str(word)
-                        what = f"{shown} is not a string, and a container's arguments are strings"
-                        fix = f'write "{shown}"'
-                        yield located(document.locate(where), where, what, fix, NO_TEXT)
-            for index, row in enumerate(listed(data.get("environment"))):
-                if isinstance(row, Mapping) and len(row) == 1 and "image" in data:
-                    where, name = below(path, f"environment.{index}"), str(next(iter(row)))
-                    what = "is a mapping in a list where Compose expects strings"
-                    fix = f"write {name}=VALUE, or remove the dashes"
-                    yield located(document.locate(where), where, what, fix, NO_TEXT)
-
-
-# Opening and closing characters, escapes and comments.
-_PART = re.compile(r"\\.|\$'(?:[^'\\]|\\.)*'?|\$\(|\$\{|[\"'`(){}]|#[^\n]*", re.DOTALL)
-_CLOSES = {"$(": ")", "(": ")", "${": "}", '"': '"', "`": "`"}
-_IN_TEXT = frozenset(('"', "$(", "${", "`"))  # keep their meaning inside double quotes
-
-
-def open_quote(text: str) -> Diagnostic | None:
-    """Reports the last unclosed quote of a script; `text` must not have here documents."""
-    at = _open(text)
-    if at is None:
-        return None
-    place = Location(text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
-    what = f"opens a quote {text[at]} that nothing closes: the shell refuses the script"
-    return located(place, "", what, "close it, or an earlier one")
-
-
-def _open(text: str) -> int | None:
-    """The position of the quote that is still open at the end of a script."""
-    stack: list[tuple[str, int]] = []
-    position = 0
-    while found := _PART.search(text, position):
-        part, start, position = found[0], found.start(), found.end()
-        inner = stack[-1][0] if stack else ""
-        is_quoted = inner in ('"', "${")
-        if part.startswith("#"):
-            if is_quoted or (start and not re.match(r"[\s;&|()`]", text[start - 1])):
-                position = start + 1
-            elif inner == "`" and "`" in part:
-                position = start + part.index("`")
-        elif part.startswith("$'"):
-            if is_quoted:
-                position = start + 1
-            elif len(part) < 3 or not part.endswith("'"):
-                return start + 1
-        elif stack and part == _CLOSES[inner]:
-            stack.pop()
-        elif part == "'" and not is_quoted:
-            end = text.find("'", position)
-            if end < 0:
-                return start
-            position = end + 1
-        elif part in _CLOSES and (not is_quoted or part in _IN_TEXT):
-            stack.append((part, start))
-    return next((start for part, start in reversed(stack) if part in '"`'), None)
-
-
 _SERVER_FLAGS = frozenset(("--tp_size", "--ep_size", "--max_batch_size", "--extra_llm_api_options"))
-# Programs that start another program after their options; _CONTAINERS also take an image or a
-# container (docker with `run` and `exec`).
-_STARTERS = ("srun", *MPI_STARTERS)
-_CONTAINERS = {
-    **dict.fromkeys(("docker", "podman", "nerdctl"), ("run", "exec")),
-    **dict.fromkeys(("singularity", "apptainer"), ("exec",)),
-}
-# Options of these programs that take no value; unknown options are assumed to take one.
-_WITHOUT_VALUE = re.compile(
-    r"-[A-Za-z]\d+|-[dilt]{1,4}|-P|--(?:rm|detach|init|interactive|tty|privileged|nv|contain"
-    r"|allow-run-as-root|oversubscribe|bind-to-none|tag-output|report-bindings|overlap|exclusive"
-    r"|label|unbuffered|export-all|no-container-\S+|container-writable)|-\S*=.*",
-    re.DOTALL,
-)
-_OF_TWO_VALUES = ("-mca", "--mca", "-gmca", "--gmca")
+_NAMING = re.compile(r"--?(?:[\w-]*name|network|image|tag|label|[fhJlt])")  # their value is a name
 
 
 def misspelt_program(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
     """Reports commands whose program is a misspelt server or rank launcher."""
     for row in rows:
-        names = [word.text.rpartition("/")[2] for word in row.words]
-        behind = _behind(row.words, names)
-        starts = {0, *(index + 1 for index, name in enumerate(names) if name == LAUNCHER)}
-        given = {word.text.partition("=")[0] for word in row.words}
-        if given & _SERVER_FLAGS and not set(names) & {*PROGRAMS}:
-            starts |= behind
-        for index in sorted(starts & {*range(len(names))}):
-            name, word = names[index], row.words[index]
+        words = [word.text for word in row.words]
+        names = [word.rpartition("/")[2] for word in words]
+        is_lost = not _SERVER_FLAGS.isdisjoint(word.partition("=")[0] for word in words)
+        is_lost = is_lost and not set(names) & {*PROGRAMS}
+        for word, last, following in zip(row.words, ["", *words], [*words[1:], ""], strict=False):
             is_own = "/" in word.text  # a user's wrapper script
-            if (
-                not is_own
-                and name not in PROGRAMS
-                and "-" in name
-                and is_misspelling(name, COMMAND)
-            ):
+            if is_own or "-" not in word.text or word.text in PROGRAMS or _NAMING.fullmatch(last):
+                continue
+            starts = last in ("", LAUNCHER) or (is_lost and not following.startswith("-"))
+            if starts and is_misspelling(word.text, COMMAND):
                 yield _no_program(word, COMMAND)
-        for index, name in enumerate(names):
-            is_program = index == 0 or index in behind or names[index + 1 : index + 2] == [COMMAND]
-            is_other = name != LAUNCHER and row.words[index].text == name
-            if is_program and is_other and is_misspelling(name, LAUNCHER):
-                yield _no_program(row.words[index], LAUNCHER)
-
-
-def _behind(words: Sequence[Word], names: Sequence[str]) -> set[int]:
-    """The positions of programs that other programs of a command start."""
-    found = set()
-    for index, name in enumerate(names):
-        if name in _STARTERS:
-            found.add(_after_options(words, index + 1))
-        elif name in _CONTAINERS and {*names[index + 1 : index + 2]} & {*_CONTAINERS[name]}:
-            found.add(_after_options(words, index + 2) + 1)
-    return found
-
-
-def _after_options(words: Sequence[Word], index: int) -> int:
-    """The index of the first word that is neither an option nor an option's value."""
-    while index < len(words) and words[index].text.startswith("-"):
-        text = words[index].text
-        values = 2 if text in _OF_TWO_VALUES else not _WITHOUT_VALUE.fullmatch(text)
-        index += 1 if text == "--" else 1 + values
-        if text == "--":
-            break
-    return index
+            elif is_misspelling(word.text, LAUNCHER):
+                yield _no_program(word, LAUNCHER)
 
 
 def _no_program(word: Word, near: str) -> Diagnostic:
     what, fix = f"no program is called {word.text}", f"did you mean {near}?"
     return located(word.location, word.text, what, fix, MISSPELT_NAME)
-
-
-_PLACEHOLDER = re.compile(r"[$<>{}`]")
 
 
 def layout(document: Yaml) -> str:
@@ -219,10 +128,14 @@ def misspelt_sections(document: Yaml, name: str = "") -> Iterator[Diagnostic]:
     """Reports misspelt keys of a launcher's file, which the launcher ignores. For a part of such a
     file, `name` gives the layout."""
     name = name or layout(document)
-    for path, known in surroundings()["layouts"][name]["keys"].items() if name else ():
+    if not name:
+        return
+    for path, known in surroundings()["layouts"][name]["keys"].items():
         inside = value_at(document.data, path) if path else document.data
-        for key in inside if isinstance(inside, Mapping) else ():
-            left = [other for other in known if other not in inside]
+        if not isinstance(inside, Mapping):
+            continue
+        left = [other for other in known if other not in inside]
+        for key in inside:
             if key in known or not (near := closest(str(key), left) or _of_role(key, left)):
                 continue
             where = below(path, str(key))
@@ -253,7 +166,7 @@ def wrong_values(document: Yaml) -> Iterator[Diagnostic]:
         value = value_at(document.data, path)
         if isinstance(value, Variable | Mapping | list) or _is_count(value):
             continue
-        if value is not None and not _PLACEHOLDER.search(str(value)):
+        if value is not None and not is_open(str(value)):
             what, place = f"is {str(value)[:60]}", document.locate(path)
             yield located(place, path, what, "give a whole number above zero", VALUE_TYPE)
 
@@ -261,3 +174,259 @@ def wrong_values(document: Yaml) -> Iterator[Diagnostic]:
 def _is_count(value: Any) -> bool:
     text = str(value).strip()
     return text.isascii() and text.isdigit() and text.strip("0") != ""
+
+
+_NAME = re.compile(r"(?<!\\)\$\{?(\w+)\}?")
+_FUNCTION = re.compile(r"^\s*(?:function\s+\w+|[\w-]+\s*\(\s*\)\s*\{?)", re.M)
+# Variables that the shell or the caller of a script sets.
+_GIVEN = re.compile(
+    r"SLURM_\w+|[A-Z]*(?:HOME|USER|PATH|HOSTNAME|HOST|PWD|SHELL|UID|PID|RANDOM|TMPDIR|LINENO|SECONDS)"
+)
+_ASKED = re.compile(r"\$\{(\w+):?[-?=+]")  # has a default or an error message
+_SOURCES = frozenset(("source", "."))
+# The shortest name to compare, to avoid chance matches; one letter more if a script is sourced.
+_TELLING = 4
+
+
+def script_diagnostics(
+    found: Script,
+    commands: Sequence[ParsedCommand],
+    values: Values,
+    release: Release,
+    options: Mapping[str, Mapping[str, Any]],
+) -> Iterator[Diagnostic]:
+    """Runs all checks on a script. `commands` are its server commands in order. `options` holds the
+    options of each file that the script writes, by the last part of its name."""
+    rows = found.statements
+    yield from of_lines(found, found.commands, values, _starts)
+    serving = [row for row in commands if row.subcommand == server_flags.SERVE]
+    for command in serving:
+        yield from _missing_model(command)
+        yield from _port_range(command)
+    launches: list[Launch] = []
+    for around, command in zip(found.runs, commands, strict=False):
+        if command.subcommand != server_flags.SERVE:
+            continue
+        port, host = (command.value(name) or _default(name, release) for name in ("port", "host"))
+        words = values.words(before(around))
+        launch = Launch(
+            around,
+            words,
+            command.start,
+            port,
+            host,
+            command.value("port"),
+            command.option_file,
+            next(iter(command.arguments), None),
+            _share(command, options),
+        )
+        launches.append(launch)
+        yield from mpi_diagnostics(words, command, options, release)
+    starts = [row for row in starting(rows) if _starts(row)]
+    yield from launch_diagnostics(found, launches, values, len(starts) == len(commands))
+
+
+def launch_diagnostics(
+    found: Script, launches: Sequence[Launch], values: Values, is_complete: bool
+) -> Iterator[Diagnostic]:
+    """Checks the context of a script's server commands, for every engine. `is_complete` means that
+    the script starts only these servers."""
+    rows = found.statements
+    for launch in launches:
+        yield from published(launch.before, launch.port, launch.host)
+        first = launch.statements[0].words[0].location.line
+        written = {values.expanded(row.name) for row in found.here if row.start.line <= first}
+        paths = [word for word in (launch.option_file, launch.model) if word]
+        yield from command_paths(launch.statements, launch.before, paths, written)
+    if not is_complete or has_functions(found.text):
+        return
+    yield from file_order(rows, launches, values)
+    yield from image_files(rows, launches)
+    direct = [row for row in launches if len(row.statements) == 1]
+    statements = {row.statements[0] for row in launches}
+    if not any(optional for row, optional in with_branches(rows) if row in statements):
+        yield from same_port(rows, direct)
+
+
+def _share(command: ParsedCommand, options: Mapping[str, Mapping[str, Any]]) -> float | None:
+    file = command.option_file
+    given = options.get(file.text.rpartition("/")[2]) if file else None
+    share = value_at(given, "kv_cache_config.free_gpu_memory_fraction")
+    return share if isinstance(share, float) else None
+
+
+def _default(name: str, release: Release) -> str:
+    defaults: Mapping[str, object] = {row.name: row.default for row in release.serve_flags}
+    return str(defaults.get(name, ""))
+
+
+def has_functions(text: str) -> bool:
+    """Whether a script has functions, so its commands may run in another order than its lines."""
+    return _FUNCTION.search(text) is not None
+
+
+def of_lines(
+    found: Script,
+    commands: Sequence[Sequence[Word]],
+    values: Values,
+    starts: Callable[[Statement], bool],
+) -> Iterator[Diagnostic]:
+    """Reports lost flags, unterminated here documents and unset variables in a script. `starts`
+    returns whether a statement starts a server; `commands` are the words of the servers."""
+    yield from _lost_flags(found.statements, starts)
+    yield from _ends(found)
+    yield from _unset(found, commands, values)
+
+
+def _starts(row: Statement) -> bool:
+    return any(is_server(word.text) for word in row.words)
+
+
+def _lost_flags(
+    rows: Sequence[Statement], starts: Callable[[Statement], bool]
+) -> Iterator[Diagnostic]:
+    elements: set[Word] = set()
+    for earlier, row in pairwise(rows):
+        elements.update(earlier.elements or ())
+        first = row.words[0]
+        is_flag = first.text.startswith("--") and first not in elements
+        if is_flag and earlier.end == "\n" and starts(earlier):
+            what = "starts a new command: the server does not get it"
+            fix = "end the previous line with a backslash and nothing after it"
+            yield located(first.location, first.text.partition("=")[0], what, fix, LOST_FLAG)
+
+
+def _ends(found: Script) -> Iterator[Diagnostic]:
+    """Reports lines that look like the end of a here document but do not end it."""
+    for document in found.here:
+        end, word = document.end, document.delimiter
+        if document.strips_tabs:
+            end = end.lstrip("\t")
+        what = ""
+        if end.strip() and end.strip() != word:
+            what = f"{end.strip()} does not end the here document: it goes on to the script's end"
+            fix = f"write {word} alone on the line"
+        elif end != end.strip():
+            what = f"{end.strip()} does not end the here document: there are spaces around it"
+            fix = "write it alone at the start of the line, or use <<- with tabs before it"
+        if what:
+            place = Location(document.start.line + len(document.text.splitlines()), 1)
+            yield located(place, "", what, fix, HERE_DOCUMENT_END)
+
+
+def _unset(
+    found: Script, commands: Sequence[Sequence[Word]], values: Values
+) -> Iterator[Diagnostic]:
+    """Reports variables that are never set if a variable with a similar name is."""
+    told = set()  # such as arguments of functions
+    shortest = _TELLING
+    for word in chain.from_iterable(row.words for row in found.statements):
+        told.update(_ASKED.findall(word.text))
+        if word.text.isidentifier():
+            told.add(word.text)
+    if any(row.words[0].text in _SOURCES for row in found.statements):
+        shortest += 1
+    places = [(word.text, word.location) for word in chain.from_iterable(commands)]
+    for document in found.here:
+        if not document.quoted:
+            for number, line in enumerate(document.text.splitlines(), document.start.line):
+                places.append((line, Location(number, 1)))
+    for text, place in places:
+        for name in _NAME.findall(text):
+            given = name in values.names or name.isdigit() or _GIVEN.fullmatch(name)
+            if name in told or given or len(name) < shortest:
+                continue
+            told.add(name)
+            if near := closest(name, values.names):
+                what = f"nothing here sets {name}"
+                yield located(place, name, what, f"did you mean {near}?", MISSPELT_NAME, "warning")
+
+
+def _missing_model(command: ParsedCommand) -> Iterator[Diagnostic]:
+    if command.start and command.given and not (command.arguments or command.diagnostics):
+        what, fix = "names no model", "write its name or folder behind the command"
+        yield located(command.start, "", what, fix, MISSING_MODEL)
+
+
+def _port_range(command: ParsedCommand) -> Iterator[Diagnostic]:
+    row = next((row for row in command.given if row.flag.name == "port" and row.value), None)
+    if row and row.value:
+        yield from wrong_port(row.value.text, row.value.location, row.spelling)
+
+
+def request_diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
+    """Reports arguments that the request class lacks in all releases; the program fails there."""
+    known = formats(release.engine.name)
+    if not known.request_class or known.request_class not in text:
+        return
+    from ..read import python_api  # not needed for most files
+
+    api = python_api.Api(release.engine.module, (known.request_class,))
+    sections = python_api.sections(text, release, api=api)
+    for section in sections or ():
+        for name in section.options:
+            # Here the first positional argument is not a model.
+            if name in known.request_names or name == "model" or name.startswith("_"):
+                continue  # private parameters are not in the list
+            what = f"is not an argument of {known.request_class}"
+            fix = known.request_words.get(name) or nearest(name, known.request_names)
+            yield located(section.document.locate(name), name, what, fix, UNKNOWN_KEY)
+
+
+def unknown_flags(worker: Server, release: Release) -> Iterator[Diagnostic]:
+    """Reports misspelt flags of a program and flags that other programs use for its options."""
+    table = worker_flags(worker.program)
+    if table.holds and next((word for word, _ in worker.tasks), "") not in table.holds:
+        return
+    known = (*table.options, *table.json, *table.others)
+    for word, place in worker.words:
+        name = word.partition("=")[0].replace("--no-", "--", 1)
+        by_path = table.prefix is not None and name.startswith(table.prefix)
+        if not name.startswith("--") or name in known or by_path:
+            continue
+        what = f"{name} is not a flag of {worker.program}"
+        near = next((flag for flag in known if is_misspelling(name, flag)), None)
+        if own := [flag for flag in _of_other_programs(name, table, release) if flag in known]:
+            yield located(place, worker.path, what, f"did you mean {own[0]}?", UNKNOWN_FLAG)
+        elif near := near or of_same_words(name, known):
+            yield located(place, worker.path, what, f"did you mean {near}?", UNKNOWN_FLAG)
+
+
+def _of_other_programs(name: str, table: WorkerFlags, release: Release) -> list[str]:
+    """The program's own flags for the option that another program's flag sets."""
+    if name in FILE_FLAGS:
+        return list(FILE_FLAGS)
+    server = server_flags.spellings(release).get(name)
+    set_here = {server_flags.option_path(server, release)} if server else set()
+    set_here |= {worker_flags(other).options.get(name) for other in WORKERS}
+    return [flag for flag, option in table.options.items() if option in set_here]
+
+
+def unknown_task(worker: Server) -> Iterator[Diagnostic]:
+    """Reports a tool's task whose name is misspelt."""
+    for word, place in islice(worker.tasks, 1):
+        modes = worker_flags(worker.program).modes
+        if word not in modes and (near := closest(word, modes)):
+            what = f"{word} is not a task of {worker.program}"
+            yield located(place, worker.path, what, f"did you mean {near}?", UNKNOWN_VALUE)
+
+
+def misspelt_in_graphs(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+    """Reports misspelt keys and roles of the services in Dynamo graphs, which the operator
+    ignores."""
+    known = surroundings()["graph_services"]["names"]
+    for document in documents:
+        for data, path, *_ in objects(document):
+            side = data.get(SIDE)
+            if isinstance(side, str) and side not in ROLES and (near := closest(side, ROLES)):
+                where = below(path, SIDE)
+                what, fix = f"{side} is not a role of a service", f"did you mean {near}?"
+                yield located(document.locate(where), where, what, fix, UNKNOWN_VALUE)
+            if path.rpartition(".")[0] != "spec.services":
+                continue
+            left = [row for row in known if row not in data]
+            for key in data:
+                if key not in known and (near := closest(str(key), left)):
+                    where = below(path, str(key))
+                    what, fix = "is not a key of a service in a graph", f"did you mean {near}?"
+                    yield located(document.locate(where), where, what, fix, MISSPELT_NAME)

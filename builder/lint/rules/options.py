@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from ...diagnostics import Diagnostic, closest, located, nearest, of_same_words
+from ...diagnostics import NOWHERE, Diagnostic, closest, located, nearest, of_same_words
+from ...documents import Variable, Yaml, value_at
 from ...facts import hardware
+from ...facts import release as releases
 from ...facts.release import Release, ServerRole
+from ...facts.release.version import order
 from ...general_rules import UNKNOWN_KEY
 from ...rules import constraints
+from ...rules import flags as server_flags
 from ...rules.context import RuleContext
-from ...rules.options import WRONG_VALUES
+from ...rules.options import SHAPES, WRONG_VALUES, wrong_type
+from ...rules.remedies import age, elsewhere, of_other_engine, without_counterpart
 from ...rules.validation import validate
-from ..model import Section, StatedWorkload
+from ..arguments.argparse import Arguments, known_flags
+from ..arguments.click import GivenFlag, ParsedCommand, at_location
+from ..arguments.worker import FlagOptions
+from ..engine import Formats, formats
+from ..model import Gpus, Named, Section, Server, StatedWorkload, below
 from ..read.file import Text
-from . import MODEL_ON_GPU, TOO_MANY_FAULTS
-from .model import at_model, for_model, named_gpu, named_model
+from . import MODEL_ON_GPU, TOO_MANY_FAULTS, UNKNOWN_FLAG
+from .gpus import ranks_diagnostic
+from .model import at_model, context, for_model, named_gpu, named_model
+
+if TYPE_CHECKING:
+    from ..read.commands import CommandLine
 
 
 def of_empty_documents(source: Text) -> list[Diagnostic]:
@@ -93,9 +109,393 @@ def _suggest(diagnostic: Diagnostic, section: Section, release: Release) -> Diag
         return diagnostic
     if closest(diagnostic.where, [*section.beside, *release.top_level]) in section.beside:
         return replace(diagnostic, fix=nearest(diagnostic.where, section.beside))
-    near = (
-        None
-        if closest(diagnostic.where, release.top_level)
-        else of_same_words(diagnostic.where, section.beside)
-    )
+    if closest(diagnostic.where, release.top_level):
+        return diagnostic
+    near = of_same_words(diagnostic.where, section.beside)
     return replace(diagnostic, fix=f"did you mean {near}?") if near else diagnostic
+
+
+_SIZE = "tensor_parallel_size"
+
+
+def beside_flags(
+    command: ParsedCommand,
+    options: Mapping[str, Any],
+    rule_context: RuleContext,
+    section: Section | None = None,
+) -> Iterator[Diagnostic]:
+    """Checks flags and option file together: conflicts, and rules that only both together violate.
+    Errors are located at the flag, or at the option in the file if its `section` is known."""
+    wrong = {row.path for row in command.diagnostics}
+    given = {row.spelling: row for row in command.given}
+    flags: dict[str, Any] = {}
+    for name, row in given.items():
+        is_certain = row.value is None or row.value.certain
+        if name not in wrong and is_certain and not row.word.optional:
+            flags[name] = row.value.text if row.value else True
+    known = {key: value for key, value in options.items() if not isinstance(value, Variable)}
+    for diagnostic in server_flags.flag_traps(flags, known, rule_context.release):
+        yield _at(given, diagnostic)
+    together = server_flags.with_flags(flags, options, rule_context.release)
+    if _is_whole(command, options):
+        together = {_SIZE: 1, **together}  # the engine's default
+    broken = list(constraints.violations(together, rule_context))
+    if not broken:
+        return
+    # If the section is known, its own check reports errors of the model.
+    of_file = {row.where for row in constraints.violations(options, rule_context)}
+    alone = of_file if section else of_file - {"model"}
+    setters = {
+        server_flags.option_path(given[name].flag, rule_context.release): name for name in flags
+    }
+    for diagnostic in broken:
+        if diagnostic.where in alone:
+            continue
+        if diagnostic.where == "model" and command.arguments:
+            yield at_location(diagnostic, command.arguments[0].location)
+        elif diagnostic.where in setters:
+            yield _at(given, replace(diagnostic, where=setters[diagnostic.where]))
+        elif section and value_at(section.options, diagnostic.where) is not None:
+            yield section.locate(diagnostic)
+        elif diagnostic.where in ("model", _SIZE) and command.arguments:
+            yield at_location(diagnostic, command.arguments[0].location)
+
+
+def _is_whole(command: ParsedCommand, options: Mapping[str, Any]) -> bool:
+    """Whether a command and its file fully define how many GPUs share the model. A missing size
+    counts as defined: the engine then uses its default."""
+    words = (*command.arguments, *(row.word for row in command.given))
+    known = bool(options) or command.option_file is None
+    flags = {row.flag.name for row in command.given}
+    return known and all(row.certain for row in words) and not flags & {"tp_size", _SIZE}
+
+
+def _at(given: Mapping[str, GivenFlag], diagnostic: Diagnostic) -> Diagnostic:
+    known = diagnostic.where in given
+    return at_location(diagnostic, given[diagnostic.where].word.location if known else NOWHERE)
+
+
+_NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Options that a file sets, as flags of a command (`as_flags`) or as keys. `path` is their
+    place in the document, `within` the file inside it that contains them. If `is_extended`, some
+    flags may belong to another program. `gpus` are the GPUs of the server, `role` is its role in a
+    recipe, `command` is set for command lines. The options of an `is_engine_file` are complete:
+    nothing else can add to them."""
+
+    arguments: Arguments
+    path: str = ""
+    within: str = ""
+    as_flags: bool = False
+    is_extended: bool = False
+    gpus: Gpus | None = None
+    is_engine_file: bool = False
+    role: str = ""
+    command: CommandLine | None = None
+
+
+def given_diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
+    """Reports wrong options and option names that the release does not have."""
+    found = [
+        *given.arguments.diagnostics,
+        *_unknown(given, rule_context.release),
+        *(
+            _as_written(row, given, rule_context.release)
+            for row in _values(given, for_model(rule_context, model_of(given.arguments)))
+        ),
+    ]
+    for row in found:
+        path = row.path if given.as_flags else below(given.path, row.path)
+        yield replace(row, path=path, within=given.within)
+    read, release = given.arguments, rule_context.release
+    is_worker = given.command is not None and given.command.program in _record(release).workers
+    may_differ = read.is_open or (given.is_extended and given.as_flags and not is_worker)
+    may_differ |= any(_meant(name, release) in _record(release).ranks for name in read.unknown)
+    if found_gpus := ranks_diagnostic(read.options, given.gpus, release, may_differ):
+        yield found_gpus
+
+
+@lru_cache(maxsize=64)
+def _option_names(release: Release) -> frozenset[str]:
+    """The options that the flags of a release set."""
+    return frozenset(row.name for row in known_flags(release).values())
+
+
+def _record(release: Release) -> Formats:
+    return formats(release.engine.name)
+
+
+def model_of(arguments: Arguments) -> Named | None:
+    """The model that a command or a file names, or `None`."""
+    word = arguments.model
+    if word is not None and word.certain:
+        return Named(word.text, word.location)
+    name = arguments.options.get("model")
+    is_told = isinstance(name, str) and not isinstance(name, Variable)
+    return Named(str(name), arguments.places["model"]) if is_told else None
+
+
+def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
+    """Reports wrong values, located at the values."""
+    arguments, release = given.arguments, rule_context.release
+    every = arguments.options
+    known = _record(release)
+    judged = {k: v for k, v in every.items() if k not in known.converted}
+    options = {k: v for k, v in judged.items() if k in release.top_level}
+    server = {k: v for k, v in judged.items() if k in release.server_options}
+    start = next(iter(arguments.places.values()), NOWHERE)
+    section = Section(options, Yaml(options, {"": start, **arguments.places}))
+    found = [*validate(release, options), *validate(_server(release), server)]
+    found += _of_commands(judged, release)
+    by = known.brought_by
+    found = [row for row in found if value_at(every, by.get(row.where, "-")) is None]
+    yield from map(section.locate, found)
+    if arguments.is_open:
+        return
+    wrong = {row.where for row in found if row.rule in WRONG_VALUES}
+    unknown = [row.where for row in found if row.rule == UNKNOWN_KEY]
+    meant_by_others = _meant_options(arguments, release)
+    is_whole = given.is_engine_file or (given.as_flags and "config" not in every)
+    for row in constraints.violations(every, rule_context):
+        meant = any(where.startswith(f"{row.where}.") for where in unknown)
+        if row.where in wrong or meant:  # report each mistake once
+            continue
+        if meant_by_others & _options_of(row, release):
+            continue
+        # Of the model itself, rules only fail if it is known.
+        if not is_whole and _options_of(row, release) - {"model"} - every.keys():
+            message = f"{row.message}; other parts of the options may change this"
+            row = replace(row, message=message, severity="warning")
+        yield section.locate(row)
+
+
+def _options_of(row: Diagnostic, release: Release) -> set[str]:
+    """The options that a violated rule depends on."""
+    found: set[str] = set()
+    for rule in constraints.of_release(release):
+        if (rule.id, rule.severity) == (row.rule, row.severity):
+            found.update(path.partition(".")[0] for path in rule.options())
+    return found
+
+
+def _meant_options(arguments: Arguments, release: Release) -> set[str]:
+    """The options that unknown names misspell, or that replaced them."""
+    found: set[str] = set()
+    for name in arguments.unknown:
+        told = _record(release).former.get(_option(name), "")
+        found |= set(re.findall(r"\w+", told)) & release.top_level.keys()
+        found |= {_meant(name, release) or ""} - {""}
+    return found
+
+
+def _of_commands(options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:
+    """Reports wrong types in flags of the command that neither engine nor server defines."""
+    others = {row.name: row.option for row in known_flags(release).values()}
+    for name, value in options.items():
+        if name in release.top_level or name in release.server_options:
+            continue
+        row = others[name]
+        is_known = "type" in row and value is not None and not isinstance(value, Variable)
+        if is_known and not SHAPES[row["type"]](value):
+            yield wrong_type(name, value, row)
+
+
+@lru_cache(maxsize=16)
+def _server(release: Release) -> Release:
+    """A release table whose root is the options of the server instead of the engine."""
+    return replace(release, table={**release.table, "root": release.table["server_root"]})
+
+
+def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
+    for name, (_, place) in given.arguments.unknown.items():
+        near = _meant(name, release)
+        if given.is_extended and not (near or _having(_option(name), release)):
+            continue
+        remedy = _remedy(name, release, near)
+        what = f"is not {'a flag' if given.as_flags else 'an option'} of {release.engine.title} "
+        what += release.name
+        unsure = given.is_extended or (_is_newer(release) and not remedy)
+        if unsure and not given.is_extended:
+            what += "; newer releases are unknown"
+        rule = UNKNOWN_FLAG if given.as_flags else UNKNOWN_KEY
+        listing = remedy or nearest(_option(name), _option_names(release))
+        fix = _flags_of(listing, release) if given.as_flags else _keys_of(listing, name)
+        yield located(place, name, what, fix, rule, "warning" if unsure else "error")
+
+
+def is_meant(flag: str, release: Release) -> bool:
+    """Whether a flag belongs to the engine in any release, or misspells one of its flags."""
+    option = _option(flag)
+    if (
+        flag in known_flags(release)
+        or option in _record(release).former
+        or _having(option, release)
+    ):
+        return True
+    names = _option_names(release)
+    option = option.removeprefix("no_")
+    return option in names or bool(_meant(flag, release))
+
+
+def is_of_another(flag: str, release: Release) -> bool:
+    """Whether only another engine has this flag or key."""
+    option = _option(flag.partition("=")[0])
+    if option in _option_names(release):
+        return False
+    return bool(of_other_engine(release, option) or _record(release).foreign.get(option))
+
+
+def _keys_of(text: str, name: str) -> str:
+    """Spells the suggested key with dashes if the file's key has dashes."""
+    if "-" not in name:
+        return text
+    return re.sub(r"(?<=did you mean )\w+", lambda found: found[0].replace("_", "-"), text)
+
+
+def _option(name: str) -> str:
+    """The option name for a flag or key."""
+    return name.lstrip("-").partition(".")[0].replace("-", "_")
+
+
+def _meant(name: str, release: Release) -> str | None:
+    """The option that an unknown name misspells."""
+    names = _option_names(release)
+    option = _option(name)
+    if turned := _turned(option, names):
+        return turned
+    if found := closest(option, names):
+        return found
+    off = option.removeprefix("no_")
+    if off != option:
+        found = closest(off, names) or _alike(off, names)
+        return found and f"no_{found}"
+    return _alike(option, names)
+
+
+def _turned(option: str, names: Collection[str]) -> str | None:
+    """The opposite of an existing option: `no_enable_x` for `disable_x`. `None` if the name does
+    not turn an existing option on or off."""
+    word, _, rest = option.partition("_")
+    other = {"disable": "enable", "enable": "disable", "no": "enable"}.get(word)
+    return f"no_{other}_{rest}" if other and f"{other}_{rest}" in names else None
+
+
+def _alike(option: str, names: Collection[str]) -> str | None:
+    """The only option with the same words, written out or abbreviated."""
+    found = [name for name in names if _is_alike(option.split("_"), name.split("_"))]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_alike(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two names have the same words, written out or abbreviated."""
+    return len(words) == len(others) and all(
+        one == two or (len(two) > 2 and one[:3] == two[:3])
+        for one, two in zip(words, others, strict=True)
+    )
+
+
+def _having(option: str, release: Release) -> list[Release]:
+    """The other releases that have an option."""
+    flag = f"--{option.replace('_', '-')}"
+    others = releases.of_engine(release.engine)
+    return [other for other in others if other.name != release.name and flag in known_flags(other)]
+
+
+def _remedy(name: str, release: Release, near: str | None) -> str:
+    option = _option(name)
+    if option in release.top_level:
+        return f"write {option}"
+    if option in _option_names(release):
+        return "this is an option of the server, not of the engine"
+    others = _having(option, release)
+    known = _record(release)
+    former = known.former.get(option, "")
+    told = "; ".join(filter(None, (age(release, others) if others else "", former)))
+    short = next((text for text in known_flags(release) if text == f"-{option}"), "")
+    gone = None if near else closest(option, _gone(release))
+    return (
+        told
+        or known.foreign.get(option, "")
+        or of_other_engine(release, name.lstrip("-").replace("-", "_"))
+        or elsewhere(release, option)
+        or (f"did you mean {short}?" if short else "")
+        or (f"did you mean {near}?" if near else "")
+        or without_counterpart(release, option)
+        or (f"this looks like {gone}: {_remedy(gone, release, None)}" if gone else "")
+    )
+
+
+@lru_cache(maxsize=16)
+def _gone(release: Release) -> frozenset[str]:
+    """Options that other releases have, or that releases before the first table had."""
+    names = {name for name in _record(release).former if "." not in name}
+    for other in releases.of_engine(release.engine):
+        names |= _option_names(other)
+    return frozenset(names - _option_names(release))
+
+
+def _is_newer(release: Release) -> bool:
+    """Whether a table is used in place of a release that is newer than all tables."""
+    newest = releases.known(release.engine)[-1]
+    here = order(release.stands_for) if release.stands_for else None
+    return release.name == newest and here is not None and here > (order(newest) or ())
+
+
+def _as_written(row: Diagnostic, given: Given, release: Release) -> Diagnostic:
+    """Changes a diagnostic to use the names from the file: flags for a command line."""
+    top, dot, rest = row.path.partition(".")
+    written = given.arguments.written.get(top, top)
+    fix = row.fix
+    if row.rule == UNKNOWN_KEY and dot:  # a key inside an option; its fix names keys too
+        fix = _record(release).former.get(row.path, fix)
+    elif given.as_flags:
+        fix = _flags_of(fix, release)
+    return replace(row, path=f"{written}{dot}{rest}", fix=fix)
+
+
+def _flags_of(text: str, release: Release) -> str:
+    """Spells the options in a sentence as flags."""
+    flags = {row.name: row.spelling for row in known_flags(release).values()}
+    flags |= {f"no_{name}": f"--no-{text.lstrip('-')}" for name, text in flags.items()}
+
+    def flag(match: re.Match[str]) -> str:
+        top, dot, rest = match[0].partition(".")
+        return f"{flags[top]}{dot}{rest}" if top in flags else match[0]
+
+    meant = re.sub(
+        r"(did you mean |; \w+ has )([a-z]+)\b",
+        lambda found: found[1] + flags.get(found[2], found[2]),
+        text,
+    )
+    return _NAME.sub(flag, meant)
+
+
+def flag_options(
+    own: FlagOptions,
+    section: Section,
+    worker: Server,
+    files: Mapping[str, Mapping[str, Any]],
+    rule_context: RuleContext,
+) -> Iterator[Diagnostic]:
+    """Checks the options from flags, alone and combined with those from the option file."""
+    here = context(rule_context, worker)
+    if not worker.file:
+        for row in section_diagnostics(section, here):
+            yield at_model(row, worker.model)
+        return
+    yield from section_diagnostics(_opened(section), here)
+    base = worker.given(files)
+    if base is None or own.is_open:
+        return
+    alone = {row.where for row in constraints.violations(base, here)}
+    for row in constraints.violations(own.over(base), here):
+        if row.where not in alone and value_at(section.options, row.where) is not None:
+            yield section.locate(row)
+
+
+def _opened(section: Section) -> Section:
+    """A copy of an options block that is marked as incomplete: only single values are checked."""
+    return Section(section.options, section.document, within=section.within, is_open=True)

@@ -42,7 +42,7 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
 
 def _is_asked(data: Mapping[str, Any]) -> bool:
     """Whether a probe reaches a container from outside, not by a command inside it."""
-    return any(value_at(data, f"{probe}.{way}") for probe in PROBES for way in _WAYS)
+    return any(value_at(data, f"{probe}.{way}") for probe, way in product(PROBES, _WAYS))
 
 
 def _unreached_host(
@@ -136,11 +136,13 @@ class Launch:
     @property
     def gpus(self) -> frozenset[str]:
         """The GPUs that the command's line reserves for the server."""
-        texts = [word.text for word in self.statements[0].words]
-        if self.share is None and any(part in text for text in texts for part in _SHARING):
-            return frozenset()
-        found = next((row for text in texts if (row := _VISIBLE.fullmatch(text))), None)
-        return frozenset(found[1].split(",")) if found else frozenset()
+        found: frozenset[str] = frozenset()
+        for word in reversed(self.statements[0].words):
+            if self.share is None and any(part in word.text for part in _SHARING):
+                return frozenset()
+            if row := _VISIBLE.fullmatch(word.text):
+                found = frozenset(row[1].split(","))
+        return found
 
     def clashes(self, other: Launch) -> bool:
         """Whether both servers need the same port of one address; 0.0.0.0 is every address."""
@@ -158,12 +160,12 @@ def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnosti
     texts = [word.text for word in words]
     if not {"docker", "podman"} & {text.rpartition("/")[2] for text in texts}:
         return
-    given = [
-        following
-        for word, following in pairwise(words)
-        if word.text in ("-p", "--publish") and following.certain
-    ]
-    ports = [found[1] for word in given if (found := _PUBLISHED.fullmatch(word.text))]
+    given, ports = [], []
+    for word, following in pairwise(words):
+        if word.text in ("-p", "--publish") and following.certain:
+            given.append(following)
+            if found := _PUBLISHED.fullmatch(following.text):
+                ports.append(found[1])
     if not ports or len(ports) != len(given):
         return
     if port.isdigit() and port not in ports:
@@ -189,8 +191,7 @@ def same_port(rows: Sequence[Statement], servers: Sequence[Launch]) -> Iterator[
     running: list[Launch] = []
     for row in rows:
         words = {word.text for word in row.words}
-        parts = {part for word in words for part in word.split()}  # also for `ssh HOST "pkill ..."`
-        if not parts.isdisjoint(_ENDS):
+        if not _ENDS.isdisjoint(" ".join(words).split()):  # also for `ssh HOST "pkill ..."`
             running.clear()
         server = known.get(row.words[0].location)
         if not server or not _ELSEWHERE.isdisjoint(word.rpartition("/")[2] for word in words):

@@ -1,132 +1,81 @@
-"""Checks references between the objects of a manifest: volumes, claims, labels, ports, probes."""
+"""Checks what containers refer to: mounts, config maps, labels, ports, probes and shared GPUs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ...diagnostics import Diagnostic, closest, located
 from ...documents import Yaml, value_at
 from ...facts import engines, release
-from ...general_rules import UNKNOWN_VALUE, Severity
-from ..engine import TENSORRT_LLM, surroundings
-from ..model import ROLES, Server, below, is_open
-from ..read.containers import (
-    GPU,
-    SIDE,
-    Around,
-    command_texts,
-    listed,
-    may_open,
-    named_rows,
-    number,
-    number_of,
-    objects,
-    opens,
-    port_of,
-)
-from . import (
-    DOMAIN_NODES,
-    GPU_REQUEST,
-    MISSPELT_NAME,
-    PORT_UNREACHED,
-    UNKNOWN_PROBE,
-    UNKNOWN_REFERENCE,
-)
-from .files import Mount, lost_path
+from ...files import is_there
+from ...general_rules import Severity
+from ...rules.context import RuleContext
+from .. import rules
+from ..arguments.worker import own_options
+from ..engine import TENSORRT_LLM, TOOLS, WORKER, formats
+from ..model import Section, Server, below, is_open, side_of
+from ..read import containers
+from ..read.containers import Around, listed, named_rows, number, objects, port_of
+from ..read.option_file import read_option_file
+from . import sides
+from .files import NOTHING_HANDED, HandedFiles, Mount, lost_path, missing_file, of_rows
+from .gpus import gpus_against_ranks
+from .names import unknown_flags, unknown_task
+from .options import flag_options
 from .ports import PROBES
 
-
-def graph_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Checks the Dynamo graphs of a manifest."""
-    yield from misspelt_sides(documents)
-    yield from domain_nodes(documents)
-    for document in documents:
-        if _is(document, "DynamoGraphDeployment"):
-            yield from _misspelt_keys(document)
-
-
-def _misspelt_keys(document: Yaml) -> Iterator[Diagnostic]:
-    """Reports misspelt keys of graph services, which the operator ignores."""
-    known = surroundings()["graph_services"]["names"]
-    services = value_at(document.data, "spec.services")
-    rows: Mapping[str, Any] = services if isinstance(services, Mapping) else {}
-    for name, data in rows.items():
-        for key in data if isinstance(data, Mapping) else ():
-            left = [row for row in known if row not in data]
-            if key not in known and (near := closest(str(key), left)):
-                where = below(f"spec.services.{name}", str(key))
-                what, fix = "is not a key of a service in a graph", f"did you mean {near}?"
-                yield located(document.locate(where), where, what, fix, MISSPELT_NAME)
-
-
-def misspelt_sides(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Reports misspelt prefill or decode roles of Dynamo services, which the operator ignores."""
-    for document in documents:
-        for data, path, *_ in objects(document):
-            side = data.get(SIDE)
-            if isinstance(side, str) and side not in ROLES and (near := closest(side, ROLES)):
-                where = below(path, SIDE)
-                what, fix = f"{side} is not a role of a service", f"did you mean {near}?"
-                yield located(document.locate(where), where, what, fix, UNKNOWN_VALUE)
-
-
-def domain_nodes(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Reports a compute domain with fewer nodes than the servers of its graph need."""
-    domains = [row for row in documents if _is(row, "ComputeDomain")]
-    graphs = [row for row in documents if _is(row, "DynamoGraphDeployment")]
-    if len(domains) != 1 or len(graphs) != 1:
-        return
-    services = value_at(graphs[0].data, "spec.services")
-    needed = 0
-    for service in services.values() if isinstance(services, Mapping) else ():
-        if number(value_at(service, "resources.limits.gpu")):
-            nodes = number(value_at(service, "multinode.nodeCount")) or 1
-            needed += nodes * (number(value_at(service, "replicas")) or 1)
-    path = "spec.numNodes"
-    given = number(value_at(domains[0].data, path))
-    if given and needed > given:
-        what = f"{given} nodes, but the services of the graph need {needed}"
-        place = domains[0].locate(path)
-        yield located(place, path, what, f"give {needed}", DOMAIN_NODES, "warning")
-
-
-def _is(document: Yaml, kind: str) -> bool:
-    return isinstance(document.data, Mapping) and document.data.get("kind") == kind
-
-
+Files = Mapping[str, Mapping[str, Any]]
+"""The options of each file that servers read, by the last part of its name."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")  # has no template variable
 _VOLUME = re.compile(r"(?:^|\.)volumes\.\d+$")
-_TEMPLATE = "spec.channel.resourceClaimTemplate.name"  # created by a compute domain
-_RULE = UNKNOWN_REFERENCE
 _MOST_PAIRS = 30_000  # of names to compare; each comparison takes microseconds
 
 
 @dataclass(frozen=True, slots=True)
-class _Server:
-    """A container that starts one server, with its document and its surroundings."""
+class ServerContainer:
+    """A container or Compose service that starts one server, with its surroundings and mounts."""
 
-    worker: Server
-    data: Mapping[str, Any]
     document: Yaml
+    path: str
+    data: Mapping[str, Any]
     around: Around
+    server: Server
+    mounts: Sequence[Mount] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of a Compose service; empty for other containers."""
+        above, _, name = self.path.rpartition(".")
+        return name if above == "services" else ""
+
+    @property
+    def outside(self) -> str:
+        """The path of the option file relative to the Compose file; empty if it is unknown."""
+        for mount in self.mounts:
+            path = mount.outside(self.server.file_path)
+            if path and path.startswith(("./", "../")):
+                return path
+        return ""
 
 
-@dataclass(slots=True)
-class _Names:
-    """Known names; finds the nearest known name for an unknown one and caches the result."""
-
-    known: set[str] = field(default_factory=set)
-    told: dict[str, str | None] = field(default_factory=dict)
-
-    def near(self, name: str) -> str | None:
-        if name in self.known or len(self.told) * len(self.known) > _MOST_PAIRS:
-            return None
-        if name not in self.told:
-            self.told[name] = closest(name, self.known)
-        return self.told[name]
+def _containers(documents: Sequence[Yaml], engine: str, maps: Files) -> list[ServerContainer]:
+    """The containers and services that start exactly one server, of this engine."""
+    found = []
+    for document in documents:
+        for data, path, around, servers in objects(document):
+            if len(servers) != 1 or servers[0].engine != engine:
+                continue
+            row = ServerContainer(document, path, data, around, servers[0])
+            if row.name:
+                mounts = [*of_rows(data.get("volumes")), *of_rows(data.get("configs"))]
+            else:
+                mounts = list(_mounts(data, around, maps))
+            found.append(replace(row, mounts=mounts))
+    return found
 
 
 def reference_diagnostics(
@@ -134,52 +83,49 @@ def reference_diagnostics(
 ) -> Iterator[Diagnostic]:
     """Runs all checks on the containers that start a server and on the objects they use."""
     maps = _config_maps(documents)
-    servers = [
-        _Server(each.of_engine(engine)[0], each.data, document, each.around)
-        for document in documents
-        for each in objects(document)
-        if len(each.of_engine(engine)) == 1 == len(each.servers)
-    ]
-    for server in servers:
-        if given := server.worker.file_flag:
-            path, place = server.worker.file_path, given[1]
-            mounted = list(_mounts(server, maps))
-            made = command_texts(server.data)
-            for row in lost_path(path, place, server.worker.path, mounted, made):
+    servers = _containers(documents, engine, maps)
+    for row in servers:
+        if given := row.server.file_flag:
+            made = containers.command_texts(row.data)
+            for found in lost_path(row.server.file_path, given[1], row.path, row.mounts, made):
                 # A chart may mount more than its values list.
-                yield row if server.around.pod else replace(row, severity="warning")
-        yield from _volumes(server)
-        yield from _requests(server)
-        yield from _probes(server)
-    yield from _claims(documents)
-    yield from _maps(documents, maps, {row.worker.file for row in servers})
+                known = row.around.pod or row.name
+                yield found if known else replace(found, severity="warning")
+        yield from _volumes(row)
+        yield from _requests(row)
+        yield from _probes(row)
+    yield from _maps(documents, maps, {row.server.file for row in servers})
     labels = _pod_labels(documents)
-    for document in documents:
-        if value_at(document.data, "kind") == "Service":
-            yield from _selector(document, labels)
-            yield from _target_ports(document, servers)
+    targets = [row for row in documents if value_at(row.data, "kind") == "Service"]
+    for document in targets:
+        yield from _selector(document, labels, _MOST_PAIRS // len(targets))
+        yield from _target_ports(document, servers)
 
 
 def _config_maps(documents: Sequence[Yaml]) -> dict[str, Mapping[str, Any]]:
     """The files of each config map, by the name of the map."""
-    rows = [row.data for row in documents if value_at(row.data, "kind") == "ConfigMap"]
-    names = [str(value_at(row, "metadata.name")) for row in rows]
-    files = [value_at(row, "data") for row in rows]
-    return {name: row for name, row in zip(names, files, strict=True) if isinstance(row, Mapping)}
+    found = {}
+    for document in documents:
+        files = value_at(document.data, "data")
+        if value_at(document.data, "kind") == "ConfigMap" and isinstance(files, Mapping):
+            found[str(value_at(document.data, "metadata.name"))] = files
+    return found
 
 
-def _mounts(server: _Server, maps: Mapping[str, Mapping[str, Any]]) -> Iterator[Mount]:
+def _mounts(data: Mapping[str, Any], around: Around, maps: Files) -> Iterator[Mount]:
     """The mounts of a container, with the files of the config maps in them."""
-    for name, row in named_rows(server.data.get("volumeMounts")).items():
-        target, part = str(row.get("mountPath")).rstrip("/"), row.get("subPath")
-        volume = server.around.volumes.get(name)
-        sources = [row for _, row in _map_sources(volume)]
-        files = [file for source in sources for file in _files(source, maps)]
-        names = {file.rpartition("/")[2]: f"{target}/{file}" for file in files}
-        if part:
+    for name, row in named_rows(data.get("volumeMounts")).items():
+        target = str(row.get("mountPath")).rstrip("/")
+        sources = [source for _, source in _map_sources(around.volumes.get(name))]
+        names = {}
+        for source in sources:
+            files: list[Any] = [value_at(item, "path") for item in listed(source.get("items"))]
+            for file in files or maps.get(str(source.get("name")), {}):
+                names[str(file).rpartition("/")[2]] = f"{target}/{file}"
+        if row.get("subPath"):
             names = {target.rpartition("/")[2]: target}
-        source = value_at(sources[0], "name") if sources else ""
-        yield Mount(f"config map {source}" if source else f"volume {name}", target, names)
+        source_name = value_at(sources[0], "name") if sources else ""
+        yield Mount(f"config map {source_name}" if source_name else f"volume {name}", target, names)
 
 
 def _map_sources(volume: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -193,140 +139,324 @@ def _map_sources(volume: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield f"projected.sources.{index}.configMap", part
 
 
-def _files(source: Mapping[str, Any], maps: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The files of a config map that a volume contains."""
-    chosen = [str(value_at(item, "path")) for item in listed(source.get("items"))]
-    return chosen or [str(name) for name in maps.get(str(source.get("name")), ())]
-
-
-def _volumes(server: _Server) -> Iterator[Diagnostic]:
+def _volumes(row: ServerContainer) -> Iterator[Diagnostic]:
     """Reports mounts of a volume that the pod lacks if a volume with a similar name exists."""
-    # A chart may add volumes that its values do not list.
-    known = server.around.volumes if server.around.pod else {}
-    for index, row in enumerate(listed(server.data.get("volumeMounts")) if known else ()):
-        name = str(value_at(row, "name"))
+    known = row.around.volumes
+    if not row.around.pod or not known:
+        return  # a chart may add volumes that its values do not list
+    for index, mount in enumerate(listed(row.data.get("volumeMounts"))):
+        name = str(value_at(mount, "name"))
         if name not in known and _NAME.fullmatch(name) and (near := closest(name, known)):
-            where = below(server.worker.path, f"volumeMounts.{index}.name")
+            where = below(row.path, f"volumeMounts.{index}.name")
             what, fix = f"no volume of the pod is called {name}", f"did you mean {near}?"
-            yield located(server.document.locate(where), where, what, fix, _RULE)
+            yield located(row.document.locate(where), where, what, fix, rules.UNKNOWN_REFERENCE)
 
 
-def _requests(server: _Server) -> Iterator[Diagnostic]:
+def _requests(row: ServerContainer) -> Iterator[Diagnostic]:
     """Reports a GPU request that differs from the limit: Kubernetes requires them to be equal."""
-    resources = server.data.get("resources")
-    rows = [value_at(resources, key) for key in ("limits", "requests")]
-    limit, request = (number(row.get(GPU)) if isinstance(row, Mapping) else None for row in rows)
+    counts = []
+    for key in ("limits", "requests"):
+        given = value_at(row.data, f"resources.{key}")
+        counts.append(number(given.get(containers.GPU)) if isinstance(given, Mapping) else None)
+    limit, request = counts
     if limit and request and limit != request:
-        where = below(server.worker.path, f"resources.requests.{GPU}")
+        where = below(row.path, f"resources.requests.{containers.GPU}")
         what = f"asks for {request} GPUs, and the limit is {limit}: Kubernetes wants both the same"
-        place = server.document.locate(where)
-        yield located(place, where, what, f"give {limit}, or the limit {request}", GPU_REQUEST)
+        fix = f"give {limit}, or the limit {request}"
+        yield located(row.document.locate(where), where, what, fix, rules.GPU_REQUEST)
 
 
-def _probes(server: _Server) -> Iterator[Diagnostic]:
+def _probes(row: ServerContainer) -> Iterator[Diagnostic]:
     """Reports HTTP probes of a path that the server does not have."""
-    own = engines.load(server.worker.engine)
+    own = engines.load(row.server.engine)
     newest = release.load(release.known(own)[-1], engine=own)
     known = {path for _, path in newest.endpoints}
     for probe in PROBES:
-        asked = value_at(server.data, f"{probe}.httpGet")
-        path, port = (value_at(asked, key) for key in ("path", "port"))
-        is_own = number_of(server.data, str(port)) == port_of(server.worker)
+        asked = value_at(row.data, f"{probe}.httpGet")
+        path, port = value_at(asked, "path"), str(value_at(asked, "port"))
+        is_own = containers.number_of(row.data, port) == port_of(row.server)
         if not is_own or not isinstance(path, str) or is_open(path):
             continue
         if f"/{path.partition('?')[0].strip('/')}" not in known:
-            where = below(server.worker.path, f"{probe}.httpGet.path")
+            where = below(row.path, f"{probe}.httpGet.path")
             what = f"the server has no {path[:60]}: it answers 404, and the pod is never ready"
-            place = server.document.locate(where)
-            yield located(place, where, what, "give /health", UNKNOWN_PROBE, "warning")
-
-
-def _claims(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
-    """Reports missing resource claim templates if one with a similar name exists. Compute domains
-    create templates too."""
-    rows = [(value_at(row.data, "kind"), row.data) for row in documents]
-    made = [str(value_at(data, _TEMPLATE)) for kind, data in rows if kind == "ComputeDomain"]
-    own = [
-        str(value_at(row, "metadata.name")) for kind, row in rows if kind == "ResourceClaimTemplate"
-    ]
-    names = _Names({*made, *own})
-    for document in documents:
-        for data, path, *_ in objects(document):
-            name = data.get("resourceClaimTemplateName")
-            if isinstance(name, str) and (near := names.near(name)):
-                where = below(path, "resourceClaimTemplateName")
-                what, fix = f"no template here is called {name}", f"did you mean {near}?"
-                yield located(document.locate(where), where, what, fix, _RULE, "warning")
+            place, rule = row.document.locate(where), rules.UNKNOWN_PROBE
+            yield located(place, where, what, "give /health", rule, "warning")
 
 
 def _maps(
-    documents: Sequence[Yaml], maps: Mapping[str, Mapping[str, Any]], read_files: set[str]
+    documents: Sequence[Yaml], maps: Files, read_files: Collection[str]
 ) -> Iterator[Diagnostic]:
     """Reports missing config maps. The suggested map contains a file that a server reads, and no
     object uses it."""
-    asked = [
-        (str(source.get("name")), document, below(path, f"{within}.name"))
-        for document in documents
-        for data, path, *_ in objects(document)
-        if _VOLUME.search(path)
-        for within, source in _map_sources(data)
-    ]
-    names = {name for name, _, _ in asked} | {
-        str(name)
-        for document in documents
-        for data, *_ in objects(document)
-        for key in ("configMapRef", "configMapKeyRef")
-        if (name := value_at(data, f"{key}.name"))
-    }
-    left = [name for name, files in maps.items() if name not in names and read_files & files.keys()]
+    asked: list[tuple[str, Yaml, str]] = []
+    names = set()
+    for document in documents:
+        for data, path, *_ in objects(document):
+            if _VOLUME.search(path):
+                for within, source in _map_sources(data):
+                    asked.append((str(source.get("name")), document, below(path, f"{within}.name")))
+            for key in ("configMapRef", "configMapKeyRef"):
+                names.add(str(value_at(data, f"{key}.name")))
+    names |= {name for name, _, _ in asked}
+    left = [name for name, files in maps.items() if name not in names and files.keys() & read_files]
     for name, document, path in asked:
         if name not in maps and len(left) == 1 and _NAME.fullmatch(name):
             what, fix = f"no config map here is called {name}", f"did you mean {left[0]}?"
             severity: Severity = "error" if closest(name, left) else "warning"
-            yield located(document.locate(path), path, what, fix, _RULE, severity)
+            place, rule = document.locate(path), rules.UNKNOWN_REFERENCE
+            yield located(place, path, what, fix, rule, severity)
 
 
-def _target_ports(document: Yaml, servers: Sequence[_Server]) -> Iterator[Diagnostic]:
+def _target_ports(document: Yaml, servers: Sequence[ServerContainer]) -> Iterator[Diagnostic]:
     """Reports target ports of a Service on which its selected servers do not listen. A headless
     Service (`clusterIP: None`) forwards no ports and is skipped."""
     spec = value_at(document.data, "spec")
-    selector, ports = (value_at(spec, key) for key in ("selector", "ports"))
+    selector = value_at(spec, "selector")
     if not isinstance(selector, Mapping) or value_at(spec, "clusterIP") == "None":
         return
     chosen = [row for row in servers if selector.items() <= dict(row.around.labels).items()]
-    listening = {port for row in chosen if (port := port_of(row.worker))}
-    for index, row in enumerate(listed(ports) if len(listening) == 1 else ()):
+    listening = {port_of(row.server) for row in chosen} - {""}
+    if len(listening) != 1:
+        return
+    (own,) = listening
+    for index, row in enumerate(listed(value_at(spec, "ports"))):
         key = "targetPort" if value_at(row, "targetPort") is not None else "port"
         target = str(value_at(row, key))
-        if target in listening or not _NAME.fullmatch(target):
+        if target == own or not _NAME.fullmatch(target):
             continue
-        if any(
-            opens(each.data, target) or may_open(each.around.pod, each.data, target)
-            for each in chosen
-        ):
-            continue
-        where = f"spec.ports.{index}.{key}"
-        what = f"{target} is not a port of the selected pods: their server listens at "
-        what, fix = what + min(listening), f"give targetPort: {min(listening)}"
-        yield located(document.locate(where), where, what, fix, PORT_UNREACHED, "warning")
+        if not any(_may_listen(each, target) for each in chosen):
+            where, fix = f"spec.ports.{index}.{key}", f"give targetPort: {own}"
+            what = f"{target} is not a port of the selected pods: their server listens at {own}"
+            place = document.locate(where)
+            yield located(place, where, what, fix, rules.PORT_UNREACHED, "warning")
 
 
-def _pod_labels(documents: Sequence[Yaml]) -> dict[str, _Names]:
+def _may_listen(row: ServerContainer, port: str) -> bool:
+    """Whether a container declares a port, or another one of its pod may listen on it."""
+    pod = row.around.pod
+    return containers.opens(row.data, port) or containers.may_open(pod, row.data, port)
+
+
+def _pod_labels(documents: Sequence[Yaml]) -> dict[str, set[str]]:
     """The values of each label on the pods of a manifest."""
-    found: dict[str, _Names] = {}
+    found: dict[str, set[str]] = {}
     for document in documents:
         for data, _, around, _ in objects(document):
-            for key, value in around.labels.items() if data is around.pod else ():
-                found.setdefault(str(key), _Names()).known.add(str(value))
+            if data is around.pod:
+                for key, value in around.labels.items():
+                    found.setdefault(str(key), set()).add(str(value))
     return found
 
 
-def _selector(document: Yaml, labels: Mapping[str, _Names]) -> Iterator[Diagnostic]:
+def _selector(
+    document: Yaml, labels: Mapping[str, set[str]], most_names: int
+) -> Iterator[Diagnostic]:
     """Reports a selector label that no pod has if a pod has a similar value."""
     selector = value_at(document.data, "spec.selector")
-    for key, value in selector.items() if isinstance(selector, Mapping) else ():
-        names, text = labels.get(str(key)), str(value)
-        if names and _NAME.fullmatch(text) and (near := names.near(text)):
+    if not isinstance(selector, Mapping):
+        return
+    for key, value in selector.items():
+        known, text = labels.get(str(key), set()), str(value)
+        if text in known or not _NAME.fullmatch(text) or len(known) > most_names:
+            continue
+        if near := closest(text, known):
             where = f"spec.selector.{key}"
             what, fix = f"no pod here has the label {key}: {text}", f"did you mean {near}?"
-            yield located(document.locate(where), where, what, fix, _RULE, "warning")
+            place, rule = document.locate(where), rules.UNKNOWN_REFERENCE
+            yield located(place, where, what, fix, rule, "warning")
+
+
+_DEVICES = "deploy.resources.reservations.devices"
+_PUBLISHED = re.compile(r"(?:(?P<host>[\d.]+):)?(?P<port>\d+):\d+(?:/tcp)?")
+_NUMBER = re.compile(r"(?<![\w$.-])\d{1,3}(?![\w.-])")  # of a GPU; UUIDs are names too
+
+
+def services(document: Yaml, engine: str = TENSORRT_LLM) -> Sequence[ServerContainer]:
+    """Returns the services of a Compose file that start exactly one server of this engine."""
+    return [row for row in _containers([document], engine, {}) if row.name]
+
+
+def service_files(rows: Sequence[ServerContainer], folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Reads the option files that servers use from the folder of the Compose file. The keys are the
+    last parts of the file names in the container."""
+    found = {}
+    for row in rows:
+        if row.outside and (options := read_option_file(row.outside, folder)):
+            found[row.server.file] = options
+    return found
+
+
+def compose_diagnostics(
+    document: Yaml, rows: Sequence[ServerContainer], files: Files, folder: Path
+) -> Iterator[Diagnostic]:
+    """Checks the services of a Compose file against each other and against its folder."""
+    for row in rows:
+        yield from _missing_on_disk(row, folder)
+    yield from _sides(rows)
+    yield from _urls(rows, files)
+    together = []
+    for row in rows:
+        is_placed = value_at(row.data, "deploy.placement") is not None  # on a host by a swarm
+        if not row.data.get("profiles") and not is_placed:
+            together.append(row)
+    yield from _ports(document, together)
+    yield from _gpus(document, together, files)
+
+
+def _sides(rows: Sequence[ServerContainer]) -> Iterator[Diagnostic]:
+    """Compares the models and option files of prefill and decode services, found by their names."""
+    known = [replace(row.server, role=side) for row in rows if (side := side_of(row.name))]
+    if {row.role for row in known} == {"prefill", "decode"}:
+        yield from sides.different_models(known)
+        for worker in known:
+            yield from sides.other_side(worker)
+
+
+def _urls(rows: Sequence[ServerContainer], files: Files) -> Iterator[Diagnostic]:
+    """Reports URLs in a router's configuration whose port is not the one its server listens on."""
+    asked: list[Any] = []
+    for row in rows:
+        if row.server.is_disaggregated:
+            options = row.server.given(files) or {}
+            for side in ("context_servers", "generation_servers"):
+                asked += listed(value_at(options, f"{side}.urls"))
+    known = {row.name: row for row in rows}
+    for url in asked:
+        host, _, port = str(url).rpartition(":")
+        row_there = known.get(host)
+        own = port_of(row_there.server) if row_there else ""
+        if row_there and port.isdigit() and own.isdigit() and own != port:
+            place = (row_there.server.flag(("--port",)) or row_there.server.words[0])[1]
+            what = f"the router asks {host} at {port}, and its server listens at {own}"
+            fix = f"give --port {port}, or the router {host}:{own}"
+            yield located(place, row_there.path, what, fix, rules.PORT_UNREACHED, "warning")
+
+
+def _missing_on_disk(row: ServerContainer, folder: Path) -> Iterator[Diagnostic]:
+    """Reports a missing option file if a file with a similar name is in its folder."""
+    given = row.server.file_flag
+    file = folder / row.outside
+    if not given or not row.outside or is_there(file):
+        return
+    try:
+        there = [each.name for each in file.parent.iterdir()]
+    except (OSError, ValueError):
+        return  # the folder is created elsewhere
+    if file.name not in there and (near := closest(file.name, there)):
+        what, fix = f"{row.outside} is not there", f"did you mean {near}?"
+        yield located(given[1], row.path, what, fix, rules.MISSING_OPTION_FILE)
+
+
+def _ports(document: Yaml, rows: Sequence[ServerContainer]) -> Iterator[Diagnostic]:
+    """Reports host ports that two services publish, or on which two servers listen."""
+    owners: dict[str, str] = {}
+    for row in rows:
+        for port, path in _published(row):
+            if (owner := owners.setdefault(port, row.name)) != row.name:
+                what = f"{owner} also uses port {port} of the host"
+                fix = "publish another one, as HOST:CONTAINER"
+                yield located(document.locate(path), path, what, fix, rules.PORT_TAKEN)
+
+
+def _published(row: ServerContainer) -> Iterator[tuple[str, str]]:
+    """The host ports that a service uses, each with its path."""
+    if row.data.get("network_mode") == "host":
+        given, port = row.server.flag(("--port",)), port_of(row.server)
+        if port.isdigit():
+            yield port, below(row.path, "command" if given else "network_mode")
+        return
+    for index, port in enumerate(listed(row.data.get("ports"))):
+        found = _PUBLISHED.fullmatch(str(port))
+        number = found["port"] if found else value_at(port, "published")
+        is_any_host = not (found["host"] if found else value_at(port, "host_ip"))
+        if number and is_any_host and str(number).isdigit():
+            yield str(number), below(row.path, f"ports.{index}")
+
+
+def _gpus(document: Yaml, rows: Sequence[ServerContainer], files: Files) -> Iterator[Diagnostic]:
+    """Reports GPUs that two services share. A plain GPU count means the first GPUs of the host:
+    Docker does not track which container uses them (moby, daemon/nvidia_linux.go)."""
+    owners: dict[str, ServerContainer] = {}
+    for row in rows:
+        devices, path = _devices(row)
+        for device in devices:
+            owner = owners.setdefault(device, row)
+            if owner is row or _fraction(owner, files) + _fraction(row, files) <= 1:
+                continue
+            what = f"GPU {device} is also used by {owner.name}, and each server takes most of a GPU"
+            fix = "give each service its own device_ids, or both a small KV cache fraction"
+            yield located(document.locate(path), path, what, fix, rules.GPU_SHARED, "warning")
+            break
+
+
+def _devices(row: ServerContainer) -> tuple[list[str], str]:
+    """The GPU numbers of a service after its visibility variables are applied, and their path."""
+    cuda, nvidia = containers.VISIBLE
+    if any(cuda in text for text in containers.command_texts(row.data)):
+        return [], ""  # the command sets the variable itself
+    chosen = {name: (text, path) for name, text, path in containers.environment(row.data)}
+    found, where = _reserved(row)
+    if nvidia in chosen:
+        text, path = chosen[nvidia]
+        found, where = _NUMBER.findall(text), below(row.path, path)
+    if cuda in chosen:
+        text, path = chosen[cuda]
+        indices = map(int, _NUMBER.findall(text))
+        found = [found[index] for index in indices if index < len(found)]
+        where = below(row.path, path)
+    return found, where
+
+
+def _reserved(row: ServerContainer) -> tuple[list[str], str]:
+    """The GPU numbers that a service reserves, and their path."""
+    for index, device in enumerate(listed(value_at(row.data, _DEVICES))):
+        where = below(row.path, f"{_DEVICES}.{index}")
+        ids, count = value_at(device, "device_ids"), value_at(device, "count")
+        if isinstance(ids, list):
+            return [str(each) for each in ids], below(where, "device_ids")
+        if isinstance(count, int):
+            return [str(each) for each in range(min(count, 64))], below(where, "count")
+    return [], ""
+
+
+def _fraction(row: ServerContainer, files: Files) -> float:
+    """The fraction of a GPU's free memory that a server uses for its KV cache."""
+    known = formats(row.server.engine)
+    flag = row.server.flag(known.memory_flags)
+    given = flag[0] if flag else value_at(row.server.given(files) or {}, known.memory_option)
+    try:
+        return float(str(given))
+    except ValueError:
+        return 0.9
+
+
+def server_diagnostics(
+    servers: Sequence[Server],
+    files: Files,
+    rule_context: RuleContext,
+    in_job: bool = False,
+    handed: HandedFiles = NOTHING_HANDED,
+) -> Iterator[Diagnostic]:
+    """Runs all checks on the servers of a file. `handed` lists the files that scripts create or
+    use. The servers of a job share its GPUs, so with several servers in a job the GPU counts are
+    not checked."""
+    known = {row.file for row in servers} | handed.used
+    alone: list[Section] = []
+    for worker in servers:
+        own = own_options(worker) if worker.program else None
+        if own and worker.program == WORKER and not (own.is_open or worker.file):
+            alone.append(own.section(worker))
+        if own and worker.program in TOOLS:
+            yield from unknown_task(worker)
+        if own:
+            yield from unknown_flags(worker, rule_context.release)
+            yield from sides.wrong_mode(worker)
+            yield from flag_options(own, own.section(worker), worker, files, rule_context)
+            yield from sides.block_size(worker, own, files)
+        yield from sides.other_side(worker)
+        yield from missing_file(worker, files, known, handed)
+        if not (in_job and len(servers) > 1):
+            yield from gpus_against_ranks(worker, files, own)
+    yield from sides.disagreements(alone, rule_context)
+    yield from sides.different_models(servers)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
-from ...diagnostics import Diagnostic, located, nearest
+from ...diagnostics import Diagnostic, Location, located, nearest
+from ...documents import value_at
+from ...errors import BadInput
 from ...facts.release import Release
+from ...files import read_text
 from ...rules import constraints
 from ...rules.context import RuleContext
 from ...rules.validation import agreed
+from ..arguments.worker import FlagOptions
 from ..engine import MODE_FLAG, worker_flags
 from ..model import SIDE, Section, Server, is_open, side_of
 from ..read.file import Text
 from ..read.files import SourceFile
 from ..read.forms import YAML_SUFFIXES
 from ..read.option_file import ENGINE, read_options
-from . import DISAGG_MODE, DISAGG_MODEL
+from ..report import Checked
+from . import DISAGG_MODE, DISAGG_MODEL, GUIDE_IGNORED, ROUTER_BLOCKS
 from .options import section_context
 
 
@@ -153,3 +159,86 @@ def other_side(worker: Server) -> Iterator[Diagnostic]:
         what = f"{given[0]} is for {side} workers by its name, but this is a {worker.role} worker"
         fix = f"name the file of the {worker.role} workers"
         yield located(given[1], worker.path, what, fix, DISAGG_MODE, "warning")
+
+
+RULE = GUIDE_IGNORED
+OPTION = "guided_decoding_backend"
+ASKS = "response_format"
+# A request field, a client argument, or a parameter of the LLM API.
+_ASKED = re.compile(rf"\\?[\"']?\b{ASKS}\\?[\"']?\s*[:=](?!=)|\bGuidedDecodingParams\(")
+_ASKS_NOTHING = re.compile(r"[\s{\\\"']*type[\s\\\"':]*text\b|\s*(?:None|null|null,)")
+_BEFORE_NAME = re.compile(r"(?:^|\n)\s*(?:#|//)[^\n]*\Z")
+
+
+def place(text: str) -> Location | None:
+    """The first place where a text requests structured output."""
+    if ASKS not in text and "GuidedDecodingParams" not in text:
+        return None
+    for found in _ASKED.finditer(text):
+        if _ASKS_NOTHING.match(text, found.end()) or _BEFORE_NAME.search(text[: found.start()]):
+            continue
+        begin = text.rfind("\n", 0, found.start()) + 1
+        return Location(text.count("\n", 0, found.start()) + 1, found.start() - begin + 1)
+    return None
+
+
+def unguided(text: str, server: str) -> Diagnostic | None:
+    """Reports a text that requests structured output which a server does not provide. `server`
+    describes the server in the message."""
+    if (where := place(text)) is None:
+        return None
+    what = f"asks for structured output, and {server} no {OPTION}: the answer may not follow it"
+    fix = f"add {OPTION}: xgrammar to the server's options"
+    return located(where, ASKS, what, fix, RULE, "warning")
+
+
+def of_clients(targets: Sequence[SourceFile], files: Collection[Checked]) -> Iterator[Diagnostic]:
+    """Reports clients that request structured output if no server in their folder has a backend.
+    When a whole folder is checked, its Python programs count as clients too."""
+    judged = {row.file for row in files if row.judged.sections or row.judged.commands}
+    servers: dict[Path, list[Path]] = {}
+    clients: dict[Path, set[Path]] = {}
+    listed: set[Path] = set()
+    for target in targets:
+        if target.context or target.diagnostic:
+            continue
+        folder = target.path.parent
+        if str(target.path) not in judged:
+            clients.setdefault(folder, set()).add(target.path)
+            continue
+        servers.setdefault(folder, []).append(target.path)
+        if not target.given:
+            listed.add(folder)
+    for folder in listed:
+        clients.setdefault(folder, set()).update(folder.glob("*.py"))
+    for folder, beside in servers.items():
+        found: list[Diagnostic] = []
+        for path in sorted(clients.get(folder, ())):
+            if asked := unguided(_text(path), "the servers next to it have"):
+                found.append(asked.in_file(str(path)))
+        if found and not any(OPTION in (_text(path) or OPTION) for path in beside):
+            yield from found
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except BadInput:
+        return ""  # reported when the file itself is checked
+
+
+_BLOCKS = "--kv-block-size"
+
+
+def block_size(
+    worker: Server, own: FlagOptions, files: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Diagnostic]:
+    """Reports a router block size that differs from the engine's. The router then finds no matching
+    prefixes."""
+    given = worker.flag((_BLOCKS,))
+    size = value_at(own.over(worker.given(files) or {}), "kv_cache_config.tokens_per_block")
+    text = given[0].strip("\"'") if given else ""
+    if given and text.isdecimal() and isinstance(size, int) and int(text) != size:
+        what = f"{_BLOCKS} {text}, but the engine's tokens_per_block is {size}"
+        fix = f"give {_BLOCKS} {size}: the router looks for blocks of the engine's size"
+        yield located(given[1], worker.path, what, fix, ROUTER_BLOCKS, "warning")

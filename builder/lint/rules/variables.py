@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from ...diagnostics import Diagnostic, Location, closest, is_misspelling, located
 from ...facts import release as releases
@@ -72,29 +74,30 @@ def _unknown_word(value: str, known: Sequence[str]) -> tuple[str, str] | None:
 
 def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
     """Reports misspelt engine and library variables, which are ignored."""
-    known = surroundings()["variables"]
+    known, libraries = surroundings()["variables"], surroundings()["libraries"]
     for number, line in enumerate(text.splitlines(), 1):
         if "_" not in line or line.lstrip().startswith("#"):
             continue
+        rows = []
         for found in _VARIABLE.finditer(line):
-            name = found.group()
-            if name in known or not (
-                near := _of_prefix(name, known) or closest(name, known) or _but_one(name, known)
-            ):
-                continue
-            place = Location(number, found.start() + 1)
-            what = f"the engine reads no variable {name}"
-            fix = f"did you mean {near}?"
-            yield located(place, name, what, fix, MISSPELT_VARIABLE, "warning")
+            name, near = found.group(), None
+            if name not in known:
+                near = _of_prefix(name, known) or closest(name, known) or _but_one(name, known)
+            rows.append((found, "the engine", near))
         for found in _OF_LIBRARY.finditer(line):
-            name, library = found.group(), found[1]
-            rows = surroundings()["libraries"][library]
-            names = (*rows["names"], *rows["others"]["names"])
-            near = None if name in names else _slip(name, names)
+            name, near, own = found.group(), None, libraries[found[1]]
+            names = (*own["names"], *own["others"]["names"])
+            if (
+                name not in names
+                and (close := closest(name, names))
+                and is_misspelling(name, close)
+            ):
+                near = close
+            rows.append((found, found[1], near))
+        for found, reader, near in rows:
             if near:
-                place = Location(number, found.start() + 1)
-                what = f"{library} reads no variable {name}"
-                fix = f"did you mean {near}?"
+                place, name = Location(number, found.start() + 1), found.group()
+                what, fix = f"{reader} reads no variable {name}", f"did you mean {near}?"
                 yield located(place, name, what, fix, MISSPELT_VARIABLE, "warning")
 
 
@@ -102,7 +105,7 @@ def _own_variables(text: str) -> set[str]:
     """Variables that a script sets and reads itself but does not pass to any program."""
     if _ALL_GIVEN.search(text):
         return set()
-    given = {name for line in _GIVING.findall(text) for name in _NAMES.findall(line)}
+    given = set(_NAMES.findall(" ".join(_GIVING.findall(text))))
     return set(_SET.findall(text)) & set(_READ.findall(text)) - given
 
 
@@ -112,12 +115,6 @@ def _of_prefix(name: str, known: Iterable[str]) -> str | None:
     is_own = _ENGINE.match(name) is not None
     rows = [row for row in known if is_own and sorted(_ENGINE.sub("", row).split("_")) == rest]
     return rows[0] if len(rows) == 1 else None
-
-
-def _slip(name: str, known: Iterable[str]) -> str | None:
-    """The known name that this name misspells by a typing error."""
-    near = closest(name, known)
-    return near if near and is_misspelling(name, near) else None
 
 
 def _but_one(name: str, known: Iterable[str]) -> str | None:
@@ -159,3 +156,42 @@ def _remedy(name: str, release: Release) -> str:
         told.append(former)
     near = None if told else closest(name, release.environment)
     return "; ".join(told) or (f"did you mean {near}?" if near else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How to report vulnerable versions: as warnings, or as errors if `refuses`. Products and
+    versions in `accepted` are never errors."""
+
+    accepted: Collection[tuple[str, str]] = ()
+    refuses: bool = False
+
+
+def read_images(text: str, policy: Policy) -> tuple[int, list[Diagnostic]]:
+    """Counts the publisher's images in a file and reports vulnerable and unknown versions."""
+    if "/" not in text:
+        return 0, []
+    from ...facts import images  # imported late: short option files do not need it
+
+    named = sum(1 for _ in chain(images.untold(text), images.contents(text)))
+    return named, list(_vulnerable(text, policy)) if named else []
+
+
+def _vulnerable(text: str, policy: Policy) -> Iterator[Diagnostic]:
+    from ...facts import advisories, images
+
+    place = places(text)
+    for content in images.untold(text):
+        row = advisories.unknown(content.product, content.version, "", strict=False)
+        if (content.product, content.version) not in policy.accepted:
+            yield located(place(content.start), "", row.message, row.fix, row.rule, row.severity)
+    for content in images.contents(text):
+        diagnostic = advisories.diagnostic(content.product, content.version, "")
+        if diagnostic:
+            taken = any(
+                product == content.product and advisories.same(version, content.version)
+                for product, version in policy.accepted
+            )
+            severity = diagnostic.severity if policy.refuses and not taken else "warning"
+            here, rule = place(content.start), diagnostic.rule
+            yield located(here, "", diagnostic.message, diagnostic.fix, rule, severity)

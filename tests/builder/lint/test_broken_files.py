@@ -98,42 +98,6 @@ def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     ]
 
 
-SERVER = "trtllm-serve some/model --tp_size 2\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (f'#!/bin/bash\n{SERVER}echo "open\n', 3),
-        (f"#!/bin/bash\n{SERVER}echo 'open\nexit 1\n", 3),
-        (f"#!/bin/bash\n{SERVER}X=$'it\\'s open\n", 3),
-        (f'#!/bin/bash\n{SERVER}echo "$(date "+%s)\n', 3),
-        (f"#!/bin/bash\n{SERVER}echo `date\n", 3),
-    ],
-)
-def test_a_quote_that_nothing_closes_is_an_error(text: str, line: int, tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text(text)
-    assert ("run.sh", line, "error", "syntax") in rows(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "# it's a remark\n",
-        "echo it\\'s \"it's\" 'say \"'\n",
-        'X="$(echo "a \'b" | tr -d "\'")"\n',
-        'echo "${X:-it\'s}" ${#X} $#\n',
-        "cat <<EOF > notes.txt\nit's\nEOF\n",
-        "X=$'it\\'s'\n",
-        "echo a `# it's a remark` b\n",
-        'case $X in "a)") echo ;; esac\n',
-    ],
-)
-def test_quotes_that_are_closed_are_right(text: str, tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{text}{SERVER}")
-    assert [row for row in rows(tmp_path) if row[3] == "syntax"] == []
-
-
 @pytest.mark.parametrize("name", ["make.sh", "make.sbatch", "make"])
 def test_a_script_that_writes_a_models_configuration_is_a_script(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(

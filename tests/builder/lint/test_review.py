@@ -15,9 +15,7 @@ import pytest
 from builder.facts import engines
 from builder.lint.read.slurm import table
 from builder.lint.report import FINGERPRINT
-from builder.lint.rules import RULES
-from builder.lint.rules.jobs import job_rules
-from builder.lint.rules.table import every
+from builder.lint.rules import RULES, every, job_rules
 from builder.rules import constraints
 from maintenance import rules_table
 from tests.conftest import ROOT, Run

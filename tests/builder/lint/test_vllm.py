@@ -522,14 +522,6 @@ def test_a_variable_that_the_release_does_not_read_is_warned_of(line: str, tmp_p
     assert all((row.severity, row.location.line) == ("warning", 2) for row in found)
 
 
-def test_words_of_a_container_are_texts(tmp_path: Path) -> None:
-    container = {"image": "vllm/vllm-openai:v0.32.0", "args": ["--model", "m", "-tp", 8, True]}
-    text = yaml.safe_dump({**POD, "spec": {"containers": [container]}}, sort_keys=False)
-    found = [row for row in errors(tmp_path, "pod.yaml", text) if row.rule == "no-text"]
-    assert [row.fix for row in found] == ['write "8"', 'write "true"']
-    assert [text.splitlines()[row.location.line - 1].strip() for row in found] == ["- 8", "- true"]
-
-
 def test_a_file_is_of_the_engine_whose_release_alone_is_asked_for(tmp_path: Path) -> None:
     """It has no option that tells it from one of the other engine."""
     text = "model: m\nhost: 0.0.0.0\ncuda_graph_config: {batch_sizes: [1, 2]}\n"
