@@ -78,6 +78,13 @@ def parser(words: Sequence[str], every: bool = False) -> command.Parser:
 
         bench.add(sub, words[1:])
 
+    sub = verb("diagnose", None, "name the cause of a failure from logs and state")
+    if every or used == "diagnose":
+        from . import diagnose
+
+        diagnose.add(sub)
+        sub.set_defaults(run=diagnose.run)
+
     sub = verb("report", _report, "write one HTML page from runs and result files")
     _add_report(sub)
 

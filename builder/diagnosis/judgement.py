@@ -1,0 +1,225 @@
+"""Decides from everything seen in logs and state what failed first, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from . import state as states
+from .log import Line
+from .signatures import Confidence, Phase, Signature, signatures
+from .state import State
+from .watch import MOST_EVIDENCE, Hits, Seen, phase_at, starts
+
+Verdict = Literal["healthy", "failed", "stalled", "unknown"]
+
+# Phases in which silence of a live process is no stall.
+_QUIET = ("serving", "shutdown")
+# Clusters of failures in which the server lives and does not serve.
+_HANGS = ("hang",)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A line that proves a cause."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A failure with the lines that prove it, and its texts filled in from them."""
+
+    signature: Signature
+    cause: str
+    fix: str
+    evidence: tuple[Evidence, ...]
+    confidence: Confidence
+    phase: Phase | None
+    at: tuple[float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is known of a server: its verdict, phase, causes, first error and seconds by phase."""
+
+    verdict: Verdict
+    phase: Phase | None
+    causes: tuple[Cause, ...]
+    first_error: Evidence | None
+    seconds: Mapping[str, float]
+    silence_s: float = 0.0
+
+
+def judge(logs: Sequence[Seen], state: State) -> Diagnosis:
+    """The diagnosis of a server from all its logs."""
+    causes = sorted(_causes(logs, state), key=_rank)
+    if any(not cause.signature.generic for cause in causes):
+        causes = [cause for cause in causes if not cause.signature.generic]
+    errors = sorted((line for seen in logs for line in seen.errors), key=_moment)
+    first = _evidence(errors[0]) if errors else None
+    silence_s = states.silence_s(state)
+    phase = _phase(logs, errors)
+    verdict = _verdict(logs, state, causes, bool(errors), phase, silence_s)
+    if verdict == "healthy":
+        causes, first = [], None
+    return Diagnosis(
+        verdict,
+        (causes[0].phase if causes else None) or phase,
+        tuple(causes),
+        first,
+        _seconds(logs),
+        silence_s,
+    )
+
+
+def _rank(cause: Cause) -> tuple[object, ...]:
+    """The first in time, then the one that more lines and more of the state confirm."""
+    row = cause.signature
+    return cause.at, -len(row.patterns) - len(row.needs or ()), row.id
+
+
+def _causes(logs: Sequence[Seen], state: State) -> Iterator[Cause]:
+    for row in signatures():
+        needed = states.agrees(state, row.needs) if row.needs else True
+        fits = states.agrees(state, row.fits) if row.fits else None
+        if needed is not True or fits is False:
+            continue
+        if row.stall_s and states.silence_s(state) < row.stall_s:
+            continue
+        found = next(filter(None, (_in_log(row, seen) for seen in logs)), None)
+        if found is None:
+            continue
+        lines, values, phase, at = found
+        confidence = row.confidence
+        if row.fits and fits is None:
+            confidence = "assumed"
+        yield Cause(
+            row,
+            _filled(row.cause, values),
+            _filled(row.fix, values),
+            tuple(_evidence(line) for line in lines[:MOST_EVIDENCE]),
+            confidence,
+            row.phase or phase,
+            at,
+        )
+
+
+def _in_log(
+    row: Signature, seen: Seen
+) -> tuple[list[Line], dict[str, str], Phase | None, tuple[float, int]] | None:
+    """The evidence for a failure in one log, with what its lines hold and when it began."""
+    if row.id in seen.ruled_out:
+        return None
+    all_hits: list[Hits] = []
+    before: Hits | None = None
+    for index, pattern in enumerate(row.patterns):
+        hits = seen.hits.get((row.id, index))
+        if hits is None or hits.count < pattern.times:
+            return None
+        if before and pattern.within and not _near(before, hits, pattern.within):
+            return None
+        all_hits.append(hits)
+        before = hits
+    lines = [line for hits in all_hits for line in hits.first]
+    last = max((hits.last.number for hits in all_hits if hits.last), default=0)
+    after = seen.ruled_out_after.get(row.id)
+    if after and after.number > last:
+        return None
+    values: dict[str, str] = {}
+    for hits in all_hits:
+        values |= {name: value for name, value in hits.values.items() if value}
+    first = min(lines, key=lambda line: line.number, default=seen.last)
+    phase = phase_at(seen.marks, first.number) if first else None
+    if row.during and phase not in row.during:
+        return None
+    return lines, values, phase, _moment(first) if first else (0.0, 0)
+
+
+def _near(before: Hits, after: Hits, within: int) -> bool:
+    return any(
+        0 <= second.number - first.number <= within
+        for first in before.first
+        for second in after.first
+    )
+
+
+def _moment(line: Line) -> tuple[float, int]:
+    return line.moment_s or 0.0, line.number
+
+
+def _evidence(line: Line) -> Evidence:
+    return Evidence(line.file, line.number, line.text.strip())
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", value.strip(" .,;:'\""))
+    return text
+
+
+def _phase(logs: Sequence[Seen], errors: Sequence[Line]) -> Phase | None:
+    """The phase of the log with the first error, else of the last log that has one."""
+    if errors and any(word in errors[0].text for word in ("NIXL", "UCX ", "nixl")):
+        return "disagg"
+    of_error = [seen for seen in logs if errors and seen.file == errors[0].file]
+    for seen in of_error:
+        if phase := phase_at(seen.marks, errors[0].number):
+            return phase
+    for seen in reversed(logs):
+        if phase := phase_at(seen.marks, seen.lines):
+            return phase
+    return None
+
+
+def _verdict(
+    logs: Sequence[Seen],
+    state: State,
+    causes: Sequence[Cause],
+    has_error: bool,
+    phase: Phase | None,
+    silence_s: float,
+) -> Verdict:
+    if causes:
+        row = causes[0].signature
+        return "stalled" if row.stall_s or row.cluster in _HANGS else "failed"
+    is_stalled = silence_s >= states.STALL_S and phase not in (*_QUIET, None)
+    if is_stalled and not has_error:
+        return "stalled"
+    if any(seen.ended for seen in logs):
+        return "failed"
+    errors = [(seen, line) for seen in logs for line in seen.errors]
+    if errors and not all(seen.served > line.number for seen, line in errors):
+        return "failed"
+    if state.get("exit_code", "0") != "0":
+        return "failed"
+    return "healthy" if phase in _QUIET else "unknown"
+
+
+def _seconds(logs: Sequence[Seen]) -> dict[str, float]:
+    """How long each phase of the longest start took, where its lines have times."""
+    found: dict[str, float] = {}
+    for seen in logs:
+        for mark, following in starts(seen.marks):
+            end = following.line if following else None
+            if end is None or end.moment_s is None or mark.line.moment_s is None:
+                continue
+            took_s = end.moment_s - mark.line.moment_s
+            found[mark.step.phase] = found.get(mark.step.phase, 0.0) + took_s
+    return found
+
+
+def named(diagnosis: Diagnosis, file: str) -> Diagnosis:
+    """The diagnosis with another name for a file without one."""
+
+    def of(row: Evidence) -> Evidence:
+        return replace(row, file=row.file or file)
+
+    causes = tuple(
+        replace(cause, evidence=tuple(map(of, cause.evidence))) for cause in diagnosis.causes
+    )
+    first = diagnosis.first_error
+    return replace(diagnosis, causes=causes, first_error=of(first) if first else None)

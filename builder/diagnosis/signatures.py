@@ -1,0 +1,149 @@
+"""Signatures of failures, phases of a start and lines that mean nothing, as rows of data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from ..documents import DATA
+from ..facts import data_file
+from ..schema import Check, Day, Positive, Text
+from . import templates
+
+FOLDER = DATA / "failures"
+
+Phase = Literal[
+    "setup",
+    "import",
+    "load",
+    "kv",
+    "autotune",
+    "graphs",
+    "serving",
+    "disagg",
+    "shutdown",
+    "cluster",
+]
+Confidence = Literal["confirmed", "reported", "assumed"]
+Line = Annotated[Text, Check(lambda text: not templates.fault(text), "must be a template")]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Lines that a failure writes: any of `lines`, at least `times`.
+
+    `info` allows lines whose own level is information. `within` bounds the distance to the pattern
+    before it, in lines.
+    """
+
+    lines: tuple[Line, ...]
+    times: Positive = 1
+    info: bool = False
+    within: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A failure: how its log and state look, its cause, its fix and who says so.
+
+    `phase` is the one that failed; without it, the one in which the first evidence was written,
+    which is one of `during`. All of `patterns` are in the log. A line of `unless` anywhere, or one
+    of `unless_after` behind the last evidence, rules the failure out. State must agree with
+    `needs`, and must not contradict `fits`; where it does not tell, the failure is assumed.
+    `stall_s` is how long the log has been silent while the process is alive. A `generic` failure
+    counts only where no other is found. `example` is a log that has the failure and
+    `counterexample` one that has not; `example_state` is the state beside both.
+    """
+
+    id: Text
+    cluster: Text
+    cause: Text
+    fix: Text
+    source: Text
+    date: Day
+    confidence: Confidence
+    phase: Phase | None = None
+    patterns: tuple[Pattern, ...] = ()
+    during: tuple[Phase, ...] = ()
+    releases: tuple[Text, ...] = ()
+    unless: tuple[Line, ...] = ()
+    unless_after: tuple[Line, ...] = ()
+    needs: Mapping[str, Text] | None = None
+    fits: Mapping[str, Text] | None = None
+    stall_s: Positive | None = None
+    generic: bool = False
+    edit: Mapping[str, Any] | None = None
+    example: Text | None = None
+    example_state: Mapping[str, Any] | None = None
+    counterexample: Text | None = None
+
+    def inconsistencies(self) -> Iterator[tuple[str, str]]:
+        if not self.patterns and not self.needs:
+            yield "patterns", "is missing; give lines of the log or what the state needs"
+        if self.patterns and self.example is None:
+            yield "example", "is missing; write a log that has the failure"
+        if self.patterns and self.counterexample is None:
+            yield "counterexample", "is missing; write a log that must not be taken for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """A file of failures of one part of a deployment."""
+
+    failures: tuple[Signature, ...]
+
+    def inconsistencies(self) -> Iterator[tuple[str, str]]:
+        seen: set[str] = set()
+        for index, row in enumerate(self.failures):
+            if row.id in seen:
+                yield f"failures.{index}.id", f"repeats {row.id}; give another name"
+            seen.add(row.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The lines with which a phase of a program's start begins."""
+
+    program: Text
+    phase: Phase
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """How starts look: steps in their order, and lines that a program writes first."""
+
+    source: Text
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Lines that are no first error: `harmless` ones, and `echoes` of a failure elsewhere.
+
+    `ends` are the echoes after which a server no longer serves.
+    """
+
+    source: Text
+    harmless: tuple[Line, ...]
+    echoes: tuple[Line, ...]
+    ends: tuple[Line, ...]
+
+
+@cache
+def signatures() -> tuple[Signature, ...]:
+    """Every failure of the toolkit's data, by file and in the order of a file."""
+    found: list[Signature] = []
+    for path in sorted((FOLDER / "signatures").glob("*.yaml")):
+        found += data_file.load(path, Signatures).failures
+    return tuple(found)
+
+
+def phases() -> Phases:
+    return data_file.load(FOLDER / "phases.yaml", Phases)
+
+
+def noise() -> Noise:
+    return data_file.load(FOLDER / "noise.yaml", Noise)

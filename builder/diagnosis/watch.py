@@ -1,0 +1,192 @@
+"""Watches a log for the lines that signatures, phases and noise ask for, and for errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import BinaryIO
+
+from . import log, signatures
+from .log import Line
+from .signatures import Phase, Signature, Step
+from .templates import Template, compiled
+
+MOST_EVIDENCE = 5
+AFTER_SERVING = ("import", "setup", "shutdown", "cluster")
+
+# How programs say that something went wrong, whatever it is.
+_EXCEPTION = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Warning)\b(?:: |$)")
+_FAULT = re.compile(
+    r"^(?:error|fatal|ERROR|FATAL)\b[:!]|: error: |Signal: |Segmentation fault|CUDA error: |"
+    r"terminate called|what\(\): |UNAVAILABLE: |\bpanicked at\b|NIXL_ERR_|core dumped"
+)
+_TRACEBACK = "Traceback (most recent call last)"
+# Bytes that a line with an error has, without digits; the rest is decided by its level.
+_HINTS = re.compile(
+    rb"rror|ERR|\[E\]|FATAL|atal|raceback|xception|Signal: |terminate called|UNAVAILABLE|panicked"
+    rb"|what\(\)|egmentation|core dumped|^E |WARN"
+)
+_NOT_RAISED = re.compile(r"Warning\b")
+
+
+@dataclass(slots=True)
+class Hits:
+    """What was seen of one pattern: how often, its first and last lines and captured values."""
+
+    count: int = 0
+    first: list[Line] = field(default_factory=list)
+    last: Line | None = None
+    values: dict[str, str] = field(default_factory=dict)
+
+    def add(self, line: Line, count: int, values: dict[str, str]) -> None:
+        self.count += max(1, count)
+        if len(self.first) < MOST_EVIDENCE:
+            self.first.append(line)
+        self.last = line
+        self.values = self.values or values
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The first line of a phase."""
+
+    step: Step
+    line: Line
+
+
+@dataclass(slots=True)
+class Seen:
+    """Everything that was seen in one log."""
+
+    file: str
+    hits: dict[tuple[str, int], Hits] = field(default_factory=dict)
+    ruled_out: dict[str, Line] = field(default_factory=dict)
+    ruled_out_after: dict[str, Line] = field(default_factory=dict)
+    marks: list[Mark] = field(default_factory=list)
+    errors: list[Line] = field(default_factory=list)
+    ended: Line | None = None
+    last: Line | None = None
+    lines: int = 0
+    served: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A template with what it is for."""
+
+    template: Template
+    kind: str  # pattern, unless, unless_after, step, harmless, echo or end
+    owner: Signature | Step | None
+    index: int
+    info: bool
+
+
+@cache
+def _wanted() -> tuple[_Wanted, ...]:
+    rows: list[_Wanted] = []
+    for row in signatures.signatures():
+        for index, pattern in enumerate(row.patterns):
+            for text in pattern.lines:
+                rows.append(_Wanted(compiled(text), "pattern", row, index, pattern.info))
+        rows += [_Wanted(compiled(text), "unless", row, 0, True) for text in row.unless]
+        rows += [_Wanted(compiled(text), "unless_after", row, 0, True) for text in row.unless_after]
+    for step in signatures.phases().steps:
+        rows += [_Wanted(compiled(text), "step", step, 0, True) for text in step.lines]
+    known = signatures.noise()
+    for kind, texts in (("harmless", known.harmless), ("echo", known.echoes), ("end", known.ends)):
+        rows += [_Wanted(compiled(text), kind, None, 0, True) for text in texts]
+    return tuple(rows)
+
+
+@cache
+def _by_literal() -> dict[bytes, tuple[_Wanted, ...]]:
+    """What is wanted by the fixed text of its template without digits."""
+    found: dict[bytes, list[_Wanted]] = {}
+    for row in _wanted():
+        found.setdefault(row.template.literal.translate(None, b"0123456789"), []).append(row)
+    return {literal: tuple(rows) for literal, rows in found.items()}
+
+
+def watch(stream: BinaryIO, file: str) -> Seen:
+    """Reads a log once, in bounded memory."""
+    seen = Seen(file)
+    reader = log.Reader(matters)
+    traceback_of: set[str] = set()
+    for line, count in reader.read(stream, file):
+        if count:
+            _take(seen, line, count, traceback_of)
+        else:
+            seen.last = line
+    seen.lines, seen.served = reader.lines, reader.served
+    return seen
+
+
+def matters(kind: bytes) -> bool:
+    """Whether a kind of line, without its digits, may be of any use."""
+    return bool(_HINTS.search(kind)) or any(literal in kind for literal in _by_literal())
+
+
+def _take(seen: Seen, line: Line, count: int, tracebacks: set[str]) -> None:
+    is_noise = False
+    kind = line.text.encode().translate(None, b"0123456789")
+    for literal, rows in _by_literal().items():
+        if literal not in kind:
+            continue
+        for row in rows:
+            text = line.message if row.template.anchored else line.text
+            found = row.template.pattern.search(text)
+            if found and (row.info or line.level != "information"):
+                is_noise |= _note(seen, row, line, count, found)
+    if _TRACEBACK in line.message:
+        tracebacks.add(line.rank)
+        return
+    raised = line.rank in tracebacks and _EXCEPTION.match(line.message)
+    if raised:
+        tracebacks.discard(line.rank)
+    is_error = not is_noise and line.level != "information" and (raised or _is_error(line))
+    if is_error and len(seen.errors) < MOST_EVIDENCE:
+        seen.errors.append(line)
+
+
+def _is_error(line: Line) -> bool:
+    message = line.message
+    if _NOT_RAISED.search(message) or message.startswith((" ", "  File")) or not message:
+        return False
+    return line.level == "error" or bool(_FAULT.search(message) or _EXCEPTION.match(message))
+
+
+def _note(seen: Seen, row: _Wanted, line: Line, count: int, found: re.Match[str]) -> bool:
+    """Keeps a line for what wants it; returns whether it is no first error."""
+    if row.kind == "pattern" and isinstance(row.owner, Signature):
+        hits = seen.hits.setdefault((row.owner.id, row.index), Hits())
+        hits.add(line, count, found.groupdict())
+    elif isinstance(row.owner, Signature):
+        store = seen.ruled_out if row.kind == "unless" else seen.ruled_out_after
+        store[row.owner.id] = line
+    elif isinstance(row.owner, Step):
+        _enter(seen, row.owner, line)
+    elif row.kind == "end":
+        seen.ended = seen.ended or line
+    return row.kind in ("harmless", "echo", "end")
+
+
+def _enter(seen: Seen, step: Step, line: Line) -> None:
+    """Notes the begin of a phase; what serves begins another start with its first phases alone."""
+    now = seen.marks[-1].step.phase if seen.marks else None
+    if now == step.phase or (now == "serving" and step.phase not in AFTER_SERVING):
+        return
+    seen.marks.append(Mark(step, line))
+
+
+def phase_at(marks: Sequence[Mark], number: int) -> Phase | None:
+    """The phase in which a line was written."""
+    before = [mark.step.phase for mark in marks if mark.line.number <= number]
+    return before[-1] if before else None
+
+
+def starts(marks: Sequence[Mark]) -> Iterator[tuple[Mark, Mark | None]]:
+    """Each phase with the one that followed it."""
+    for index, mark in enumerate(marks):
+        yield mark, marks[index + 1] if index + 1 < len(marks) else None

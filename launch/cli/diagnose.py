@@ -1,0 +1,125 @@
+"""The verb `diagnose`: what it takes, and how it tells a diagnosis."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from builder import credentials
+from builder.diagnosis.judgement import Cause, Diagnosis, Evidence
+from builder.errors import BadFacts, NotReady
+
+WIDTH = 80
+LONGEST_TEXT = 300  # characters of a line of evidence
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    text = "a log, - for standard input, a run folder, the state folder of a service, or a folder "
+    text += "of logs and events; a file NAME.state.yaml beside a log tells of its machine"
+    parser.add_argument("paths", nargs="+", metavar="PATH", help=text)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> None:
+    from .. import diagnose
+
+    found = diagnose.collect(options.paths)
+    diagnosis = diagnose.diagnose(found)
+    if options.json:
+        print(json.dumps(document(diagnosis), indent=2, ensure_ascii=False))
+    else:
+        print(text(diagnosis))
+    if diagnosis.causes:
+        raise NotReady(())
+    if diagnosis.verdict != "healthy":
+        raise BadFacts(())
+
+
+def document(diagnosis: Diagnosis) -> dict[str, Any]:
+    """A diagnosis as JSON."""
+    first = diagnosis.first_error
+    return {
+        "verdict": diagnosis.verdict,
+        "phase": diagnosis.phase,
+        "causes": [_cause(cause) for cause in diagnosis.causes],
+        "first_error": _evidence(first) if first else None,
+        "seconds": dict(diagnosis.seconds),
+    }
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    row = cause.signature
+    return {
+        "id": row.id,
+        "cause": credentials.mask(cause.cause),
+        "fix": credentials.mask(cause.fix),
+        "edit": dict(row.edit or {}),
+        "evidence": [_evidence(line) for line in cause.evidence],
+        "confidence": cause.confidence,
+        "source": row.source,
+    }
+
+
+def _evidence(line: Evidence) -> dict[str, Any]:
+    text = credentials.mask(line.text[:LONGEST_TEXT])
+    return {"file": line.file, "line": line.line, "text": text}
+
+
+def text(diagnosis: Diagnosis) -> str:
+    """A diagnosis for a terminal of 80 columns."""
+    where = f" in phase {diagnosis.phase}" if diagnosis.phase else ""
+    lines = [f"{diagnosis.verdict}{where}"]
+    for cause in diagnosis.causes:
+        lines += ["", *_of_cause(cause)]
+    first = diagnosis.first_error
+    if not diagnosis.causes and diagnosis.verdict != "healthy":
+        if diagnosis.silence_s:
+            lines.append(f"silent for {diagnosis.silence_s / 60:.0f} min while the process lives")
+        lines.append("first error: " + ("none" if first is None else ""))
+        lines += _lines([first] if first else [])
+        lines += _wrapped(
+            "The cause is unknown. Whoever looks into it needs the whole log, the deployment file "
+            "and the versions of engine, driver and GPU.",
+            "",
+        )
+    if diagnosis.seconds:
+        spent = ", ".join(f"{name} {took:.0f} s" for name, took in diagnosis.seconds.items())
+        lines += ["", *_wrapped(spent, "phases: ")]
+    return "\n".join(lines)
+
+
+def _of_cause(cause: Cause) -> list[str]:
+    row = cause.signature
+    lines = _wrapped(credentials.mask(cause.cause), "cause: ")
+    lines += _lines(cause.evidence)
+    lines += _wrapped(credentials.mask(cause.fix), "fix: ")
+    if row.edit:
+        lines += [f"  {line}" for line in _edit(row.edit)]
+    return [*lines, *_wrapped(f"{row.id}, {cause.confidence}; {row.source}", "source: ")]
+
+
+def _edit(edit: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
+    """An edit of an option file as YAML."""
+    for key, value in edit.items():
+        inner = isinstance(value, Mapping)
+        shown = "" if inner else f" {json.dumps(value)}"
+        yield f"{'  ' * depth}{key}:{shown}"
+        if inner:
+            yield from _edit(value, depth + 1)
+
+
+def _lines(evidence: Iterable[Evidence]) -> list[str]:
+    rows = []
+    for line in evidence:
+        shown = credentials.mask(line.text[:LONGEST_TEXT])
+        rows += _wrapped(shown, f"  {line.file}:{line.line}: ", "    ")
+    return rows
+
+
+def _wrapped(text: str, start: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
+    )

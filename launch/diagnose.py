@@ -1,0 +1,142 @@
+"""Collects the logs and the state of a server that failed, and has them diagnosed."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from builder.diagnosis import judgement, watch
+from builder.diagnosis.judgement import Diagnosis
+from builder.diagnosis.state import flat
+from builder.diagnostics import Diagnostic
+from builder.documents import load_yaml_mapping
+from builder.errors import BadInput
+
+STDIN = "-"
+RUN = "run.json"
+STATE_SUFFIXES = (".state.yaml", ".state.yml", ".state.json")
+_LOG = re.compile(r"\.(?:log|out|err|txt|events|jsonl)(?:\.\d+)?(?:\.gz)?$", re.IGNORECASE)
+_ROTATED = re.compile(r"\.(\d+)(?:\.gz)?$")
+# Folders of a run that hold what its server was made of.
+_NOT_LOGS = frozenset(("miniature", "python", "work", "bundle", "copy", "__pycache__"))
+MOST_LOGS = 200
+# Keys of a run's summary, and the state that they are.
+_OF_RUN = {"exit_status": "exit_code", "ready_after_s": "ready_after_s", "outcome": "outcome"}
+
+
+@dataclass(slots=True)
+class Found:
+    """The logs to read in their order, files of state, and the bundle that was started."""
+
+    logs: list[str] = field(default_factory=list)
+    states: list[Path] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    bundle: Path | None = None
+
+
+def collect(paths: Sequence[str]) -> Found:
+    """What is in files and folders. Raises `BadInput` for a path that is not there."""
+    found = Found()
+    for name in paths:
+        path = Path(name)
+        if name == STDIN:
+            found.logs.append(name)
+        elif path.is_dir():
+            _of_folder(path, found)
+        elif not path.exists():
+            what = "there is no such file, folder or job"
+            raise BadInput(Diagnostic(name, what, "give a log, a folder of logs, or -"))
+        elif name.endswith(STATE_SUFFIXES):
+            found.states.append(path)
+        else:
+            found.logs.append(name)
+            beside = [path.with_name(f"{path.stem}{suffix}") for suffix in STATE_SUFFIXES]
+            found.states += [one for one in beside if one.is_file()]
+    found.states = list(dict.fromkeys(found.states))
+    if not found.logs and not found.states:
+        what = f"no log in {', '.join(paths)}"
+        raise BadInput(Diagnostic(what, "", "name the file that the server writes to"))
+    return found
+
+
+def _of_folder(folder: Path, found: Found) -> None:
+    logs: list[Path] = []
+    for path in sorted(_files(folder)):
+        if path.name.endswith(STATE_SUFFIXES) or path.name in ("state.yaml", "state.yml"):
+            found.states.append(path)
+        elif path.name == RUN:
+            _of_run(path, found)
+        elif _LOG.search(path.name):
+            logs.append(path)
+    logs.sort(key=_age)
+    found.logs += [str(path) for path in logs[:MOST_LOGS]]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise BadInput(Diagnostic(str(folder), f"cannot be read: {reason}")) from None
+    for entry in entries:
+        if entry.is_dir() and not entry.is_symlink():
+            if entry.name not in _NOT_LOGS:
+                yield from _files(entry)
+        elif entry.is_file():
+            yield entry
+
+
+def _age(path: Path) -> tuple[str, int]:
+    """Rotated files of a log stand before it, the oldest first."""
+    rotated = _ROTATED.search(path.name)
+    return _ROTATED.sub("", str(path)), -int(rotated[1]) if rotated else 0
+
+
+def _of_run(path: Path, found: Found) -> None:
+    """What the summary of a run says; one that is no JSON says nothing."""
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if not isinstance(summary, Mapping):
+        return
+    found.facts |= {ours: summary[key] for key, ours in _OF_RUN.items() if key in summary}
+    bundle = summary.get("bundle")
+    if isinstance(bundle, Mapping) and Path(str(bundle.get("folder", ""))).is_dir():
+        found.bundle = Path(str(bundle["folder"]))
+
+
+def diagnose(found: Found) -> Diagnosis:
+    """Reads everything once. Raises `BadInput` for a file that cannot be read."""
+    seen: list[watch.Seen] = []
+    state: dict[str, str] = flat(found.facts)
+    for name in found.logs:
+        try:
+            with _opened(name) as stream:
+                seen.append(watch.watch(stream, name))
+        except (OSError, EOFError) as error:
+            reason = str(getattr(error, "strerror", None) or error).lower()
+            raise BadInput(Diagnostic(name, f"cannot be read: {reason}")) from None
+    for path in found.states:
+        text, data = _state(path)
+        state |= flat(data)
+        seen.append(watch.watch(io.BytesIO(text.encode()), str(path)))
+    return judgement.judge(seen, state)
+
+
+def _opened(name: str) -> BinaryIO:
+    if name == STDIN:
+        return sys.stdin.buffer
+    return cast(BinaryIO, gzip.open(name)) if name.endswith(".gz") else Path(name).open("rb")
+
+
+def _state(path: Path) -> tuple[str, Mapping[str, Any]]:
+    """The text and the values of a state file. Raises `BadInput` for one that holds no mapping."""
+    return path.read_text(encoding="utf-8", errors="replace"), load_yaml_mapping(path)

@@ -1,0 +1,43 @@
+"""Signatures of failures: each names its own example, and nothing where it must not."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from builder.diagnosis import judgement, signatures, watch
+from builder.diagnosis.judgement import Diagnosis
+from builder.diagnosis.signatures import Signature
+from builder.diagnosis.state import flat
+
+ROWS = signatures.signatures()
+
+
+def diagnosed(text: str, row: Signature) -> Diagnosis:
+    seen = watch.watch(io.BytesIO(text.encode()), "server.log")
+    return judgement.judge([seen], flat(row.example_state or {}))
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.example], ids=lambda row: row.id)
+def test_an_example_has_its_cause_and_no_other_first(row: Signature) -> None:
+    assert row.example
+    found = diagnosed(row.example, row)
+    assert [cause.signature.id for cause in found.causes[:1]] == [row.id]
+    [cause, *_] = found.causes
+    assert not re.search(r"\{[a-z_]+\}", cause.cause + cause.fix), "no pattern fills this name"
+    lines = row.example.splitlines()
+    assert all(each.text == lines[each.line - 1].strip() for each in cause.evidence)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.counterexample], ids=lambda row: row.id)
+def test_a_counterexample_has_not_its_cause(row: Signature) -> None:
+    assert row.counterexample
+    found = diagnosed(row.counterexample, row)
+    assert row.id not in [cause.signature.id for cause in found.causes]
+
+
+def test_each_failure_has_its_own_name() -> None:
+    names = [row.id for row in ROWS]
+    assert len(names) == len(set(names))
