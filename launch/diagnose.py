@@ -8,11 +8,12 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from builder.diagnosis import judgement, watch
+from builder.diagnosis import in_force, judgement, watch
+from builder.diagnosis.in_force import InForce
 from builder.diagnosis.judgement import Diagnosis
 from builder.diagnosis.state import flat
 from builder.diagnostics import Diagnostic
@@ -113,8 +114,11 @@ def _of_run(path: Path, found: Found) -> None:
         found.bundle = Path(str(bundle["folder"]))
 
 
-def diagnose(found: Found) -> Diagnosis:
-    """Reads everything once. Raises `BadInput` for a file that cannot be read."""
+def diagnose(found: Found) -> tuple[Diagnosis, list[InForce]]:
+    """Reads everything once; also what the engine says of its options, where a bundle is known.
+
+    Raises `BadInput` for a file that cannot be read.
+    """
     seen: list[watch.Seen] = []
     state: dict[str, str] = flat(found.facts)
     for name in found.logs:
@@ -128,7 +132,17 @@ def diagnose(found: Found) -> Diagnosis:
         text, data = _state(path)
         state |= flat(data)
         seen.append(watch.watch(io.BytesIO(text.encode()), str(path)))
-    return judgement.judge(seen, state)
+    planned = _planned(found.bundle) if found.bundle else {}
+    return judgement.judge(seen, state), list(in_force.held_against(seen, planned))
+
+
+def _planned(bundle: Path) -> dict[str, Any]:
+    """The options and the memory of a bundle's plan by path. Raises `BadInput`."""
+    from builder import pipeline  # most logs are read without a bundle
+
+    plan = pipeline.plan(str(bundle / "deployment.yaml")).plan
+    options = {row.path: row.value for row in (*plan.engine_defaults, *plan.decisions)}
+    return options | {f"budget.{name}": value for name, value in asdict(plan.budget).items()}
 
 
 def _opened(name: str) -> BinaryIO:

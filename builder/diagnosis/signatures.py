@@ -132,6 +132,35 @@ class Noise:
     ends: tuple[Line, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What a start log tells of an option or of memory.
+
+    `planned` are paths of its value in a plan; the first that is there counts. The value in force
+    may be `at_least` this share of it, or `at_most`; without both it must be the same.
+    """
+
+    planned: tuple[Text, ...]
+    unit: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Lines that tell quantities, each by the name of a placeholder."""
+
+    source: Text
+    lines: tuple[Line, ...]
+    quantities: Mapping[Text, Quantity]
+
+    def inconsistencies(self) -> Iterator[tuple[str, str]]:
+        for index, line in enumerate(self.lines):
+            for name in templates.compiled(line).pattern.groupindex:
+                if name not in self.quantities:
+                    yield f"lines.{index}", f"names {name}, which is no quantity; add it there"
+
+
 @cache
 def signatures() -> tuple[Signature, ...]:
     """Every failure of the toolkit's data, by file and in the order of a file."""
@@ -147,3 +176,7 @@ def phases() -> Phases:
 
 def noise() -> Noise:
     return data_file.load(FOLDER / "noise.yaml", Noise)
+
+
+def readings() -> Readings:
+    return data_file.load(FOLDER / "readings.yaml", Readings)

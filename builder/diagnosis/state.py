@@ -1,6 +1,6 @@
 """The state of a machine beside a log: values by dotted path, and conditions on them.
 
-A condition is a value, or one of `>=`, `>`, `<=`, `<`, `!=` and `contains` in front of a value, which
+A condition is a value, or one of `>=`, `>`, `<=`, `<`, `!=` and `contains` before a value, which
 may be the name of another one. Versions are compared by their numbers.
 """
 

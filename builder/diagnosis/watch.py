@@ -66,6 +66,7 @@ class Seen:
     ruled_out_after: dict[str, Line] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     errors: list[Line] = field(default_factory=list)
+    readings: dict[str, tuple[str, Line]] = field(default_factory=dict)
     ended: Line | None = None
     last: Line | None = None
     lines: int = 0
@@ -77,7 +78,7 @@ class _Wanted:
     """A template with what it is for."""
 
     template: Template
-    kind: str  # pattern, unless, unless_after, step, harmless, echo or end
+    kind: str  # pattern, unless, unless_after, step, reading, harmless, echo or end
     owner: Signature | Step | None
     index: int
     info: bool
@@ -94,6 +95,8 @@ def _wanted() -> tuple[_Wanted, ...]:
         rows += [_Wanted(compiled(text), "unless_after", row, 0, True) for text in row.unless_after]
     for step in signatures.phases().steps:
         rows += [_Wanted(compiled(text), "step", step, 0, True) for text in step.lines]
+    readings = signatures.readings().lines
+    rows += [_Wanted(compiled(text), "reading", None, 0, True) for text in readings]
     known = signatures.noise()
     for kind, texts in (("harmless", known.harmless), ("echo", known.echoes), ("end", known.ends)):
         rows += [_Wanted(compiled(text), kind, None, 0, True) for text in texts]
@@ -167,6 +170,8 @@ def _note(seen: Seen, row: _Wanted, line: Line, count: int, found: re.Match[str]
         store[row.owner.id] = line
     elif isinstance(row.owner, Step):
         _enter(seen, row.owner, line)
+    elif row.kind == "reading":
+        seen.readings |= {name: (value, line) for name, value in found.groupdict().items()}
     elif row.kind == "end":
         seen.ended = seen.ended or line
     return row.kind in ("harmless", "echo", "end")

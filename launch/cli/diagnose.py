@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from builder import credentials
+from builder.diagnosis.in_force import InForce
 from builder.diagnosis.judgement import Cause, Diagnosis, Evidence
 from builder.errors import BadFacts, NotReady
 
@@ -20,6 +22,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     text = "a log, - for standard input, a run folder, the state folder of a service, or a folder "
     text += "of logs and events; a file NAME.state.yaml beside a log tells of its machine"
     parser.add_argument("paths", nargs="+", metavar="PATH", help=text)
+    text = "the bundle that was started; found by itself in a run folder"
+    parser.add_argument("--bundle", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -27,19 +31,20 @@ def run(options: argparse.Namespace) -> None:
     from .. import diagnose
 
     found = diagnose.collect(options.paths)
-    diagnosis = diagnose.diagnose(found)
+    found.bundle = options.bundle or found.bundle
+    diagnosis, told = diagnose.diagnose(found)
     if options.json:
-        print(json.dumps(document(diagnosis), indent=2, ensure_ascii=False))
+        print(json.dumps(document(diagnosis, told), indent=2, ensure_ascii=False))
     else:
-        print(text(diagnosis))
+        print(text(diagnosis, told))
     if diagnosis.causes:
         raise NotReady(())
     if diagnosis.verdict != "healthy":
         raise BadFacts(())
 
 
-def document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A diagnosis as JSON."""
+def document(diagnosis: Diagnosis, told: Sequence[InForce]) -> dict[str, Any]:
+    """A diagnosis as JSON, with the options and the memory that the engine tells."""
     first = diagnosis.first_error
     return {
         "verdict": diagnosis.verdict,
@@ -47,6 +52,16 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "causes": [_cause(cause) for cause in diagnosis.causes],
         "first_error": _evidence(first) if first else None,
         "seconds": dict(diagnosis.seconds),
+        "options": [
+            {
+                "name": row.name,
+                "planned": row.planned,
+                "in_force": row.in_force,
+                "unit": row.unit,
+                "differs": row.differs,
+            }
+            for row in told
+        ],
     }
 
 
@@ -68,7 +83,7 @@ def _evidence(line: Evidence) -> dict[str, Any]:
     return {"file": line.file, "line": line.line, "text": text}
 
 
-def text(diagnosis: Diagnosis) -> str:
+def text(diagnosis: Diagnosis, told: Sequence[InForce]) -> str:
     """A diagnosis for a terminal of 80 columns."""
     where = f" in phase {diagnosis.phase}" if diagnosis.phase else ""
     lines = [f"{diagnosis.verdict}{where}"]
@@ -88,7 +103,17 @@ def text(diagnosis: Diagnosis) -> str:
     if diagnosis.seconds:
         spent = ", ".join(f"{name} {took:.0f} s" for name, took in diagnosis.seconds.items())
         lines += ["", *_wrapped(spent, "phases: ")]
+    if told:
+        lines += ["", *_table(told)]
     return "\n".join(lines)
+
+
+def _table(told: Sequence[InForce]) -> Iterator[str]:
+    yield f"{'OPTION':22} {'PLANNED':>14} {'IN FORCE':>14}"
+    for row in told:
+        mark = "  differs" if row.differs else ""
+        unit = f" {row.unit}" if row.unit else ""
+        yield f"{row.name:22} {row.planned:>14} {row.in_force:>14}{unit}{mark}"
 
 
 def _of_cause(cause: Cause) -> list[str]:

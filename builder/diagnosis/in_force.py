@@ -1,0 +1,60 @@
+"""Holds what an engine says of its options and memory against the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .log import Line
+from .signatures import Quantity, readings
+from .watch import Seen
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """A quantity with its planned value and the one in force, and the line that tells it."""
+
+    name: str
+    planned: str
+    in_force: str
+    unit: str
+    differs: bool
+    line: Line
+
+
+def held_against(logs: Sequence[Seen], planned: Mapping[str, Any]) -> Iterator[InForce]:
+    """Each quantity that a log tells and the plan has; `planned` are values by path."""
+    told: dict[str, tuple[str, Line]] = {}
+    for seen in logs:
+        told |= seen.readings
+    for name, quantity in readings().quantities.items():
+        path = next((path for path in quantity.planned if planned.get(path) is not None), None)
+        if name not in told or path is None:
+            continue
+        value, line = told[name]
+        wanted = planned[path]
+        if isinstance(wanted, Sequence) and not isinstance(wanted, str):
+            wanted = len(wanted)
+        yield InForce(
+            name, _shown(wanted), value, quantity.unit, _differs(quantity, wanted, value), line
+        )
+
+
+def _differs(quantity: Quantity, wanted: Any, value: str) -> bool:
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float):
+        return str(wanted).lower() != value.lower()
+    number = float(value.replace(",", ""))
+    if quantity.at_least is not None:
+        return number < quantity.at_least * wanted
+    if quantity.at_most is not None:
+        return number > quantity.at_most * wanted
+    return number != wanted
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
