@@ -27,6 +27,7 @@ from . import engine as engines
 from .engine import AsciiName
 from .process import Interrupted, Interrupts, ServerProcess
 from .run import Run, now
+from .start import PHASES, Start
 from .target import Target
 
 # To end when asked before it was ready: there is nothing yet that it could answer, and vLLM may not
@@ -87,7 +88,8 @@ def serve(
             stack.enter_context(server)
         server.grace_s = min(stop_grace_s, UNREADY_GRACE_S)
         stack.push(partial(_stopping, target, server))
-        progress = Progress(target.name)
+        start = Start(run)
+        progress = Progress(target.name, start=start)
         state, elapsed_s = wait_until_ready(
             server,
             lambda: is_ready(target) and server.owns(target.host, target.ports.values()),
@@ -100,7 +102,13 @@ def serve(
             what = "was not ready" if status is None else f"died with exit status {status}"
             raise not_ready(target, f"{what} after {elapsed_s:.1f} s", run, server)
         server.grace_s = stop_grace_s
-        run.record(outcome="ready", ready=now(), ready_after_s=round(elapsed_s, 2))
+        start.advance()
+        run.record(
+            outcome="ready",
+            ready=now(),
+            ready_after_s=round(elapsed_s, 2),
+            **{PHASES: start.seconds()},
+        )
         yield target, server
 
 
@@ -116,10 +124,18 @@ def say_stopping(target: Target, server: ServerProcess, cause: Interrupted) -> N
 
 
 def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> NotReady:
-    """The error of a server that is not there, with the end of its log."""
+    """The error of a server that is not there: why, if its log tells, and the end of its log."""
     lines = tuple(line[:LINE_LENGTH] for line in server.last_lines())
+    status = server.exit_status(0)
+    found = Start(run).diagnosis({} if status is None else {"exit_code": str(status)})
+    run.record(diagnosis=[cause.signature.id for cause in found.causes])
+    fix = ""
+    if found.causes:
+        [cause, *_] = found.causes
+        at = f" (line {cause.evidence[0].line})" if cause.evidence else ""
+        what, fix = f"{what}: {cause.cause.rstrip('.')}{at}", cause.fix
     what = f"{what}; its log {run.log} {'ends:' if lines else 'is empty'}"
-    return NotReady(Diagnostic(f"target {target.name}", what, log=lines))
+    return NotReady(Diagnostic(f"target {target.name}", what, fix, log=lines))
 
 
 def with_checkpoint(target: Target, engine: str, run: Run) -> Target:
@@ -219,8 +235,9 @@ def wait_until_ready(
 class Progress:
     """What a waiting user sees: one live line on a terminal, else a plain line now and then."""
 
-    def __init__(self, label: str, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, label: str, stream: TextIO = sys.stderr, start: Start | None = None) -> None:
         self._label = label
+        self._start = start
         self._stream = stream
         self._live = stream.isatty()
         self._next_s = 0.0 if self._live else PLAIN_PERIOD_S
@@ -230,7 +247,11 @@ class Progress:
             return
         self._next_s = elapsed_s + (POLL_S if self._live else PLAIN_PERIOD_S)
         last = "".join(server.last_lines(1))
-        text = f"{self._label}: waiting {elapsed_s:.0f} s" + (f", log: {last}" if last else "")
+        told = [f"waiting {elapsed_s:.0f} s", f"log: {last}" if last else ""]
+        if self._start:
+            self._start.advance()
+            told.insert(1, self._start.words)
+        text = f"{self._label}: {', '.join(filter(None, told))}"
         if self._live:
             self._write(
                 "\r\x1b[K"

@@ -130,7 +130,6 @@ class Reader:
 
     def read(self, stream: BinaryIO, file: str) -> Iterator[tuple[Line, int]]:
         """Lines that matter, each with how many of its kind it stands for; last the last line."""
-        self.lines = self.served = 0
         rest, moment_s, last = b"", None, b""
         while block := stream.read(CHUNK_BYTES):
             block = rest + block

@@ -112,18 +112,29 @@ def _by_literal() -> dict[bytes, tuple[_Wanted, ...]]:
     return {literal: tuple(rows) for literal, rows in found.items()}
 
 
+class Watcher:
+    """Reads a log that may still grow, in bounded memory; `seen` is what was seen so far."""
+
+    def __init__(self, file: str) -> None:
+        self.seen = Seen(file)
+        self._reader = log.Reader(matters)
+        self._tracebacks: set[str] = set()
+
+    def read(self, stream: BinaryIO) -> None:
+        """Reads whole lines from where the last call ended."""
+        for line, count in self._reader.read(stream, self.seen.file):
+            if count:
+                _take(self.seen, line, count, self._tracebacks)
+            else:
+                self.seen.last = line
+        self.seen.lines, self.seen.served = self._reader.lines, self._reader.served
+
+
 def watch(stream: BinaryIO, file: str) -> Seen:
-    """Reads a log once, in bounded memory."""
-    seen = Seen(file)
-    reader = log.Reader(matters)
-    traceback_of: set[str] = set()
-    for line, count in reader.read(stream, file):
-        if count:
-            _take(seen, line, count, traceback_of)
-        else:
-            seen.last = line
-    seen.lines, seen.served = reader.lines, reader.served
-    return seen
+    """Everything in a log that is whole."""
+    watcher = Watcher(file)
+    watcher.read(stream)
+    return watcher.seen
 
 
 def matters(kind: bytes) -> bool:
