@@ -102,13 +102,8 @@ def serve(
             what = "was not ready" if status is None else f"died with exit status {status}"
             raise not_ready(target, f"{what} after {elapsed_s:.1f} s", run, server)
         server.grace_s = stop_grace_s
-        start.advance()
-        run.record(
-            outcome="ready",
-            ready=now(),
-            ready_after_s=round(elapsed_s, 2),
-            **{PHASES: start.seconds()},
-        )
+        run.record(outcome="ready", ready=now(), ready_after_s=round(elapsed_s, 2))
+        run.record(**{PHASES: start.seconds()})
         yield target, server
 
 

@@ -63,6 +63,7 @@ class Start:
 
     def seconds(self) -> dict[str, float]:
         """How long each phase of the start took; the last one ends now."""
+        self.advance()
         rows = [(name, s) for name, s in self._began.items() if name not in _NO_STEPS]
         ends = [*(began_s for _, began_s in rows[1:]), time.monotonic()]
         return {

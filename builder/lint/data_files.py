@@ -22,6 +22,7 @@ def schemas() -> Mapping[str, Any]:
     """Returns the schemas by path pattern; the first matching pattern is used. Few runs check a
     data file, so the modules with the schemas are imported here."""
     from ..credentials.shapes import SCHEMA as CREDENTIALS_FILE
+    from ..diagnosis import signatures as failures
     from ..estimates.fits import SCHEMAS as measurement_schemas
     from ..facts import plain_data
     from ..facts.advisories import FatalRequests, ProductAdvisories
@@ -63,6 +64,10 @@ def schemas() -> Mapping[str, Any]:
         "metrics/*.yaml": plain_data.SERVER_METRICS_FILE,
         "models/*.yaml": ModelFacts,
         "packages.yaml": plain_data.Packages,
+        "failures/noise.yaml": failures.Noise,
+        "failures/phases.yaml": failures.Phases,
+        "failures/readings.yaml": failures.Readings,
+        "failures/signatures/*.yaml": failures.Signatures,
         "heuristics/*.yaml": HeuristicsFile,
         "published_releases/*.yaml": PublishedReleases,
         "releases/*.json": RELEASE_TABLE,

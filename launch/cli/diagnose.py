@@ -1,4 +1,4 @@
-"""The verb `diagnose`: what it takes, and how it tells a diagnosis."""
+"""The verb `diagnose`: how it tells a diagnosis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from builder import credentials
@@ -16,15 +15,6 @@ from builder.errors import BadFacts, NotReady
 
 WIDTH = 80
 LONGEST_TEXT = 300  # characters of a line of evidence
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    text = "a log, - for standard input, a run folder, the state folder of a service, or a folder "
-    text += "of logs and events; a file NAME.state.yaml beside a log tells of its machine"
-    parser.add_argument("paths", nargs="+", metavar="PATH", help=text)
-    text = "the bundle that was started; found by itself in a run folder"
-    parser.add_argument("--bundle", type=Path, metavar="FOLDER", help=text)
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> None:

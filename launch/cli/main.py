@@ -78,12 +78,8 @@ def parser(words: Sequence[str], every: bool = False) -> command.Parser:
 
         bench.add(sub, words[1:])
 
-    sub = verb("diagnose", None, "name the cause of a failure from logs and state")
-    if every or used == "diagnose":
-        from . import diagnose
-
-        diagnose.add(sub)
-        sub.set_defaults(run=diagnose.run)
+    sub = verb("diagnose", _diagnose, "name the cause of a failure from logs and state")
+    _add_diagnose(sub)
 
     sub = verb("report", _report, "write one HTML page from runs and result files")
     _add_report(sub)
@@ -152,6 +148,21 @@ def _add_rehearse(parser: argparse.ArgumentParser) -> None:
     ))  # fmt: skip
     arguments.add_run(parser, "the folder that gets a run folder for every target")
     arguments.add_options(parser, arguments.SIGNERS)
+
+
+def _add_diagnose(parser: argparse.ArgumentParser) -> None:
+    text = "a log, - for standard input, a run folder, the state folder of a service, or a folder "
+    text += "of logs and events; a file NAME.state.yaml beside a log tells of its machine"
+    parser.add_argument("paths", nargs="+", metavar="PATH", help=text)
+    text = "the bundle that was started; found by itself in a run folder"
+    parser.add_argument("--bundle", type=Path, metavar="FOLDER", help=text)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _diagnose(options: argparse.Namespace) -> None:
+    from . import diagnose
+
+    diagnose.run(options)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
