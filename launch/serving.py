@@ -27,7 +27,7 @@ from . import engine as engines
 from .engine import AsciiName
 from .process import Interrupted, Interrupts, ServerProcess
 from .run import Run, now
-from .start import PHASES, Start
+from .start import Start
 from .target import Target
 
 # To end when asked before it was ready: there is nothing yet that it could answer, and vLLM may not
@@ -88,8 +88,7 @@ def serve(
             stack.enter_context(server)
         server.grace_s = min(stop_grace_s, UNREADY_GRACE_S)
         stack.push(partial(_stopping, target, server))
-        start = Start(run)
-        progress = Progress(target.name, start=start)
+        progress = Progress(target.name, start=(start := Start(run)))
         state, elapsed_s = wait_until_ready(
             server,
             lambda: is_ready(target) and server.owns(target.host, target.ports.values()),
@@ -102,8 +101,7 @@ def serve(
             what = "was not ready" if status is None else f"died with exit status {status}"
             raise not_ready(target, f"{what} after {elapsed_s:.1f} s", run, server)
         server.grace_s = stop_grace_s
-        run.record(outcome="ready", ready=now(), ready_after_s=round(elapsed_s, 2))
-        run.record(**{PHASES: start.seconds()})
+        run.record(outcome="ready", ready=now(), ready_after_s=round(elapsed_s, 2), **start.facts())
         yield target, server
 
 

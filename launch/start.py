@@ -61,15 +61,13 @@ class Start:
         silent_s = time.monotonic() - self._moved_s
         return f"{words}, no new line for {silent_s / 60:.0f} min" if silent_s > STALL_S else words
 
-    def seconds(self) -> dict[str, float]:
-        """How long each phase of the start took; the last one ends now."""
+    def facts(self) -> dict[str, dict[str, float]]:
+        """For a run's summary: how long each phase of the start took; the last one ends now."""
         self.advance()
         rows = [(name, s) for name, s in self._began.items() if name not in _NO_STEPS]
         ends = [*(began_s for _, began_s in rows[1:]), time.monotonic()]
-        return {
-            name: round(end_s - began_s, 1)
-            for (name, began_s), end_s in zip(rows, ends, strict=False)
-        }
+        pairs = zip(rows, ends, strict=False)
+        return {PHASES: {name: round(end_s - began_s, 1) for (name, began_s), end_s in pairs}}
 
     def diagnosis(self, state: Mapping[str, str]) -> Diagnosis:
         """Why it failed, as far as its whole log tells."""

@@ -30,7 +30,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class FailureCause:
     """A failure with the lines that prove it, and its texts filled in from them."""
 
     signature: Signature
@@ -48,7 +48,7 @@ class Diagnosis:
 
     verdict: Verdict
     phase: Phase | None
-    causes: tuple[Cause, ...]
+    causes: tuple[FailureCause, ...]
     first_error: Evidence | None
     seconds: Mapping[str, float]
     silence_s: float = 0.0
@@ -76,13 +76,13 @@ def judge(logs: Sequence[Seen], state: State) -> Diagnosis:
     )
 
 
-def _rank(cause: Cause) -> tuple[object, ...]:
+def _rank(cause: FailureCause) -> tuple[object, ...]:
     """The first in time, then the one that more lines and more of the state confirm."""
     row = cause.signature
     return cause.at, -len(row.patterns) - len(row.needs or ()), row.id
 
 
-def _causes(logs: Sequence[Seen], state: State) -> Iterator[Cause]:
+def _causes(logs: Sequence[Seen], state: State) -> Iterator[FailureCause]:
     for row in signatures():
         needed = states.agrees(state, row.needs) if row.needs else True
         fits = states.agrees(state, row.fits) if row.fits else None
@@ -97,7 +97,7 @@ def _causes(logs: Sequence[Seen], state: State) -> Iterator[Cause]:
         confidence = row.confidence
         if row.fits and fits is None:
             confidence = "assumed"
-        yield Cause(
+        yield FailureCause(
             row,
             _filled(row.cause, values),
             _filled(row.fix, values),
@@ -178,7 +178,7 @@ def _phase(logs: Sequence[Seen], errors: Sequence[Line]) -> Phase | None:
 def _verdict(
     logs: Sequence[Seen],
     state: State,
-    causes: Sequence[Cause],
+    causes: Sequence[FailureCause],
     has_error: bool,
     phase: Phase | None,
     silence_s: float,

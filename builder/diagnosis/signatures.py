@@ -103,7 +103,7 @@ class Signatures:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StartStep:
     """The lines with which a phase of a program's start begins."""
 
     program: Text
@@ -116,7 +116,7 @@ class Phases:
     """How starts look: steps in their order, and lines that a program writes first."""
 
     source: Text
-    steps: tuple[Step, ...]
+    steps: tuple[StartStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,14 @@ class Readings:
             for name in templates.compiled(line).pattern.groupindex:
                 if name not in self.quantities:
                     yield f"lines.{index}", f"names {name}, which is no quantity; add it there"
+
+
+SCHEMAS: Mapping[str, Any] = {
+    "failures/noise.yaml": Noise,
+    "failures/phases.yaml": Phases,
+    "failures/readings.yaml": Readings,
+    "failures/signatures/*.yaml": Signatures,
+}
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from . import log, signatures
 from .log import Line
-from .signatures import Phase, Signature, Step
+from .signatures import Phase, Signature, StartStep
 from .templates import Template, compiled
 
 MOST_EVIDENCE = 5
@@ -52,7 +52,7 @@ class Hits:
 class Mark:
     """The first line of a phase."""
 
-    step: Step
+    step: StartStep
     line: Line
 
 
@@ -79,7 +79,7 @@ class _Wanted:
 
     template: Template
     kind: str  # pattern, unless, unless_after, step, reading, harmless, echo or end
-    owner: Signature | Step | None
+    owner: Signature | StartStep | None
     index: int
     info: bool
 
@@ -179,7 +179,7 @@ def _note(seen: Seen, row: _Wanted, line: Line, count: int, found: re.Match[str]
     elif isinstance(row.owner, Signature):
         store = seen.ruled_out if row.kind == "unless" else seen.ruled_out_after
         store[row.owner.id] = line
-    elif isinstance(row.owner, Step):
+    elif isinstance(row.owner, StartStep):
         _enter(seen, row.owner, line)
     elif row.kind == "reading":
         seen.readings |= {name: (value, line) for name, value in found.groupdict().items()}
@@ -188,7 +188,7 @@ def _note(seen: Seen, row: _Wanted, line: Line, count: int, found: re.Match[str]
     return row.kind in ("harmless", "echo", "end")
 
 
-def _enter(seen: Seen, step: Step, line: Line) -> None:
+def _enter(seen: Seen, step: StartStep, line: Line) -> None:
     """Notes the begin of a phase; what serves begins another start with its first phases alone."""
     now = seen.marks[-1].step.phase if seen.marks else None
     if now == step.phase or (now == "serving" and step.phase not in AFTER_SERVING):

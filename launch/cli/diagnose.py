@@ -10,7 +10,7 @@ from typing import Any
 
 from builder import credentials
 from builder.diagnosis.in_force import InForce
-from builder.diagnosis.judgement import Cause, Diagnosis, Evidence
+from builder.diagnosis.judgement import Diagnosis, Evidence, FailureCause
 from builder.errors import BadFacts, NotReady
 
 WIDTH = 80
@@ -55,7 +55,7 @@ def document(diagnosis: Diagnosis, told: Sequence[InForce]) -> dict[str, Any]:
     }
 
 
-def _cause(cause: Cause) -> dict[str, Any]:
+def _cause(cause: FailureCause) -> dict[str, Any]:
     row = cause.signature
     return {
         "id": row.id,
@@ -106,7 +106,7 @@ def _table(told: Sequence[InForce]) -> Iterator[str]:
         yield f"{row.name:22} {row.planned:>14} {row.in_force:>14}{unit}{mark}"
 
 
-def _of_cause(cause: Cause) -> list[str]:
+def _of_cause(cause: FailureCause) -> list[str]:
     row = cause.signature
     lines = _wrapped(credentials.mask(cause.cause), "cause: ")
     lines += _lines(cause.evidence)
