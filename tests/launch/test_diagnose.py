@@ -71,9 +71,7 @@ def test_a_folder_is_read_with_rotated_logs_and_state(
 ) -> None:
     (tmp_path / "server.log").write_text("INFO:     Shutting down\n")
     with gzip.open(tmp_path / "server.log.1.gz", "wt") as file:
-        file.write(
-            "[1.2] [n:1:0] ucp_device.c:415  UCX  ERROR failed to select lane for local device GPU0\n"
-        )
+        file.write("[1.2] [n:1:0] ucp_device.c:415  UCX  ERROR failed to select lane for local device GPU0\n")  # fmt: skip  # noqa: E501
     code, found = diagnosed(capsys, str(tmp_path))
     [cause] = found["causes"]
     assert (code, cause["id"], cause["confidence"]) == (5, "ucx-lacks-cuda-ipc", "assumed")
