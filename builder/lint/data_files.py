@@ -24,13 +24,11 @@ def schemas() -> Mapping[str, Any]:
     from ..credentials.shapes import SCHEMA as CREDENTIALS_FILE
     from ..diagnosis import signatures as failures
     from ..estimates.fits import SCHEMAS as measurement_schemas
-    from ..facts import plain_data
+    from ..facts import hardware, images, plain_data
     from ..facts.advisories import FatalRequests, ProductAdvisories
     from ..facts.architecture import Architecture
     from ..facts.architecture.fields import FIELDS_FILE
     from ..facts.engines import Engine
-    from ..facts.hardware import Gpu
-    from ..facts.images import PublishedImages
     from ..facts.model_facts import ModelFacts
     from ..facts.published_results import ACCEPTANCE_FILE, PUBLICATION
     from ..facts.release import CHANGED_TABLE
@@ -40,8 +38,7 @@ def schemas() -> Mapping[str, Any]:
     from ..facts.servers import Server
     from ..miniature.sizes import SIZES_FILE
     from ..observability import alerts
-    from ..rules.constraints import RulesFile
-    from ..rules.heuristics import HeuristicsFile
+    from ..rules import constraints, heuristics
 
     return {
         "acceptance.yaml": ACCEPTANCE_FILE,
@@ -56,8 +53,8 @@ def schemas() -> Mapping[str, Any]:
         "fatal_requests.yaml": Mapping[str, FatalRequests],
         **_formats(),
         "formats/*.yaml": FORMAT_TABLE,
-        "hardware/*.yaml": Gpu,
-        "images.yaml": PublishedImages,
+        "hardware/*.yaml": hardware.Gpu,
+        "images.yaml": images.PublishedImages,
         **measurement_schemas,
         "miniature/*.yaml": SIZES_FILE,
         "metrics/exporters.yaml": plain_data.EXPORTERS_FILE,
@@ -65,13 +62,13 @@ def schemas() -> Mapping[str, Any]:
         "models/*.yaml": ModelFacts,
         "packages.yaml": plain_data.Packages,
         **failures.SCHEMAS,
-        "heuristics/*.yaml": HeuristicsFile,
+        "heuristics/*.yaml": heuristics.HeuristicsFile,
         "published_releases/*.yaml": PublishedReleases,
         "releases/*.json": RELEASE_TABLE,
         "releases/*.yaml": CHANGED_TABLE,
         "results/*.yaml": PUBLICATION,
-        "rules.yaml": RulesFile,
-        "rules/*.yaml": RulesFile,
+        "rules.yaml": constraints.RulesFile,
+        "rules/*.yaml": constraints.RulesFile,
         "runbook.yaml": plain_data.RUNBOOK_FILE,
         "servers/*.yaml": Server,
         "signals.yaml": plain_data.SIGNALS_FILE,
