@@ -138,10 +138,10 @@ def texts(data: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 def _as_shell(path: Path, text: str, form: str) -> str:
     """Returns the commands of a script or a Dockerfile as shell text."""
-    from . import dockerfile, shell  # not needed for most files
+    from . import shell  # not needed for most files
 
     if form == DOCKERFILE:
-        text = dockerfile.dockerfile_as_shell(text)
+        text = shell.dockerfile_as_shell(text)
     elif is_recipe(path.name):
         text = shell.recipe_as_shell(text)
     return template_as_shell(text)

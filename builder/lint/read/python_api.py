@@ -55,13 +55,18 @@ def sections(
 ) -> list[Section] | None:
     """Returns the options of each engine object, or `None` if the text is not valid Python.
     Locations count from `start`, where the program begins."""
+    tree = parsed(text)
+    return None if tree is None else list(_Program(tree, release, start, api).sections())
+
+
+def parsed(text: str) -> ast.Module | None:
+    """Parses a program; returns `None` if it is not valid Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # about escapes in the program's strings
-            tree = ast.parse(text)
+            return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return list(_Program(tree, release, start, api).sections())
 
 
 class _Program:
@@ -190,7 +195,8 @@ class _Program:
             return self._mapping(node, path, document, depth)
         if isinstance(node, ast.List | ast.Tuple):
             rows = [self._value(row, path, document, depth + 1) for row in node.elts]
-            return Variable(ast.unparse(node)) if any(_is_later(row) for row in rows) else rows
+            is_known = not any(isinstance(row, Variable) for row in rows)
+            return rows if is_known else Variable(ast.unparse(node))
         if isinstance(node, ast.Call):
             return self._constructed(node, path, document, depth)
         try:
@@ -252,7 +258,3 @@ class _Program:
         first = node.lineno == 1
         column = node.col_offset + (self._start.column if first else 1)
         return Location(self._start.line + node.lineno - 1, column)
-
-
-def _is_later(value: Any) -> bool:
-    return isinstance(value, Variable)

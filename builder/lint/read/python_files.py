@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-import warnings
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from ...documents import START, Variable, Yaml
 from ...facts import engines
 from ..engine import is_server
 from ..model import Word
+from .python_api import parsed
 from .shell import Script, statements
 from .yaml_text import SHELL, MaskedText
 
@@ -46,7 +46,7 @@ def text_documents(
     """Yields the YAML documents that a program writes as text, each with its target."""
     lines = code.split("\n")
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not node.args or _called(node.func) not in _WRITES:
+        if not isinstance(node, ast.Call) or not node.args or _name_of(node.func) not in _WRITES:
             continue
         text_node, is_format = _bare(meant(node.args[0], node), node, meant)
         text = _dedented(_text(text_node, is_format))
@@ -64,11 +64,11 @@ def _bare(node: ast.expr, call: ast.Call, meant: Meaning) -> tuple[ast.expr, boo
     in."""
     is_format = False
     for _ in range(4):
-        if not isinstance(node, ast.Call) or _called(node.func) not in _SHAPED_BY:
+        if not isinstance(node, ast.Call) or _name_of(node.func) not in _SHAPED_BY:
             break
-        is_format |= _called(node.func) == "format"
+        is_format |= _name_of(node.func) == "format"
         holder = node.func.value if isinstance(node.func, ast.Attribute) else None
-        is_method = holder is not None and _called(holder) not in ("textwrap", "inspect")
+        is_method = holder is not None and _name_of(holder) not in ("textwrap", "inspect")
         inner = holder if is_method else node.args[0] if node.args else None
         if inner is None:
             break
@@ -126,10 +126,6 @@ def _move(document: Yaml, places: list[Location]) -> None:
         return Location(at.line, place.column)
 
     document.places = {path: moved(place) for path, place in document.places.items()}
-
-
-def _called(function: ast.expr) -> str:
-    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 def _holder(call: ast.Call) -> ast.expr | None:
@@ -287,12 +283,8 @@ def _parsed(code: str) -> tuple[ast.Module | None, int]:
     indentation."""
     dedented = textwrap.dedent(code)
     first, second = (text.lstrip("\n").partition("\n")[0] for text in (code, dedented))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # about escapes in the program's strings
-            return ast.parse(dedented), len(first) - len(second)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None, 0
+    tree = parsed(dedented)
+    return tree, len(first) - len(second) if tree else 0
 
 
 def _names(tree: ast.Module) -> dict[str, list[_Given]]:

@@ -268,6 +268,32 @@ def recipe_as_shell(text: str) -> str:
     return _MARKS.sub(lambda found: found[1] + " " * len(found[2]), text)
 
 
+_INSTRUCTION = re.compile(
+    r"^(?P<before>[ \t]*)(?P<word>RUN|CMD|ENTRYPOINT)(?P<rest>[ \t](?:.*\\\n)*.*)$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_RUN_FLAGS = re.compile(r"(?:[ \t]+--[a-z]+=\S+)+")  # flags of RUN, such as `--mount`
+_LIST_PART = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\],]')
+_LIST_FOLLOWS = re.compile(r"\n[ \t]*CMD[ \t]*\[", re.IGNORECASE)
+
+
+def dockerfile_as_shell(text: str) -> str:
+    """Replaces instruction names and list brackets by spaces. If a `CMD` list follows an
+    `ENTRYPOINT` list, the two become one command."""
+    return _INSTRUCTION.sub(_instruction, text)
+
+
+def _instruction(found: re.Match[str]) -> str:
+    rest = found["rest"]
+    if flags := _RUN_FLAGS.match(rest):
+        rest = " " * flags.end() + rest[flags.end() :]
+    if rest.lstrip().startswith("["):
+        rest = _LIST_PART.sub(lambda part: part[0] if part[0][0] == '"' else " ", rest)
+        if found["word"].upper() == "ENTRYPOINT" and _LIST_FOLLOWS.match(found.string, found.end()):
+            rest += " \\"
+    return found["before"] + " " * len(found["word"]) + rest
+
+
 def mentions_any(text: str) -> bool:
     """Returns whether a text can start a server or write a file itself."""
     if any(name in text for name in (COMMAND, MODULE, "<<", "dynamo.trtllm", *PROGRAMS)):

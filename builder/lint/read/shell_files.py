@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from ...diagnostics import NOWHERE, Location
@@ -144,7 +144,7 @@ def written_files(script: Script) -> list[WrittenFile]:
         open_files[fragment.name].append(fragment)
     found = []
     edited = {values.expanded(name) for row in rows if (name := edited_file(row))}
-    for written in (each for rows_ in complete for each in _assembled(rows_)):
+    for written in chain.from_iterable(map(_assembled, complete)):
         for document in written.documents:
             document.data = _filled(document.data, "", document, values)
             if written.name in edited:
@@ -232,8 +232,9 @@ def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
         return
     certain = [row for row in texts if not row.optional]
     if len(certain) < len(texts):  # only one of several branches writes
-        again = _read(name, certain).documents if certain else ()
-        kept = {row.message for each in again for row in each.diagnostics}
+        kept: set[str] = set()
+        for document in _read(name, certain).documents if certain else ():
+            kept.update(row.message for row in document.diagnostics)
         for document in whole.documents:
             document.diagnostics = [
                 row
@@ -259,7 +260,7 @@ def _set_in(documents: Sequence[Yaml], given: Yaml) -> bool:
 
 
 def _read(name: str, fragments: Sequence[Fragment]) -> WrittenFile:
-    rows = [row for fragment in fragments for row in fragment.lines]
+    rows = list(chain.from_iterable(fragment.lines for fragment in fragments))
     text = MaskedText("\n".join(line for line, _ in rows) + "\n", _pattern(fragments))
     documents = text.documents()
     for document in documents:

@@ -101,7 +101,10 @@ class Values:
     def words(self, words: Sequence[Word]) -> list[Word]:
         """Returns the words of a command with arrays expanded and values split, as the shell does
         it."""
-        return [filled for word in words for filled in self._filled(word, ())]
+        filled: list[Word] = []
+        for word in words:
+            filled += self._filled(word, ())
+        return filled
 
     def _read(self, row: Statement, optional: bool) -> None:
         words = list(row.words)
@@ -132,7 +135,8 @@ class Values:
 
     def _count(self, text: str) -> None:
         """Marks the variables that an arithmetic expression sets as unknown."""
-        self._changing |= {name for row in _COUNTED.findall(text) for name in row if name}
+        for names in _COUNTED.findall(text):
+            self._changing.update(filter(None, names))
 
     def _assign(self, found: re.Match[str], word: Word, row: Statement, optional: bool) -> None:
         name, adds, text = found[1], bool(found[2]), found[3]

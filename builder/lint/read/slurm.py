@@ -84,12 +84,13 @@ class Step:
     @property
     def serves(self) -> bool:
         """Whether a server runs in this step."""
-        return any(
-            is_server(word.text) or word.text.rpartition("/")[2] in (LAUNCHER, "tritonserver")
-            for words in (self.command, *self.inner)
-            if words and words[0].text.rpartition("/")[2] not in _NAMERS
-            for word in words
-        )
+        for words in (self.command, *self.inner):
+            names = [word.text.rpartition("/")[2] for word in words]
+            if not names or names[0] in _NAMERS:
+                continue
+            if any(name in (LAUNCHER, "tritonserver") or is_server(name) for name in names):
+                return True
+        return False
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def _options(words: Sequence[Word], program: str) -> tuple[list[Option], int]:
 def option_names(program: str) -> list[str]:
     """Returns the long options of sbatch or srun."""
     known = table()[program]
-    return [row for key in ("values", "flags", "optional", "newer") for row in known[key]]
+    return [*known["values"], *known["flags"], *known["optional"], *known["newer"]]
 
 
 @lru_cache(maxsize=1024)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ...diagnostics import Diagnostic, Location, located
 from ...documents import MAX_DEPTH
@@ -39,7 +40,8 @@ class Message:
     fields: list[Field] = field(default_factory=list)
 
     def named(self, name: str) -> list[Scalar | Message]:
-        return [value for row in self.fields if row.name == name for value in row.values]
+        rows = (row.values for row in self.fields if row.name == name)
+        return list(chain.from_iterable(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.lint import CheckOptions, Report, check
-from builder.lint.read import dockerfile, shell
+from builder.lint.read import shell
 
 BASE = "FROM nvcr.io/nvidia/tensorrt-llm/release:1.1.0\n"
 
@@ -33,13 +33,13 @@ def words(text: str) -> list[list[str]]:
     ],
 )
 def test_every_form_of_an_instruction_is_a_command(instructions: str) -> None:
-    assert words(dockerfile.dockerfile_as_shell(BASE + instructions)) == [
+    assert words(shell.dockerfile_as_shell(BASE + instructions)) == [
         ["openai/gpt-oss-120b", "--tp_size", "4"]
     ]
 
 
 def test_two_lists_are_two_commands_if_the_first_is_no_entry_point() -> None:
-    text = dockerfile.dockerfile_as_shell('CMD ["trtllm-serve", "a"]\nCMD ["trtllm-serve", "b"]')
+    text = shell.dockerfile_as_shell('CMD ["trtllm-serve", "a"]\nCMD ["trtllm-serve", "b"]')
     assert words(text) == [["a"], ["b"]]
 
 
