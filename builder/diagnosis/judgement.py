@@ -162,7 +162,10 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def _phase(logs: Sequence[Seen], errors: Sequence[Line]) -> Phase | None:
-    """The phase of the log with the first error, else of the last log that has one."""
+    """The phase of the log with the first error, else of the last log that has one.
+
+    What fails before a program tells a phase fails in its set-up.
+    """
     if errors and any(word in errors[0].text for word in ("NIXL", "UCX ", "nixl")):
         return "disagg"
     of_error = [seen for seen in logs if errors and seen.file == errors[0].file]
@@ -172,7 +175,7 @@ def _phase(logs: Sequence[Seen], errors: Sequence[Line]) -> Phase | None:
     for seen in reversed(logs):
         if phase := phase_at(seen.marks, seen.lines):
             return phase
-    return None
+    return "setup" if errors else None
 
 
 def _verdict(
