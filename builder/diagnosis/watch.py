@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import BinaryIO
 
 from . import log, signatures
@@ -139,20 +139,26 @@ def watch(stream: BinaryIO, file: str) -> Seen:
 
 def matters(kind: bytes) -> bool:
     """Whether a kind of line, without its digits, may be of any use."""
-    return bool(_HINTS.search(kind)) or any(literal in kind for literal in _by_literal())
+    return bool(_HINTS.search(kind) or _rows_of(kind))
+
+
+@lru_cache(maxsize=4096)
+def _rows_of(kind: bytes) -> tuple[_Wanted, ...]:
+    """What a kind of line may be wanted for."""
+    found: list[_Wanted] = []
+    for literal, rows in _by_literal().items():
+        if literal in kind:
+            found += rows
+    return tuple(found)
 
 
 def _take(seen: Seen, line: Line, count: int, tracebacks: set[str]) -> None:
     is_noise = False
-    kind = line.text.encode().translate(None, b"0123456789")
-    for literal, rows in _by_literal().items():
-        if literal not in kind:
-            continue
-        for row in rows:
-            text = line.message if row.template.anchored else line.text
-            found = row.template.pattern.search(text)
-            if found and (row.info or line.level != "information"):
-                is_noise |= _note(seen, row, line, count, found)
+    for row in _rows_of(line.text.encode().translate(None, b"0123456789")):
+        text = line.message if row.template.anchored else line.text
+        found = row.template.pattern.search(text)
+        if found and (row.info or line.level != "information"):
+            is_noise |= _note(seen, row, line, count, found)
     if _TRACEBACK in line.message:
         tracebacks.add(line.rank)
         return
