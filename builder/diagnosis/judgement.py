@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from . import state as states
@@ -213,16 +213,3 @@ def _seconds(logs: Sequence[Seen]) -> dict[str, float]:
             took_s = end.moment_s - mark.line.moment_s
             found[mark.step.phase] = found.get(mark.step.phase, 0.0) + took_s
     return found
-
-
-def named(diagnosis: Diagnosis, file: str) -> Diagnosis:
-    """The diagnosis with another name for a file without one."""
-
-    def of(row: Evidence) -> Evidence:
-        return replace(row, file=row.file or file)
-
-    causes = tuple(
-        replace(cause, evidence=tuple(map(of, cause.evidence))) for cause in diagnosis.causes
-    )
-    first = diagnosis.first_error
-    return replace(diagnosis, causes=causes, first_error=of(first) if first else None)
