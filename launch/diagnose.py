@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,8 +115,10 @@ def _of_run(path: Path, found: Found) -> None:
         found.bundle = Path(str(bundle["folder"]))
 
 
-def diagnose(found: Found) -> tuple[Diagnosis, list[InForce]]:
+def diagnose(found: Found, last_bytes: int | None = None) -> tuple[Diagnosis, list[InForce]]:
     """Reads everything once; also what the engine says of its options, where a bundle is known.
+
+    With `last_bytes`, only the end of a longer log is read, and its lines are counted from there.
 
     Raises `BadInput` for a file that cannot be read.
     """
@@ -124,6 +127,9 @@ def diagnose(found: Found) -> tuple[Diagnosis, list[InForce]]:
     for name in found.logs:
         try:
             with _opened(name) as stream:
+                if last_bytes and stream.seekable():
+                    size = stream.seek(0, os.SEEK_END)
+                    stream.seek(max(0, size - last_bytes))
                 seen.append(watch.watch(stream, name))
         except (OSError, EOFError) as error:
             reason = str(getattr(error, "strerror", None) or error).lower()

@@ -17,6 +17,7 @@ from builder.files import parse_json
 
 from .run import SUMMARY, Run
 
+BLOCK_BYTES = 1 << 24  # of a log that are read at once
 PHASES = "phases"  # in a run's summary: seconds by phase
 _SHARE = re.compile(r"(\d{1,3})(?:\.\d+)?%")
 _NO_STEPS = ("serving", "shutdown", "cluster", "disagg")
@@ -37,12 +38,14 @@ class Start:
         """Reads the whole lines that are new."""
         with self._log.open("rb") as log:
             log.seek(self._offset)
-            whole, newline, _ = log.read().rpartition(b"\n")
-        if not newline:
-            return
-        self._offset += len(whole) + 1
-        self._watcher.read(io.BytesIO(whole + newline))
-        self._moved_s = time.monotonic()
+            while block := log.read(BLOCK_BYTES):
+                whole, newline, _ = block.rpartition(b"\n")
+                if not newline:
+                    break
+                self._offset += len(whole) + 1
+                log.seek(self._offset)
+                self._watcher.read(io.BytesIO(whole + newline))
+                self._moved_s = time.monotonic()
         for mark in self._watcher.seen.marks:
             self._began.setdefault(mark.step.phase, self._moved_s)
 

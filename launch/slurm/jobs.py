@@ -11,10 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from builder.diagnosis.judgement import FailureCause
 from builder.diagnostics import Diagnostic, nearest
 from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
 from supervisor.state import JobFolder, ServiceFolder, is_there
 
+from .. import diagnose
 from . import scheduler
 from .scheduler import SlurmJob
 
@@ -23,6 +25,7 @@ SLURM_POLL_S = 1.0
 # slurmctld may restart while a job is waited for.
 SLURM_SILENT_S = 120.0
 LAST_LINES, LAST_BYTES, LINE_LENGTH = 8, 65536, 300  # of a log
+DIAGNOSED_BYTES = 50_000_000  # at the end of each log
 NOT_ADMITTED = "not_admitted"
 CHUNK_BYTES = 65536
 # The content of a stop file, for those who find it.
@@ -129,8 +132,20 @@ def failure(job: JobFolder) -> ToolkitError:
             state = known.summary if known else state
         what = f"ended before its supervisor gave a reason; Slurm says {state}"
     where, lines = _evidence(job)
-    diagnostic = Diagnostic(f"job {job.id}", f"{what}; {where}", log=lines)
+    fix = ""
+    if cause := _cause(job):
+        what, fix = f"{what}: {cause.cause.rstrip('.')}", cause.fix
+    diagnostic = Diagnostic(f"job {job.id}", f"{what}; {where}", fix, log=lines)
     return ChecksFailed(diagnostic) if outcome == NOT_ADMITTED else NotReady(diagnostic)
+
+
+def _cause(job: JobFolder) -> FailureCause | None:
+    """The first cause that the logs of a job tell; `None` if they tell none or cannot be read."""
+    try:
+        found, _ = diagnose.diagnose(diagnose.collect([str(job.path)]), DIAGNOSED_BYTES)
+    except BadInput:
+        return None
+    return next(iter(found.causes), None)
 
 
 def _evidence(job: JobFolder) -> tuple[str, tuple[str, ...]]:

@@ -39,6 +39,19 @@ def test_of_a_log_of_gigabytes_the_end_is_read(
     assert str(found).endswith(f"Slurm says nothing of it; its log {job.log} ends:")
 
 
+def test_a_job_that_failed_tells_the_cause_in_the_log_of_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ServiceFolder(tmp_path, "svc").job("7")
+    job.path.mkdir(parents=True)
+    log = job.step_log("server0")
+    log.write_text("ImportError: libmpi.so.40: cannot open shared object file: No such file\n")
+    monkeypatch.setattr(scheduler, "jobs", lambda _: {})
+    (found,) = jobs.failure(job).diagnostics
+    assert "Open MPI is not installed" in found.message
+    assert found.fix == "Install libopenmpi-dev, or use the release's image."
+
+
 @pytest.mark.parametrize("answer", ["", "Submitted batch job 7", "-1", "\x1b[2J", "\u0667"])
 def test_an_sbatch_that_names_no_job_is_not_believed(answer: str, tmp_path: Path) -> None:
     (tmp_path / "answer").write_text(answer)

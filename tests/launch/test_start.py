@@ -1,0 +1,94 @@
+"""A start followed in its log: phases, the time of an earlier start, and the cause of a failure."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.run import Run
+from launch.start import PHASES, Start
+
+FACTS: dict[str, Any] = {"bundle": {"name": "b"}, "target": "t", "engine": {"name": "tensorrt_llm"}}
+SETUP = "[09/14/2026-12:09:04] [TRT-LLM] [I] Using LLM with PyTorch backend\n"
+LOAD = "Loading safetensors weights in parallel:  48%|####      | 28/59 [00:03<00:00]\n"
+READY = "INFO:     Application startup complete.\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    (tmp_path / "now").mkdir()
+    found = Run(tmp_path / "now", dict(FACTS))
+    found.log.touch()
+    return found
+
+
+def write(run: Run, text: str) -> None:
+    with run.log.open("a") as log:
+        log.write(text)
+
+
+def test_a_start_tells_its_phase_with_its_share(run: Run) -> None:
+    following = Start(run)
+    following.advance()
+    assert following.words == ""
+    write(run, SETUP)
+    following.advance()
+    assert following.words == "setup 0 s"
+    write(run, LOAD[:20])
+    following.advance()
+    assert following.words == "setup 0 s", "a line that is not whole is read later"
+    write(run, LOAD[20:])
+    following.advance()
+    assert following.words == "load 48 %, 0 s"
+
+
+def test_an_earlier_start_of_the_same_kind_tells_how_long_a_phase_takes(
+    run: Run, tmp_path: Path
+) -> None:
+    others: dict[str, dict[str, Any]] = {
+        "older": {"ready": "2026-11-01", PHASES: {"load": 9.0}},
+        "newer": {"ready": "2026-11-02", PHASES: {"load": 46.4}},
+        "not ready": {PHASES: {"load": 1.0}},
+        "of another target": {"ready": "2026-11-03", "target": "x", PHASES: {"load": 2.0}},
+    }
+    for name, facts in others.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(json.dumps(FACTS | facts))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{")
+    write(run, SETUP + LOAD)
+    following = Start(run)
+    following.advance()
+    assert following.words == "load 48 %, 0 s of about 46 s"
+
+
+def test_silence_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(run, SETUP)
+    following = Start(run)
+    following.advance()
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + 720)
+    assert following.words.endswith("no new line for 12 min")
+
+
+def test_the_summary_has_the_seconds_of_the_phases_before_it_serves(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(100, 1000, 10))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    following = Start(run)
+    for text in (SETUP, LOAD):
+        write(run, text)
+        following.advance()
+    write(run, READY)
+    assert following.facts() == {PHASES: {"setup": 10.0, "load": 20.0}}
+
+
+def test_a_failed_start_tells_its_cause(run: Run) -> None:
+    write(run, "ImportError: libmpi.so.40: cannot open shared object file: No such file\n")
+    found = Start(run).diagnosis({"exit_code": "1"})
+    assert [cause.signature.id for cause in found.causes] == ["open-mpi-is-missing"]
