@@ -87,7 +87,6 @@ def _formats() -> Mapping[str, Any]:
     return {
         "formats/counterparts.yaml": COUNTERPARTS,
         "formats/*_worker.yaml": engine.WorkerFlags,
-        "formats/embedded.yaml": engine.EmbeddedFormats,
         "formats/former_options.yaml": plain_data.FORMER_OPTIONS,
         "formats/value_words.yaml": plain_data.VALUE_WORDS,
         "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,

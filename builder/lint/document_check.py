@@ -12,7 +12,7 @@ from ..documents import Yaml, above, merged
 from ..facts.release import Release
 from ..rules.context import RuleContext
 from . import links
-from .engine import COMMAND, MODULE, TOOLS, WORKER
+from .engine import default_formats, mentions_holder, names_server
 from .links import by_file, file_name, on_disk
 from .model import ITSELF, Content, Judged, Section, Server, Verdict, below, of_named_side
 from .read.charts import COMPOSE, KINDS, empty, read_embedded
@@ -116,8 +116,7 @@ def _with_embedded(source: Text, content: Content | None, release: Release) -> C
         return content  # a top-level list is a data set and starts nothing
     inside = read_embedded(source.documents, release)
     if content is None:
-        starts = (COMMAND, MODULE, WORKER, *TOOLS)
-        runs = any(name in source.text for name in starts)
+        runs = names_server(source.text) or mentions_holder(source.text)
         return inside or (empty(source.documents) if runs else None)
     if inside:
         known = {(section.path, section.within) for section in content.sections}
@@ -130,6 +129,7 @@ def _around(
     source: Text, content: Content | None, servers: Sequence[Server], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
     """Checks what surrounds the engine options of a YAML file: names, models and GPU counts."""
+    engine = rule_context.release.engine.name
     first = source.documents[0] if source.documents else Yaml()
     content = content or Content("", document=first)
     if content.kind == DEPLOYMENT:
@@ -144,12 +144,13 @@ def _around(
             yield from model_diagnostics(section.document, section.options, section.path)
         yield from unknown_models(servers)
     yield from recipe_diagnostics(content.document, content.sections)
-    for document in source.documents if "trtllm-" in source.text else ():
-        yield from misspelt_programs(document)
+    if any(name in source.text for name in default_formats().families):
+        for document in source.documents:
+            yield from misspelt_programs(document)
     if servers:
         yield from container_diagnostics(source.documents)
         yield from misspelt_in_graphs(source.documents)
-        yield from reference_diagnostics(source.documents)
+        yield from reference_diagnostics(source.documents, engine)
     else:
         yield from _gpus_beside(content)
     options = on_disk(servers, source.path.parent) | by_file(content.sections)
@@ -157,7 +158,7 @@ def _around(
     for each in scripts:
         options |= written_options(each, rule_context)
     if content.kind == COMPOSE:
-        services, folder = references.services(content.document), source.path.parent
+        services, folder = references.services(content.document, engine), source.path.parent
         options = service_files(services, folder) | options
         yield from compose_diagnostics(content.document, services, options, folder)
     places = [section.file for section in content.sections if "/" in section.file]

@@ -18,7 +18,7 @@ from ..facts.engines import Engine
 from ..facts.release import Release, ServerRole, published
 from ..rules.context import RuleContext
 from .data_files import data_file_faults, schema_of
-from .engine import formats, is_former
+from .engine import formats, is_former, recorded
 from .file_check import check_file
 from .links import Starter, starters
 from .model import NOTHING, Verdict
@@ -201,7 +201,7 @@ class _Run:
 
     def _others(self, target: SourceFile, source: Text) -> Iterator[Engine]:
         """Yields the engines other than the default one that a file may hold something for."""
-        for engine in map(engines.load, engines.names()):
+        for engine in map(engines.load, recorded()):
             if engine.default or source.form == PROSE:
                 continue
             if self._is_told(engine, target) or may_hold(engine.name, source):

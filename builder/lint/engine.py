@@ -24,8 +24,8 @@ ENGINE_FILE = "model.json"  # of Triton's backend
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """How an engine's commands and files are recognized; `builder/data/formats/vllm.yaml` explains
-    each field. `dialect` names the parser of its command."""
+    """How an engine's commands and files are recognized. `vllm.yaml` and `tensorrt_llm.yaml` in
+    `builder/data/formats` explain each field. `dialect` names the parser of its command."""
 
     source: Text
     dialect: Literal["click", "argparse"]
@@ -58,6 +58,25 @@ class Formats:
     asked_gpus: dict[str, Text] = field(default_factory=dict)
     roles: tuple[Text, ...] = ()
     minimum: tuple[Text, ...] = ()
+    tools: tuple[Text, ...] = ()
+    flag_files: dict[str, Text] = field(default_factory=dict)
+    programs: tuple[Text, ...] = ()
+    mode_flag: str = ""
+    model_flags: tuple[Text, ...] = ()
+    short_model_flags: tuple[Text, ...] = ()
+    server_lists: tuple[Text, ...] = ()
+    disaggregated_commands: tuple[Text, ...] = ()
+    other_commands: tuple[Text, ...] = ()
+    rank_commands: tuple[Text, ...] = ()
+    no_port: tuple[Text, ...] = ()
+    size_flags: dict[str, tuple[Text, ...]] = field(default_factory=dict)
+    server_flags: tuple[Text, ...] = ()
+    default_host: str = ""
+    default_port: str = ""
+    python_others: tuple[Text, ...] = ()
+    recipe_name: str = ""
+    families: tuple[Text, ...] = ()
+    other_options: tuple[Text, ...] = ()
     signature: tuple[Text, ...] = ()
     marks: tuple[Text, ...] = ()
     converted: tuple[Text, ...] = ()
@@ -87,9 +106,24 @@ def formats(engine: str) -> Formats:
 
 
 @cache
+def recorded() -> tuple[str, ...]:
+    """Returns the engines with a record of their formats."""
+    return tuple(row for row in engines.names() if (FORMATS / f"{row}.yaml").is_file())
+
+
+@cache
+def every(field_name: str) -> tuple[str, ...]:
+    """Returns the words of all records in one field, each once."""
+    found: dict[str, None] = {}
+    for name in recorded():
+        found |= dict.fromkeys(getattr(formats(name), field_name))
+    return tuple(found)
+
+
+@cache
 def dialect(name: str) -> tuple[str, ...]:
     """Returns the engines whose commands are parsed so."""
-    return tuple(row for row in engines.names() if formats(row).dialect == name)
+    return tuple(row for row in recorded() if formats(row).dialect == name)
 
 
 def is_former(engine: str, row: Diagnostic) -> bool:
@@ -121,24 +155,7 @@ def image_pattern(engine: str) -> re.Pattern[str]:
     )
 
 
-EMBEDDED_FORMAT = DATA / "formats" / "embedded.yaml"
-SURROUNDINGS = DATA / "formats" / "surroundings.yaml"
-WORKERS = {
-    "dynamo.trtllm": DATA / "formats" / "dynamo_worker.yaml",
-    "trtllm-bench": DATA / "formats" / "bench_worker.yaml",
-    "trtllm-eval": DATA / "formats" / "eval_worker.yaml",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedFormats:
-    """Names by which files of other formats are recognized. `holders` are keys that hold options,
-    `signature` are options that only this engine has, and `others` are options of other engines."""
-
-    source: Text
-    holders: tuple[Text, ...]
-    signature: tuple[Text, ...]
-    others: tuple[Text, ...]
+SURROUNDINGS = FORMATS / "surroundings.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +179,9 @@ class WorkerFlags:
 
 
 @cache
-def names(kind: str) -> frozenset[str]:
-    return frozenset(getattr(_document(), kind))
-
-
-@cache
-def _document() -> EmbeddedFormats:
-    document: EmbeddedFormats = data_file.load(EMBEDDED_FORMAT, EmbeddedFormats)
-    return document
-
-
-@cache
 def worker_flags(program: str) -> WorkerFlags:
-    document: WorkerFlags = data_file.load(WORKERS[program], WorkerFlags)
-    return document
+    name = default_formats().flag_files[program]
+    return data_file.load(FORMATS / f"{name}.yaml", WorkerFlags)
 
 
 @cache
@@ -188,7 +194,7 @@ def surroundings() -> Mapping[str, Any]:
 @cache
 def format_table(name: str) -> Release:
     """Returns the keys of a file format in the form of a release table."""
-    path = DATA / "formats" / f"{name}.yaml"
+    path = FORMATS / f"{name}.yaml"
     return Release(data_file.load(path, FORMAT_TABLE), path)
 
 
@@ -197,44 +203,54 @@ def fields_of(table: Release, name: str) -> Mapping[str, Any]:
     return fields
 
 
-TENSORRT_LLM = "tensorrt_llm"
-WORKER = "dynamo.trtllm"
-LAUNCHER = "trtllm-llmapi-launch"
-TOOLS = ("trtllm-bench", "trtllm-eval")  # these embed the engine
 MPI_STARTERS = ("mpirun", "mpiexec", "orterun", "prterun")
-SPAWNERS = (*MPI_STARTERS, "srun", LAUNCHER)  # these start a server on other nodes too
-MODE_FLAG = "--disaggregation-mode"
-MODEL_FLAGS = ("--model-path", "--model")
-FILE_FLAGS = ("--extra-engine-args", "--extra_llm_api_options", "--config")
-SERVER_LISTS = ("-c", "--config_file")  # of a server that routes to others
-# Subcommands of the server that take no model.
-DISAGGREGATED_COMMANDS = ("disaggregated", "disaggregated_mpi_worker")
-SUBCOMMANDS = (*DISAGGREGATED_COMMANDS, "mm_embedding_serve")
-SIZE_FLAGS = {
-    "tensor_parallel_size": ("--tp_size", "--tensor_parallel_size", "--tensor-parallel-size"),
-    "pipeline_parallel_size": ("--pp_size", "--pipeline_parallel_size", "--pipeline-parallel-size"),
-    "context_parallel_size": ("--cp_size", "--context_parallel_size"),
-}
+
+
+@cache
+def default_formats() -> Formats:
+    """Returns the record of the default engine."""
+    return formats(engines.default().name)
+
+
+@cache
+def rank_launcher() -> str:
+    """Returns the program that starts a command of the default engine on every rank."""
+    return engines.default().rank_launcher or ""
+
+
+@cache
+def spawners() -> tuple[str, ...]:
+    """Returns the programs that start a server on other nodes too."""
+    return (*MPI_STARTERS, "srun", rank_launcher())
 
 
 def holder(word: str) -> str:
-    """Returns the program in a word that embeds the engine: Dynamo's worker or a tool."""
-    if word.endswith(WORKER):
-        return WORKER
+    """Returns the program in a word that embeds the engine: a worker of a launcher or a tool."""
+    for worker in default_formats().workers:
+        if word.endswith(worker):
+            return worker
     name = word.rpartition("/")[2]
-    return name if name in TOOLS else ""
+    return name if name in default_formats().tools else ""
 
 
-COMMAND = "trtllm-serve"
-MODULE = "tensorrt_llm.commands.serve"  # the module for `python -m`
-PROGRAMS = (COMMAND, LAUNCHER, "trtllm-bench", "trtllm-build", "trtllm-eval", "trtllm-prune")
+def mentions_holder(text: str) -> bool:
+    """Returns whether a text contains the name of a program that embeds the engine."""
+    return any(name in text for name in (*default_formats().workers, *default_formats().tools))
 
 
 def is_server(word: str) -> bool:
     """Returns whether a word is the name of the server's program."""
-    return word.rpartition("/")[2] in (COMMAND, MODULE)
+    name = word.rpartition("/")[2]
+    return name == default_formats().program or name in default_formats().modules
+
+
+def names_server(text: str) -> bool:
+    """Returns whether a text contains the name of the server's program."""
+    return default_formats().program in text or any(
+        name in text for name in default_formats().modules
+    )
 
 
 def mentions_server(word: str) -> bool:
     """Returns whether a word is itself a command line that starts a server."""
-    return (COMMAND in word or MODULE in word) and re.search(r"\s", word) is not None
+    return names_server(word) and re.search(r"\s", word) is not None

@@ -12,6 +12,7 @@ from ..facts.engines import Engine
 from ..facts.release import Release
 from ..general_rules import DUPLICATE_KEY
 from ..rules.context import RuleContext
+from ..rules.rule_inputs import as_number
 from .engine import ENGINE_FILE, formats, mentions_server
 from .links import file_in, on_disk
 from .model import Judged, Verdict
@@ -147,15 +148,13 @@ def _kind(source: Text, given: list[Given], engine: Engine) -> str:
     return EMBEDDED
 
 
-_NO_PORT = ("headless", "uds")  # with one of these, a server does not listen on a port
-
-
 def listening_diagnostics(
     given: Given, document: Yaml | None, release: Release
 ) -> Iterator[Diagnostic]:
     """Checks the port of a command in a document or a script."""
     options, command = given.arguments.options, given.command
-    if command is None or any(options.get(name) for name in _NO_PORT):
+    no_port = formats(release.engine.name).no_port
+    if command is None or any(options.get(name) for name in no_port):
         return
     if "port" in options:
         place, written = given.arguments.places["port"], given.arguments.written["port"]
@@ -174,7 +173,7 @@ def _launches(every: Sequence[Given], release: Release) -> Iterator[Launch]:
             continue
         statement, options = row.command.statement, row.arguments.options
         host = str(options.get("host") or _value_of(row, "host", release))
-        share = options.get("gpu_memory_utilization")
+        share = options.get(formats(release.engine.name).memory_option)
         yield Launch(
             (statement,),
             row.command.before,
@@ -184,21 +183,15 @@ def _launches(every: Sequence[Given], release: Release) -> Iterator[Launch]:
             str(options.get("port", "")),
             option_file(row, release.engine),
             row.arguments.model,
-            _number(share),
+            as_number(share),
         )
-
-
-def _number(value: object) -> float | None:
-    try:
-        return float(str(value))
-    except ValueError:
-        return None
 
 
 def _value_of(given: Given, name: str, release: Release) -> str:
     """The value of an option or its default; empty if neither is known."""
     read = given.arguments
-    may_differ = read.is_open or given.is_extended or "config" in read.options
+    may_differ = read.is_open or given.is_extended
+    may_differ |= release.engine.option_file_flag in read.options
     default = "" if may_differ else release.server_options[name]["default"]
     value = read.options.get(name, default)
     return "" if isinstance(value, Variable) else str(value)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 
 from ..diagnostics import Diagnostic, Location
 from ..facts import hardware
 from ..facts.release import Release
 from ..rules.context import RuleContext
+from .engine import every
 from .model import ITSELF, Judged, Section, Verdict, of_named_side
 from .read.file import Text
 from .read.forms import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, SCRIPT
@@ -21,8 +23,6 @@ from .rules.options import MAX_DIAGNOSTICS, of_empty_documents, section_diagnost
 from .rules.variables import Policy, read_images
 
 _WARNING = Policy()
-# Environment variables and programs: such a file holds more than options.
-_MORE = re.compile(r"[A-Z]_[A-Z]|\b(?:trtllm-|vllm|dynamo|python)")
 
 
 def check_file(
@@ -84,9 +84,16 @@ def _of_file(source: Text, rule_context: RuleContext, versions: Policy) -> Verdi
     return document_check.check_yaml(source, rule_context, named, diagnostics)
 
 
+@cache
+def _more() -> re.Pattern[str]:
+    """Returns a pattern of environment variables and programs: a file with one holds more than
+    options."""
+    return re.compile(rf"[A-Z]_[A-Z]|\b(?:python|{'|'.join(every('families'))})")
+
+
 def _is_plain(source: Text, release: Release) -> bool:
     """Returns whether a file holds only engine options: no command, variable or launcher."""
-    if len(source.documents) != 1 or source.is_template or _MORE.search(source.text):
+    if len(source.documents) != 1 or source.is_template or _more().search(source.text):
         return False
     data = source.documents[0].data
     if not isinstance(data, Mapping):

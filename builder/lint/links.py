@@ -18,18 +18,12 @@ from ..errors import BadInput
 from ..facts import engines
 from ..facts.engines import Engine
 from ..files import read_text
-from .engine import COMMAND, FILE_FLAGS, TOOLS, WORKER, formats
+from .engine import default_formats, every, formats, mentions_holder, recorded
 from .model import Section, Server, is_open
 from .read.file import Text, may_hold, read_file
 from .read.forms import PROSE
 from .read.option_file import read_option_file
 from .releases import PinnedTables, Pins
-
-
-def may_name_a_file(text: str) -> bool:
-    """Returns whether a text can contain a server command with an option file."""
-    starts = any(name in text for name in (COMMAND, WORKER, *TOOLS))
-    return starts and any(flag in text for flag in FILE_FLAGS)
 
 
 def option_files(worker: Server, folder: Path) -> Iterator[Path]:
@@ -117,13 +111,12 @@ def _in_file(path: Path) -> Iterator[tuple[Iterable[Path], Starter]]:
     """Yields the server commands of a file that read option files, with the paths of these."""
     try:
         text = read_text(path)
-        flags = (flag for name in engines.names() for flag in formats(name).file_flags)
-        if not any(flag in text for flag in flags):
+        if not any(flag in text for flag in every("file_flags")):
             return  # parsing would take most of the time
         source = read_file(path)
     except BadInput:
         return  # reported with the file itself
-    for engine in map(engines.load, engines.names()):
+    for engine in map(engines.load, recorded()):
         pins = None
         for server, files in _servers(source, engine, path.parent):
             pins = pins or Pins(source.text, source.documents, engine)
@@ -135,7 +128,9 @@ def _in_file(path: Path) -> Iterator[tuple[Iterable[Path], Starter]]:
 def _servers(source: Text, engine: Engine, folder: Path) -> Iterator[tuple[Server, Iterable[Path]]]:
     """Yields the servers of an engine that read option files, with the paths of these."""
     if formats(engine.name).dialect == "click":
-        if not may_name_a_file(source.text):
+        known, text = default_formats(), source.text
+        starts = known.program in text or mentions_holder(text)
+        if not starts or not any(flag in text for flag in known.file_flags):
             return
         from .read import commands, containers  # not needed for option files
 

@@ -9,21 +9,9 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, Location, located
 from ..documents import Yaml, value_at
+from ..facts import engines
 from ..facts.release import Release, ServerRole
-from .engine import (
-    DISAGGREGATED_COMMANDS,
-    FILE_FLAGS,
-    MODEL_FLAGS,
-    SERVER_LISTS,
-    SIZE_FLAGS,
-    SPAWNERS,
-    SUBCOMMANDS,
-    TENSORRT_LLM,
-    TOOLS,
-    holder,
-    is_server,
-    worker_flags,
-)
+from .engine import Formats, formats, holder, is_server, spawners, worker_flags
 
 _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
     ("prefill", ("prefill", "ctx", "context")),
@@ -239,8 +227,13 @@ class Server:
     role: ServerRole | None = None
     path: str = ""
     config_maps: Mapping[str, str] = field(default_factory=dict)
-    engine: str = TENSORRT_LLM
+    engine: str = field(default_factory=lambda: engines.default().name)
     named: Named | None = None
+
+    @property
+    def formats(self) -> Formats:
+        """The record of its engine."""
+        return formats(self.engine)
 
     @property
     def program(self) -> str:
@@ -274,22 +267,26 @@ class Server:
     def model(self) -> Named | None:
         if self.named:
             return self.named
-        short = ("-m",) if self.program in TOOLS else ()
-        found = self.flag((*MODEL_FLAGS, *short)) or self._positional()
+        known = self.formats
+        short = known.short_model_flags if self.program in known.tools else ()
+        found = self.flag((*known.model_flags, *short)) or self._positional()
         return Named(found[0].strip("\"'"), found[1], self.path) if found else None
 
     def _positional(self) -> tuple[str, Location] | None:
+        without_model = (*self.formats.disaggregated_commands, *self.formats.other_commands)
         for index, (word, _) in enumerate(self.words):
             if is_server(word):
                 rest = [row for row in self.words[index + 1 : index + 3] if row[0] != "serve"]
-                named = rest and not rest[0][0].startswith("-") and rest[0][0] not in SUBCOMMANDS
+                named = rest and not rest[0][0].startswith("-") and rest[0][0] not in without_model
                 return rest[0] if named else None
         return None
 
     @property
     def file_flag(self) -> tuple[str, Location] | None:
         """The option file and its location."""
-        return self.flag((*FILE_FLAGS, *SERVER_LISTS) if self.is_disaggregated else FILE_FLAGS)
+        known = self.formats
+        lists = known.server_lists if self.is_disaggregated else ()
+        return self.flag((*known.file_flags, *lists))
 
     @property
     def file_path(self) -> str:
@@ -315,17 +312,17 @@ class Server:
     @property
     def sizes(self) -> dict[str, str]:
         """The parallel sizes that the command sets."""
-        found = {name: self.flag(flags) for name, flags in SIZE_FLAGS.items()}
+        found = {name: self.flag(flags) for name, flags in self.formats.size_flags.items()}
         return {name: row[0] for name, row in found.items() if row}
 
     @property
     def is_disaggregated(self) -> bool:
         """Whether the file sets the listen address instead of the command."""
-        return any(word in DISAGGREGATED_COMMANDS for word, _ in self.words)
+        return any(word in self.formats.disaggregated_commands for word, _ in self.words)
 
     @property
     def starts_elsewhere(self) -> bool:
-        return any(word.rpartition("/")[2] in SPAWNERS for word, _ in self.words)
+        return any(word.rpartition("/")[2] in spawners() for word, _ in self.words)
 
 
 @dataclass(frozen=True, slots=True)

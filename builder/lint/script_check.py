@@ -14,7 +14,7 @@ from ..facts.release import Release
 from ..rules.context import RuleContext
 from ..rules.options import by_name
 from .arguments.click import ParsedCommand, parse_command
-from .engine import COMMAND
+from .engine import default_formats
 from .links import of_file, on_disk
 from .model import (
     ITSELF,
@@ -147,7 +147,9 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
     if not rows and not found.commands:
         return Verdict(None, [])
     servers = [
-        Server([(COMMAND, place), *((word.text, word.location) for word in words)])
+        Server(
+            [(default_formats().program, place), *((word.text, word.location) for word in words)]
+        )
         for words, place in zip(found.commands, found.starts, strict=True)
     ]
     ran = check_script(found, Path(), _known(rows), rule_context, servers)

@@ -28,13 +28,11 @@ from tests.conftest import ROOT
 ENGINE, SERVER = "second_engine", "third_server"
 NAMES = {*engines.names(), *servers.names()}
 # Where a name of an engine or a server may stand: its own module, what reads an engine's own
-# Python, also in programs that are checked, the check of Triton's own files, and the engine's
-# stand-in.
+# Python, the check of Triton's own files, and the engine's stand-in.
 OWN_MODULES = (
     *(f"builder/servers/{name}.py" for name in servers.names()),
     *("builder/facts/release_import/probe.py", "builder/facts/release_import/vllm.py"),
-    *("builder/lint/model_config.py", "builder/lint/python_api.py"),
-    "launch/reference/",
+    *("builder/lint/rules/triton.py", "launch/reference/"),
 )
 PACKAGES = ("builder", "launch", "model_repository", "supervisor")
 

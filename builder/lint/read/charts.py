@@ -11,7 +11,7 @@ from ...diagnostics import Diagnostic, is_misspelling, located
 from ...documents import Yaml, value_at
 from ...facts.release import Release
 from ...rules import flags as server_flags
-from ..engine import names
+from ..engine import default_formats
 from ..model import Content, Section, below
 from ..rules import CONFLICTING_VALUES, MISSPELT_NAME
 from .option_file import embed, is_engine, is_option
@@ -58,7 +58,7 @@ def _kind(documents: Sequence[Yaml]) -> str:
 
 def _walk(data: Any, path: str, document: Yaml, content: Content, release: Release) -> None:
     if isinstance(data, Mapping):
-        holder = path.rpartition(".")[2] in names("holders")
+        holder = path.rpartition(".")[2] in default_formats().option_holders
         if path and _is_options(data, holder, release):
             content.sections.append(Section(data, document, path))
             content.diagnostics += _misspelt_holder(path, document)
@@ -66,7 +66,7 @@ def _walk(data: Any, path: str, document: Yaml, content: Content, release: Relea
         for key, value in data.items():
             inner = below(path, str(key))
             _walk(value, inner, document, content, release)
-            if str(key) in names("holders") and isinstance(value, Mapping):
+            if str(key) in default_formats().option_holders and isinstance(value, Mapping):
                 _beside(data, path, inner, content, release)
     elif isinstance(data, list):
         for index, value in enumerate(data):
@@ -81,7 +81,9 @@ def _walk(data: Any, path: str, document: Yaml, content: Content, release: Relea
 def _misspelt_holder(path: str, document: Yaml) -> Iterator[Diagnostic]:
     """Warns about a key above an options block that misspells a name which launchers use there."""
     key = path.rpartition(".")[2]
-    style = [name for name in sorted(names("holders")) if ("_" in name) == ("_" in key)]
+    style = [
+        name for name in sorted(default_formats().option_holders) if ("_" in name) == ("_" in key)
+    ]
     near = [name for name in style if is_misspelling(key, name) and abs(len(name) - len(key)) <= 1]
     if near and key not in style:
         what, fix = "is not a key that holds engine options", f"did you mean {near[0]}?"
@@ -95,18 +97,18 @@ def _is_options(data: Mapping[str, Any], holder: bool, release: Release) -> bool
     options and none of the keys is specific to another engine.
     """
     keys = [str(key) for key in data]
-    signed = sum(key in names("signature") for key in keys)
+    signed = sum(key in default_formats().signature for key in keys)
     if not (signed or holder) or not is_engine(data, release):
         return False
     if holder:
-        return signed > 0 or not any(key in names("others") for key in keys)
+        return signed > 0 or not any(key in default_formats().other_options for key in keys)
     others = sum(not is_option(key, release) for key in keys)
     return others * 4 <= len(keys) or others < signed
 
 
 def _mentions(text: str, release: Release) -> bool:
     keys = re.findall(r"^[ \t]*([a-z]\w*_\w+)[ \t]*:", text, re.M)
-    return any(key in names("signature") or key in release.top_level for key in keys)
+    return any(key in default_formats().signature or key in release.top_level for key in keys)
 
 
 def _beside(

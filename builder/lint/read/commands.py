@@ -10,7 +10,7 @@ from itertools import pairwise
 from ...diagnostics import Location
 from ...documents import START, Yaml
 from ...facts import hardware
-from ..engine import COMMAND, MODE_FLAG, SPAWNERS, TOOLS, WORKER, formats, holder, image_pattern
+from ..engine import default_formats, formats, holder, image_pattern, mentions_holder, spawners
 from ..model import ROLES, Gpus, HereDocument, Server, Statement, Word
 from . import forms
 from .forms import is_job
@@ -37,7 +37,7 @@ def in_script(script: Script) -> list[Server]:
     found = []
     for words, earlier in _started(script):
         own = None if is_job else _given(earlier)
-        mode = Server(words).flag((MODE_FLAG,))
+        mode = Server(words).flag((default_formats().mode_flag,))
         found.append(Server(words, own or gpus, gpu, ROLES.get(mode[0]) if mode else None))
     return found
 
@@ -51,15 +51,14 @@ def _started(read: Script, depth: int = 0) -> Iterator[tuple[Words, Words]]:
     """Yields the words of each server command in a script and the words before it."""
     values, text = read.values, read.text
     for command, place, rows in zip(read.commands, read.starts, read.runs, strict=True):
-        words = [Word(COMMAND, place, True), *values.words(command)]
+        words = [Word(default_formats().program, place, True), *values.words(command)]
         yield _texts(words), _texts(values.words(before(rows)))
-    names = (WORKER, *TOOLS)
-    for row in starting(read.statements) if any(name in text for name in names) else ():
+    for row in starting(read.statements) if mentions_holder(text) else ():
         for index, word in enumerate(row.words):
             if holder(word.text):
                 yield _texts(values.words(row.words[index:])), _texts(row.words[:index])
                 break
-            is_line = any(name in word.text for name in names) and re.search(r"\s", word.text)
+            is_line = mentions_holder(word.text) and re.search(r"\s", word.text)
             if depth < 2 and is_line:  # bash -c "..."
                 inner = read_script(word.text, word.location)
                 yield from _started(replace(inner, environment=read.environment), depth + 1)
@@ -79,7 +78,7 @@ def _given(words: Words) -> Gpus | None:
 
 def spreads(text: str) -> bool:
     """Returns whether a script also starts servers on other nodes."""
-    names = "|".join(map(re.escape, SPAWNERS))
+    names = "|".join(map(re.escape, spawners()))
     return re.search(rf"(?<![\w-])(?:{names})\s", text) is not None
 
 
@@ -143,8 +142,8 @@ class CommandLine:
     """The words after the server's program.
 
     `path` is the location in a document. `is_open` means that a program or an image may take flags
-    that the server does not have. `vllm serve` takes the model as its first argument; a module
-    takes it as a flag.
+    that the server does not have. The server takes the model as its first argument, a module as a
+    flag.
     """
 
     words: tuple[Word, ...]

@@ -12,16 +12,15 @@ from weakref import WeakKeyDictionary
 
 from ...diagnostics import Diagnostic, Location
 from ...documents import START, Yaml, value_at
+from ...facts import engines
 from ...facts.release import ServerRole
 from ..engine import (
-    TENSORRT_LLM,
-    TOOLS,
-    WORKER,
     dialect,
     formats,
     holder,
     image_pattern,
     is_server,
+    mentions_holder,
     mentions_server,
 )
 from ..model import ROLES, Gpus, Named, Server, Word, below
@@ -44,7 +43,6 @@ from .yaml_text import inside, template_as_shell
 GPU = "nvidia.com/gpu"
 SIDE = "subComponentType"
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-DEFAULT_PORT, DEFAULT_HOST = "8000", "localhost"  # of `trtllm-serve`
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -127,9 +125,9 @@ def _read(document: Yaml) -> _Read:
     return known
 
 
-def in_documents(documents: Sequence[Yaml], engine: str = TENSORRT_LLM) -> list[Server]:
-    """Returns the servers of an engine that the containers of a manifest start."""
-    found: list[Server] = []
+def in_documents(documents: Sequence[Yaml], engine: str = "") -> list[Server]:
+    """Returns the servers of an engine, or of the default one, that containers start."""
+    found, engine = list[Server](), engine or engines.default().name
     for document in documents:
         for each in objects(document) if document.data else ():  # most documents may be empty
             found += each.of_engine(engine)
@@ -150,11 +148,11 @@ def _server_of(line: CommandLine, here: Object, engine: str) -> Server:
 
 
 def port_of(server: Server) -> str:
-    """Returns the port of a `trtllm-serve` server; empty for any other server."""
+    """Returns the port of a server; empty for a worker or a tool, which have none."""
     if server.program or server.is_disaggregated:
         return ""
     given = server.flag(("--port",))
-    return given[0].strip("\"'") if given else DEFAULT_PORT
+    return given[0].strip("\"'") if given else server.formats.default_port
 
 
 def _objects(
@@ -283,8 +281,7 @@ def _started(
 
 def _is_line(text: str) -> bool:
     """Returns whether a word of a list is itself a command line that starts a server."""
-    named = any(name in text for name in (WORKER, *TOOLS))
-    return mentions_server(text) or (named and re.search(r"\s", text) is not None)
+    return mentions_server(text) or (mentions_holder(text) and re.search(r"\s", text) is not None)
 
 
 def number(value: Any) -> int | None:

@@ -70,8 +70,7 @@ def of_program(text: str, release: Release) -> Iterator[Given]:
     known = _record(release)
     for command in commands.in_program(text, release.engine.name):
         yield _of_command(command, release, is_extended(text, release))
-    api = Api(release.engine.module, known.python_classes)
-    for section in sections(text, release, api=api) or ():
+    for section in sections(text, release) or ():
         yield _of_section(section, release)
     holders = known.wrapped_in if known.wrapped_not not in text.lower() else {}
     api = Api(known.wrapper, tuple(holders))
@@ -98,7 +97,7 @@ def _of_section(section: Section, release: Release) -> Given:
 
 def _wrapped(document: Yaml, data: Mapping[str, Any], path: str, release: Release) -> Given:
     """The options that another program's file or class passes to the engine and its server. They
-    keep vLLM's names."""
+    keep the engine's names."""
     found = Arguments()
     for key, value in data.items():
         place = document.locate(below(path, str(key)))
@@ -143,12 +142,11 @@ def of_document(
 
 
 def _of_roles(document: Yaml, release: Release) -> Iterator[Given]:
-    """The options of a recipe's roles that vLLM serves, apart from the launcher's options."""
+    """The options of a recipe's roles that the engine serves, apart from the launcher's options."""
     for role, engine in recipe_roles(document.data):
         path = f"roles.{role}.args"
-        if engine == release.engine.name and isinstance(
-            args := value_at(document.data, path), Mapping
-        ):
+        args = value_at(document.data, path)
+        if engine == _record(release).recipe_name and isinstance(args, Mapping):
             given = _configuration(document, args, path, release, "", False)
             yield Given(given.arguments, path, is_extended=True, role=role)
 
@@ -158,7 +156,7 @@ def _is_engine_file(name: str, data: Any) -> bool:
 
 
 def _engine_file(document: Yaml, release: Release, within: str) -> Given:
-    """The options in the model file of Triton's vLLM backend, by their vLLM names."""
+    """The options in the model file of Triton's backend, by the engine's names."""
     found = Arguments()
     for key, value in document.data.items():
         place = document.locate(str(key))
@@ -178,8 +176,8 @@ def hits(data: Any, release: Release) -> int:
 
 def is_configuration(data: Any, release: Release, is_told: bool = False) -> bool:
     """Whether a mapping is a configuration file of the server. At least half of its keys are flags,
-    and one of them is unique to vLLM. Without a unique key, the file must use dashes or the user
-    must name vLLM (`is_told`); then half of the keys must be complete flags with a plausible
+    and only this engine has one of them. Without such a key, the file must use dashes or the user
+    must name the engine (`is_told`); then half of the keys must be complete flags with a plausible
     value."""
     if not isinstance(data, Mapping) or not data:
         return False

@@ -17,6 +17,7 @@ from ...errors import BadFacts, BadInput, ToolkitError
 from ...facts import engines
 from ...facts.release import ServerRole
 from ...files import MANIFEST, is_folder, is_there, load_json_mapping, read_text
+from ..engine import default_formats
 from ..model import StatedWorkload, int_at
 from ..rules import DAMAGED_BUNDLE, UNREADABLE
 from .forms import SUFFIXES, is_dockerfile, is_recipe
@@ -24,7 +25,6 @@ from .forms import SUFFIXES, is_dockerfile, is_recipe
 if TYPE_CHECKING:
     from ...facts.checkpoint import Checkpoint
 
-_OF_ENGINE = re.compile(r"tensorrt[-_]llm|trtllm", re.IGNORECASE)
 # Maximum depth of a file in a bundle: triton/model_repository/NAME/1/model.yaml.
 _BUNDLE_DEPTH = 6
 
@@ -144,7 +144,8 @@ def _may_be_judged(path: Path) -> bool:
     if python_files.may_start(text):
         return True
     return python_api.may_be_program(text) or (
-        _OF_ENGINE.search(text) is not None and python_files.may_write(text)
+        re.search(default_formats().named, text, re.IGNORECASE) is not None
+        and python_files.may_write(text)
     )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
+
+from ..engine import default_formats
 
 IMAGES = "container images"  # a file of another kind that names images of the publisher
 _NAME = re.compile(r"(?:Docker|Container)file(?:\..+)?|.+\.(?:docker|container)file", re.IGNORECASE)
@@ -31,7 +34,11 @@ PROSE_SUFFIXES = (".md", ".markdown", ".rst", ".adoc", ".html", ".ipynb")
 _MODEL_CONFIG_LINE = re.compile(
     r"^\s*(input|output|instance_group|parameters|model_transaction_policy)\s*:?\s*[\[{]\s*$", re.M
 )
-_SHELL_LINE = re.compile(r"\A#!.*sh\b|^\s*(exec\s+)?(\S+/)?trtllm-serve\b", re.M)
+
+
+@cache
+def _shell_line() -> re.Pattern[str]:
+    return re.compile(rf"\A#!.*sh\b|^\s*(exec\s+)?(\S+/)?{default_formats().program}\b", re.M)
 
 
 def form_of(path: Path, text: str) -> str:
@@ -49,7 +56,7 @@ def form_of(path: Path, text: str) -> str:
         return SCRIPT
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
         return MODEL_CONFIG
-    return SCRIPT if _SHELL_LINE.search(text) or is_job(text) else ""
+    return SCRIPT if _shell_line().search(text) or is_job(text) else ""
 
 
 SUFFIXES = frozenset(

@@ -9,7 +9,7 @@ from ...documents import Variable, Yaml, value_at
 from ...facts import engines
 from ...facts.release import Release
 from ...rules.validation import validate
-from ..engine import fields_of, format_table
+from ..engine import default_formats, fields_of, format_table
 from ..model import Content, Kind, Section, StatedWorkload, below, int_at, role_of, split
 from ..rules.model import named_gpu
 
@@ -63,10 +63,12 @@ def _recipe() -> Kind:
     )
 
     def fits(data: Mapping[str, Any], release: Release) -> bool:
-        return any(engine == "trtllm" for _, engine in recipe_roles(data))
+        return any(engine == default_formats().recipe_name for _, engine in recipe_roles(data))
 
     def of_engine(document: Yaml) -> Content:
-        others = {role: x for role, x in recipe_roles(document.data) if x != "trtllm"}
+        others = {
+            role: x for role, x in recipe_roles(document.data) if x != default_formats().recipe_name
+        }
         content = parse(document)
         content.unread += (
             f"roles.{role}: {str(engine)[:40]} is not known here"

@@ -16,7 +16,9 @@ from typing import Any
 from ...diagnostics import Location
 from ...documents import START, Variable, Yaml
 from ...facts import engines
+from ...facts.engines import Engine
 from ...facts.release import Release
+from ..engine import formats
 from ..model import Section, below
 
 KIND = "LLM API program"
@@ -36,11 +38,10 @@ class Api:
     others: tuple[str, ...] = ()
 
 
-TENSORRT_LLM = Api(
-    "tensorrt_llm",
-    ("LLM", "AsyncLLM", "LlmArgs", "TorchLlmArgs"),
-    tuple(f"tensorrt_llm.{name}" for name in ("_tensorrt_engine", "_torch", "runtime", "bindings")),
-)
+def api_of(engine: Engine) -> Api:
+    """Returns the classes of an engine that take its options."""
+    known = formats(engine.name)
+    return Api(engine.module, known.python_classes, known.python_others)
 
 
 def may_be_program(text: str) -> bool:
@@ -51,12 +52,14 @@ def may_be_program(text: str) -> bool:
 
 
 def sections(
-    text: str, release: Release, start: Location = START, api: Api = TENSORRT_LLM
+    text: str, release: Release, start: Location = START, api: Api | None = None
 ) -> list[Section] | None:
     """Returns the options of each engine object, or `None` if the text is not valid Python.
     Locations count from `start`, where the program begins."""
     tree = parsed(text)
-    return None if tree is None else list(_Program(tree, release, start, api).sections())
+    if tree is None:
+        return None
+    return list(_Program(tree, release, start, api or api_of(release.engine)).sections())
 
 
 def parsed(text: str) -> ast.Module | None:

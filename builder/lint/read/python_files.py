@@ -17,7 +17,7 @@ from typing import Any
 from ...diagnostics import Location
 from ...documents import START, Variable, Yaml
 from ...facts import engines
-from ..engine import is_server
+from ..engine import default_formats, is_server
 from ..model import Word
 from .python_api import parsed
 from .shell import Script, statements
@@ -180,7 +180,7 @@ class Dumped:
 
 def may_write(text: str) -> bool:
     """Returns whether a program may write options or start a server."""
-    if "trtllm-serve" in text or may_write_text(text):
+    if default_formats().program in text or may_write_text(text):
         return True
     return any(
         (found := library.search(text)) is not None and dump.search(text, found.end()) is not None
@@ -423,7 +423,7 @@ def _word(node: ast.expr, shift: int) -> Word:
 
 def _of_line(node: ast.Constant, shift: int) -> list[Word]:
     text = str(node.value)
-    if not re.match(r"\s*(?:[^\s=]+=\S*\s+)*trtllm-serve\s", text):
+    if not re.match(rf"\s*(?:[^\s=]+=\S*\s+)*{default_formats().program}\s", text):
         return []
     place = Location(node.lineno, node.col_offset + shift + 1)
     rows = statements(text)

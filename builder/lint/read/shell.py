@@ -10,7 +10,7 @@ from itertools import zip_longest
 
 from ...diagnostics import Location
 from ...documents import START
-from ..engine import COMMAND, MODULE, PROGRAMS, is_server, mentions_server
+from ..engine import default_formats, is_server, mentions_server, names_server
 from ..model import HereDocument, Statement, Word
 from .shell_values import Values
 from .yaml_text import places
@@ -296,7 +296,9 @@ def _instruction(found: re.Match[str]) -> str:
 
 def mentions_any(text: str) -> bool:
     """Returns whether a text can start a server or write a file itself."""
-    if any(name in text for name in (COMMAND, MODULE, "<<", "dynamo.trtllm", *PROGRAMS)):
+    if "<<" in text or names_server(text):
+        return True
+    if any(name in text for name in (*default_formats().workers, *default_formats().programs)):
         return True
     return re.search(r"\.ya?ml\b|dump\(", text) is not None  # written by echo, printf, yq or Python
 

@@ -12,7 +12,7 @@ from typing import Any
 from ...diagnostics import Location
 from ...documents import DATA
 from ...facts import data_file, plain_data
-from ..engine import LAUNCHER, is_server
+from ..engine import is_server, rank_launcher
 from ..model import Statement, Word, whole
 from . import shell
 from .shell_files import WrittenFile, written_files
@@ -65,7 +65,7 @@ class Step:
         """The words after the rank launcher, also inside `bash -c`; empty without a launcher."""
         for words in (self.command, *self.inner):
             for index, word in enumerate(words):
-                if word.text.rpartition("/")[2] == LAUNCHER:
+                if word.text.rpartition("/")[2] == rank_launcher():
                     return words[index + 1 :]
         return ()
 
@@ -88,7 +88,7 @@ class Step:
             names = [word.text.rpartition("/")[2] for word in words]
             if not names or names[0] in _NAMERS:
                 continue
-            if any(name in (LAUNCHER, "tritonserver") or is_server(name) for name in names):
+            if any(name in (rank_launcher(), "tritonserver") or is_server(name) for name in names):
                 return True
         return False
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain, pairwise
 from typing import Any
 
 from ...diagnostics import Diagnostic, Location, closest, located
 from ...documents import value_at
 from ...general_rules import Severity
-from ..engine import FILE_FLAGS
+from ..engine import every
 from ..model import Server, Statement, Word, is_open
 from ..read.containers import listed
 from ..read.shell import Script
@@ -20,7 +21,6 @@ from . import FILE_LATE, FILE_NOT_MOUNTED, FILE_OVERWRITTEN, MISSING_OPTION_FILE
 from .ports import Launch
 
 # An option file flag or a mount does not count as a use of the file.
-_READ_BY_SERVER = re.compile(rf"(?:{'|'.join(FILE_FLAGS)})[=\s\"',-]+\S+")
 _MOUNTED = re.compile(r"(?:-v|--volume|--mount|--container-mounts)[=\s]+\S+")
 _BETWEEN_NAMES = re.compile(r"[^\w.-]+")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
@@ -42,12 +42,17 @@ class HandedFiles:
         self.folders[name] = folder
 
 
+@cache
+def _read_by_server() -> re.Pattern[str]:
+    return re.compile(rf"(?:{'|'.join(every('file_flags'))})[=\s\"',-]+\S+")
+
+
 def of_scripts(
     scripts: Iterable[Script], around: str = "", places: Iterable[str] = ()
 ) -> HandedFiles:
     """Collects the files of scripts. `around` is the text of the file that contains the scripts;
     file names in it count as well. `places` are the paths at which that file puts its own texts."""
-    found = HandedFiles(set(_names(_READ_BY_SERVER.sub(" ", around))))
+    found = HandedFiles(set(_names(_read_by_server().sub(" ", around))))
     for path in places:
         found.place(path)
     for script in scripts:
@@ -79,7 +84,7 @@ def _of_redirects(row: Statement, values: Values, sign: str) -> list[str]:
 
 def _hand(found: HandedFiles, text: str) -> None:
     """Records every file that a text mentions as available to the program that reads the text."""
-    rest = _READ_BY_SERVER.sub(" ", text)
+    rest = _read_by_server().sub(" ", text)
     found.made.update(_names(rest))
     found.used.update(_names(_MOUNTED.sub(" ", rest)))
 

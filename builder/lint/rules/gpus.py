@@ -15,7 +15,7 @@ from ...facts.release import Release
 from ...rules import flags as server_flags
 from ..arguments.click import ParsedCommand
 from ..arguments.worker import FlagOptions
-from ..engine import LAUNCHER, MPI_STARTERS, TENSORRT_LLM, formats
+from ..engine import MPI_STARTERS, default_formats, formats, rank_launcher
 from ..model import Gpus, Section, Server, Word, below, int_at, whole
 from . import GPUS_BELOW_RANKS, GPUS_IDLE, NODE_GPUS, job_diagnostic
 from .model import beside_options, named_gpu
@@ -43,20 +43,21 @@ def mpi_diagnostics(
         flags = {row.spelling: row.value.text for row in command.given if row.value}
         world = world_size(server_flags.with_flags(flags, given, release))
     spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
+    launcher = rank_launcher()
     for word, following in pairwise(words):
         is_count = word.text in _COUNTS and following.certain
         count = whole(following.text) if is_count else None
         if not count:
             continue
-        if LAUNCHER in names and world and world > 1 and count != world:
+        if launcher in names and world and world > 1 and count != world:
             what = f"{count} processes for a server of {world} ranks"
             fix = f"give {world}, or parallel sizes that multiply to {count}"
             yield job_diagnostic("job-ranks", following.location, what, word.text, fix)
         # The rules for job scripts report srun.
-        is_alone = count > 1 and not names & {LAUNCHER, "srun"}
+        is_alone = count > 1 and not names & {launcher, "srun"}
         if is_alone and not (spread and count != world):
             what = f"{count} processes of MPI start a server each, all at one port"
-            fix = f"put {LAUNCHER} before the server, so that they are the ranks of one"
+            fix = f"put {launcher} before the server, so that they are the ranks of one"
             yield job_diagnostic("job-launcher", following.location, what, word.text, fix)
 
 
@@ -74,11 +75,12 @@ _ALL_GPUS = ("num_gpus", "gpus", "gpu_count", "n_gpus")
 
 
 def world_size(
-    options: Mapping[str, Any], engine: str = TENSORRT_LLM, on_all_nodes: bool = False
+    options: Mapping[str, Any], engine: str = "", on_all_nodes: bool = False
 ) -> int | None:
     """The number of ranks of a server that has its GPUs to itself; `None` if it is unknown. If
-    `on_all_nodes`, options for several nodes are allowed."""
-    known, size = formats(engine), 1
+    `on_all_nodes`, options for several nodes are allowed. Without a name, the default engine is
+    meant."""
+    known, size = formats(engine) if engine else default_formats(), 1
     elsewhere = set(known.ranks_elsewhere)
     if on_all_nodes:
         elsewhere -= set(known.ranks_on_nodes)
@@ -201,7 +203,7 @@ def ranks_diagnostic(
 def gpus_against_ranks(
     worker: Server, files: Mapping[str, Mapping[str, Any]], own: FlagOptions | None
 ) -> Iterator[Diagnostic]:
-    if worker.engine != TENSORRT_LLM:
+    if worker.formats.dialect != "click":
         return  # checked together with its flags
     given = {**worker.sizes, **(own.over({}) if own else {})}
     read = worker.given(files)

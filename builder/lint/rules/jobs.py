@@ -11,7 +11,7 @@ from typing import Any
 
 from ...diagnostics import Diagnostic, Location, closest, nearest
 from ...files import read_bytes
-from ..engine import LAUNCHER, MPI_STARTERS, is_server
+from ..engine import MPI_STARTERS, default_formats, is_server, rank_launcher
 from ..model import Server, Statement, Word, whole
 from ..read.option_file import read_option_file
 from ..read.slurm import Job, Option, Step, option_names, table
@@ -20,7 +20,6 @@ from .gpus import world_size
 
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 _CLEARED = re.compile(r"(\bunset\b|\s-u).*\b(SLURM_|PMIX?_)|\benv -i\b", re.DOTALL)
-_RANK_COMMAND = "disaggregated_mpi_worker"
 # Commands that neither work nor wait. If only these follow the background steps, the script ends
 # while the steps still run.
 _IDLE = frozenset(("echo", "printf", "date", "fi", "done", "}", "true", "set", "export", ":"))
@@ -83,7 +82,7 @@ def _server(step: Step) -> tuple[Word | None, Sequence[Word]]:
         for index, word in enumerate(words):
             if is_server(word.text):
                 own = words[index + 1 :]
-                is_rank = bool(own) and own[0].text == _RANK_COMMAND
+                is_rank = bool(own) and own[0].text in default_formats().rank_commands
                 return None if is_rank else word, own
     return None, ()
 
@@ -101,7 +100,7 @@ def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
         yield job_diagnostic("job-kill-on-bad-exit", step.location, what, "srun")
     for word in launched:
         if word in step.command and word.certain and re.search(r"[\s*?\[\]{}\"']", word.text):
-            what = f"{word.text[:40]!r} does not survive {LAUNCHER}"
+            what = f"{word.text[:40]!r} does not survive {rank_launcher()}"
             yield job_diagnostic("job-launcher-quoting", word.location, what)
     if (spawner := _spawner(step)) and not _CLEARED.search(_text(step.command)):
         what = f"{spawner.text} inside of srun finds the variables of Slurm"

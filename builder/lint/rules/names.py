@@ -23,14 +23,11 @@ from ...general_rules import UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_TYPE
 from ...rules import flags as server_flags
 from ..arguments.click import ParsedCommand
 from ..engine import (
-    COMMAND,
-    FILE_FLAGS,
-    LAUNCHER,
-    PROGRAMS,
-    WORKERS,
     WorkerFlags,
+    default_formats,
     formats,
     is_server,
+    rank_launcher,
     surroundings,
     worker_flags,
 )
@@ -86,26 +83,27 @@ def _has_words(text: str) -> bool:
     return re.search(r"\s", text.strip()) is not None
 
 
-_SERVER_FLAGS = frozenset(("--tp_size", "--ep_size", "--max_batch_size", "--extra_llm_api_options"))
 _NAMING = re.compile(r"--?(?:[\w-]*name|network|image|tag|label|[fhJlt])")  # their value is a name
 
 
 def misspelt_program(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
     """Reports commands whose program is a misspelt server or rank launcher."""
+    known, launcher = default_formats(), rank_launcher()
     for row in rows:
         words = [word.text for word in row.words]
         names = [word.rpartition("/")[2] for word in words]
-        is_lost = not _SERVER_FLAGS.isdisjoint(word.partition("=")[0] for word in words)
-        is_lost = is_lost and not set(names) & {*PROGRAMS}
+        is_lost = any(word.partition("=")[0] in known.server_flags for word in words)
+        is_lost = is_lost and not set(names) & {*known.programs}
         for word, last, following in zip(row.words, ["", *words], [*words[1:], ""], strict=False):
             is_own = "/" in word.text  # a user's wrapper script
-            if is_own or "-" not in word.text or word.text in PROGRAMS or _NAMING.fullmatch(last):
+            is_right = word.text in known.programs or _NAMING.fullmatch(last)
+            if is_own or "-" not in word.text or is_right:
                 continue
-            starts = last in ("", LAUNCHER) or (is_lost and not following.startswith("-"))
-            if starts and is_misspelling(word.text, COMMAND):
-                yield _no_program(word, COMMAND)
-            elif is_misspelling(word.text, LAUNCHER):
-                yield _no_program(word, LAUNCHER)
+            starts = last in ("", launcher) or (is_lost and not following.startswith("-"))
+            if starts and is_misspelling(word.text, known.program):
+                yield _no_program(word, known.program)
+            elif is_misspelling(word.text, launcher):
+                yield _no_program(word, launcher)
 
 
 def _no_program(word: Word, near: str) -> Diagnostic:
@@ -394,11 +392,11 @@ def unknown_flags(worker: Server, release: Release) -> Iterator[Diagnostic]:
 
 def _of_other_programs(name: str, table: WorkerFlags, release: Release) -> list[str]:
     """The program's own flags for the option that another program's flag sets."""
-    if name in FILE_FLAGS:
-        return list(FILE_FLAGS)
+    if name in default_formats().file_flags:
+        return list(default_formats().file_flags)
     server = server_flags.spellings(release).get(name)
     set_here = {server_flags.option_path(server, release)} if server else set()
-    set_here |= {worker_flags(other).options.get(name) for other in WORKERS}
+    set_here |= {worker_flags(other).options.get(name) for other in default_formats().flag_files}
     return [flag for flag, option in table.options.items() if option in set_here]
 
 

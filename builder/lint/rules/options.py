@@ -258,7 +258,8 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
     wrong = {row.where for row in found if row.rule in WRONG_VALUES}
     unknown = [row.where for row in found if row.rule == UNKNOWN_KEY]
     meant_by_others = _meant_options(arguments, release)
-    is_whole = given.is_engine_file or (given.as_flags and "config" not in every)
+    has_file = release.engine.option_file_flag in every
+    is_whole = given.is_engine_file or (given.as_flags and not has_file)
     for row in constraints.violations(every, rule_context):
         meant = any(where.startswith(f"{row.where}.") for where in unknown)
         if row.where in wrong or meant:  # report each mistake once

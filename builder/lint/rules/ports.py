@@ -10,10 +10,9 @@ from typing import Any
 
 from ...diagnostics import Diagnostic, Location, located
 from ...documents import Yaml, value_at
-from ..engine import MPI_STARTERS, TENSORRT_LLM, is_server
+from ..engine import MPI_STARTERS, is_server
 from ..model import Server, Statement, Word, below, is_open
 from ..read.containers import (
-    DEFAULT_HOST,
     Around,
     beside,
     listed,
@@ -32,7 +31,11 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Reports container ports on which the server does not listen."""
     for document in documents:
         for data, path, around, servers in objects(document):
-            if len(servers) != 1 or servers[0].engine != TENSORRT_LLM or not port_of(servers[0]):
+            if (
+                len(servers) != 1
+                or servers[0].formats.dialect != "click"
+                or not port_of(servers[0])
+            ):
                 continue
             if not (_ports(data) or _is_asked(data)):
                 continue
@@ -58,8 +61,8 @@ def _unreached_host(
     if not _is_asked(data) and next(beside(around.pod, data), None):
         return  # another container of the pod may forward requests
     given = server.flag(("--host",))
-    host = given[0].strip("\"'") if given else DEFAULT_HOST
-    if host in (DEFAULT_HOST, "127.0.0.1"):
+    host = given[0].strip("\"'") if given else server.formats.default_host
+    if host in (server.formats.default_host, "127.0.0.1"):
         place = given[1] if given else server.words[0][1]
         what = f"the server listens at {host} of its container, where nothing outside reaches it"
         yield located(place, path, what, "give --host 0.0.0.0", PORT_UNREACHED, "warning")

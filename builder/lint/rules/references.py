@@ -16,7 +16,7 @@ from ...general_rules import Severity
 from ...rules.context import RuleContext
 from .. import rules
 from ..arguments.worker import own_options
-from ..engine import TENSORRT_LLM, TOOLS, WORKER, formats
+from ..engine import formats
 from ..model import Section, Server, below, is_open, side_of
 from ..read import containers
 from ..read.containers import Around, listed, named_rows, number, objects, port_of
@@ -78,9 +78,7 @@ def _containers(documents: Sequence[Yaml], engine: str, maps: Files) -> list[Ser
     return found
 
 
-def reference_diagnostics(
-    documents: Sequence[Yaml], engine: str = TENSORRT_LLM
-) -> Iterator[Diagnostic]:
+def reference_diagnostics(documents: Sequence[Yaml], engine: str) -> Iterator[Diagnostic]:
     """Runs all checks on the containers that start a server and on the objects they use."""
     maps = _config_maps(documents)
     servers = _containers(documents, engine, maps)
@@ -272,7 +270,7 @@ _PUBLISHED = re.compile(r"(?:(?P<host>[\d.]+):)?(?P<port>\d+):\d+(?:/tcp)?")
 _NUMBER = re.compile(r"(?<![\w$.-])\d{1,3}(?![\w.-])")  # of a GPU; UUIDs are names too
 
 
-def services(document: Yaml, engine: str = TENSORRT_LLM) -> Sequence[ServerContainer]:
+def services(document: Yaml, engine: str) -> Sequence[ServerContainer]:
     """Returns the services of a Compose file that start exactly one server of this engine."""
     return [row for row in _containers([document], engine, {}) if row.name]
 
@@ -445,9 +443,9 @@ def server_diagnostics(
     alone: list[Section] = []
     for worker in servers:
         own = own_options(worker) if worker.program else None
-        if own and worker.program == WORKER and not (own.is_open or worker.file):
+        if own and worker.program in worker.formats.workers and not (own.is_open or worker.file):
             alone.append(own.section(worker))
-        if own and worker.program in TOOLS:
+        if own and worker.program in worker.formats.tools:
             yield from unknown_task(worker)
         if own:
             yield from unknown_flags(worker, rule_context.release)

@@ -18,7 +18,7 @@ from ...rules import constraints
 from ...rules.context import RuleContext
 from ...rules.validation import agreed
 from ..arguments.worker import FlagOptions
-from ..engine import MODE_FLAG, worker_flags
+from ..engine import worker_flags
 from ..model import SIDE, Section, Server, is_open, side_of
 from ..read.file import Text
 from ..read.files import SourceFile
@@ -136,14 +136,15 @@ def different_models(servers: Sequence[Server]) -> Iterator[Diagnostic]:
 
 def wrong_mode(worker: Server) -> Iterator[Diagnostic]:
     """Reports an unknown mode, or one that contradicts the role of the service."""
-    given = worker.flag((MODE_FLAG,))
+    flag = worker.formats.mode_flag
+    given = worker.flag((flag,))
     side = given[0].strip("\"'") if given else ""
     modes = worker_flags(worker.program).modes
     if given and side not in modes and not is_open(side):
-        what, fix = f"{MODE_FLAG} {side} is not a role of a worker", nearest(side, modes)
+        what, fix = f"{flag} {side} is not a role of a worker", nearest(side, modes)
         yield located(given[1], worker.path, what, fix, DISAGG_MODE)
     if given and {side, worker.role} == {"prefill", "decode"}:
-        what = f"{MODE_FLAG} {side}, but the service is one of {worker.role} workers"
+        what = f"{flag} {side}, but the service is one of {worker.role} workers"
         fix = f"give {worker.role}, or correct the service"
         yield located(given[1], worker.path, what, fix, DISAGG_MODE)
 

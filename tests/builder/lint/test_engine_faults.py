@@ -166,6 +166,35 @@ FAULTS: dict[str, tuple[str, str, str, str, str, int]] = {
     "a resource that is misspelt": (
         "pod.yaml", POD, "nvidia.com/gpu: 1", "nvidia.com/gpus: 1", "misspelt-name", 12,
     ),
+    "a number that is no port": (
+        "serve.sh", SCRIPT, "--port 8001", "--port 80010", "flag-value", 7,
+    ),
+    "a variable that nothing sets": (
+        "serve.sh", SCRIPT, "SERVE --port 8001", "LISTEN_PORT=8001\nSERVE --port $LISTEN_PROT",
+        "misspelt-name", 8,
+    ),
+    "an option file that is overwritten": (
+        "serve.sh", SCRIPT, "EOF\nCUDA", "EOF\ncat > /tmp/options.yaml <<EOF\nOPTIONS\nEOF\nCUDA",
+        "file-overwritten", 6,
+    ),
+    "another number of GPUs as request": (
+        "pod.yaml", POD, "{limits: {nvidia.com/gpu: 1}}",
+        "{limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 2}}", "gpu-request", 12,
+    ),
+    "a probe of a path that the server does not have": (
+        "pod.yaml", PLAIN, "    volumeMounts",
+        "    livenessProbe: {httpGet: {path: /helth, port: 8000}}\n    volumeMounts",
+        "unknown-probe", 11,
+    ),
+    "a probe of another port": (
+        "pod.yaml", PLAIN, "    volumeMounts",
+        "    livenessProbe: {httpGet: {path: /health, port: 8001}}\n    volumeMounts",
+        "port-unreached", 11,
+    ),
+    "more GPUs than ranks": (
+        "pod.yaml", PLAIN.replace("SERVE", "SERVE SIZE 1"),
+        "nvidia.com/gpu: 1", "nvidia.com/gpu: 2", "gpus-idle", 12,
+    ),
     "ranks of a worker without GPUs": (
         "graph.yaml", GRAPH, 'gpu: "8"', 'gpu: "4"', "gpus-below-ranks", 8,
     ),

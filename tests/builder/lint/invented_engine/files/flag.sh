@@ -1,0 +1,2 @@
+#!/bin/bash
+acme up m/m --most-reqests 4
