@@ -27,7 +27,7 @@ from builder.estimates.measurements import (
 )
 from builder.facts import hardware
 from maintenance import fit_estimates, import_measurements, infer_drafting, left_out
-from tests.conftest import ROOT
+from tests.conftest import ABSENT, ROOT
 
 PUBLIC = ROOT.parent / "shared" / "facts" / "measured-rows.csv"
 NEWER = PUBLIC.with_name("measured-rows-2026-11.csv")
@@ -155,7 +155,7 @@ class TestImport:
         alike = infer_drafting.infer([*run("2026-01-01", 1), *run("2026-01-09", 0.9)])
         assert {row.drafting for row in alike} == {""}
 
-    @pytest.mark.skipif(not PUBLIC.is_file(), reason="needs the public table of measured rows")
+    @pytest.mark.skipif(not PUBLIC.is_file(), reason=ABSENT)
     def test_the_files_are_what_the_command_makes_of_the_public_table(self) -> None:
         found = import_measurements.take(
             import_measurements.raw(PUBLIC), import_measurements.raw(NEWER)

@@ -11,6 +11,7 @@ import pytest
 
 from builder import pipeline
 from launch.cli.main import main
+from tests.conftest import ABSENT
 
 SHARED = Path(__file__).parents[3] / "shared" / "failures"
 OUT_OF_MEMORY = """\
@@ -110,7 +111,7 @@ def test_a_credential_in_a_log_is_masked(
     assert "hf_abcdef" not in json.dumps(found)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the collected logs are not in this checkout")
+@pytest.mark.skipif(not SHARED.is_dir(), reason=ABSENT)
 def test_collected_logs_have_their_causes() -> None:
     from benchmarks import diagnosis
 

@@ -90,9 +90,10 @@ def _qwen_hybrid(decoder: Decoder, config: Config, fused: bool = False) -> list[
     layer, hidden, full = decoder.layer, config["hidden_size"], _full_attention(config)
     _, recurrent = parts.split(parts.decoder_layers(config), lambda i: i in full)
     tensors = [
-        *decoder.without_attention(config, _qwen_mlp),
+        *decoder.without_attention(config, lambda *_: []),
         *_gated_delta_net(layer, config, recurrent, fused),
         *_qwen_attention(layer, config, full),
+        *_qwen_mlp(layer, config, parts.decoder_layers(config)),
     ]
     if mtp := tuple(range(config.get("mtp_num_hidden_layers") or 0)):
         layer = "mtp.layers.{layer}"
