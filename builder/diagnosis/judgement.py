@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from .. import credentials
 from . import state as states
 from .log import Line
 from .signatures import Confidence, Phase, Signature, signatures
@@ -16,13 +17,14 @@ Verdict = Literal["healthy", "failed", "stalled", "unknown"]
 
 # Phases in which silence of a live process is no stall.
 _QUIET = ("serving", "shutdown")
+LONGEST_TEXT = 300  # characters of a line of evidence
 # Clusters of failures in which the server lives and does not serve.
 _HANGS = ("hang",)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A line that proves a cause."""
+    """A line that proves a cause; credentials in its text are masked."""
 
     file: str
     line: int
@@ -31,7 +33,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """A failure with the lines that prove it, and its texts filled in from them."""
+    """A failure with the lines that prove it, and its texts filled in from them.
+
+    Credentials in what was filled in are masked.
+    """
 
     signature: Signature
     cause: str
@@ -65,7 +70,7 @@ def judge(logs: Sequence[Seen], state: State) -> Diagnosis:
     phase = _phase(logs, errors)
     verdict = _verdict(logs, state, causes, bool(errors), phase, silence_s)
     if verdict == "healthy":
-        causes, first = [], None
+        first = None
     return Diagnosis(
         verdict,
         (causes[0].phase if causes else None) or phase,
@@ -152,13 +157,13 @@ def _moment(line: Line) -> tuple[float, int]:
 
 
 def _evidence(line: Line) -> Evidence:
-    return Evidence(line.file, line.number, line.text.strip())
+    return Evidence(line.file, line.number, credentials.mask(line.text.strip()[:LONGEST_TEXT]))
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value.strip(" .,;:'\""))
-    return text
+    return credentials.mask(text)
 
 
 def _phase(logs: Sequence[Seen], errors: Sequence[Line]) -> Phase | None:

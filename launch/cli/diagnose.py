@@ -8,13 +8,11 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from builder import credentials
 from builder.diagnosis.in_force import InForce
 from builder.diagnosis.judgement import Diagnosis, Evidence, FailureCause
 from builder.errors import BadFacts, NotReady
 
 WIDTH = 80
-LONGEST_TEXT = 300  # characters of a line of evidence
 
 
 def run(options: argparse.Namespace) -> None:
@@ -59,8 +57,8 @@ def _cause(cause: FailureCause) -> dict[str, Any]:
     row = cause.signature
     return {
         "id": row.id,
-        "cause": credentials.mask(cause.cause),
-        "fix": credentials.mask(cause.fix),
+        "cause": cause.cause,
+        "fix": cause.fix,
         "edit": dict(row.edit or {}),
         "evidence": [_evidence(line) for line in cause.evidence],
         "confidence": cause.confidence,
@@ -69,8 +67,7 @@ def _cause(cause: FailureCause) -> dict[str, Any]:
 
 
 def _evidence(line: Evidence) -> dict[str, Any]:
-    text = credentials.mask(line.text[:LONGEST_TEXT])
-    return {"file": line.file, "line": line.line, "text": text}
+    return {"file": line.file, "line": line.line, "text": line.text}
 
 
 def text(diagnosis: Diagnosis, told: Sequence[InForce]) -> str:
@@ -108,9 +105,9 @@ def _table(told: Sequence[InForce]) -> Iterator[str]:
 
 def _of_cause(cause: FailureCause) -> list[str]:
     row = cause.signature
-    lines = _wrapped(credentials.mask(cause.cause), "cause: ")
+    lines = _wrapped(cause.cause, "cause: ")
     lines += _lines(cause.evidence)
-    lines += _wrapped(credentials.mask(cause.fix), "fix: ")
+    lines += _wrapped(cause.fix, "fix: ")
     if row.edit:
         lines += [f"  {line}" for line in _edit(row.edit)]
     return [*lines, *_wrapped(f"{row.id}, {cause.confidence}; {row.source}", "source: ")]
@@ -129,8 +126,7 @@ def _edit(edit: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
 def _lines(evidence: Iterable[Evidence]) -> list[str]:
     rows = []
     for line in evidence:
-        shown = credentials.mask(line.text[:LONGEST_TEXT])
-        rows += _wrapped(shown, f"  {line.file}:{line.line}: ", "    ")
+        rows += _wrapped(line.text, f"  {line.file}:{line.line}: ", "    ")
     return rows
 
 
