@@ -9,7 +9,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -20,6 +21,7 @@ from builder.diagnosis.state import flat
 from builder.diagnostics import Diagnostic
 from builder.documents import load_yaml_mapping
 from builder.errors import BadInput
+from builder.files import MANIFEST, load_json_mapping
 
 STDIN = "-"
 RUN = "run.json"
@@ -138,17 +140,25 @@ def diagnose(found: Found, last_bytes: int | None = None) -> tuple[Diagnosis, li
         text, data = _state(path)
         state |= flat(data)
         seen.append(watch.watch(io.BytesIO(text.encode()), str(path)))
-    planned = _planned(found.bundle) if found.bundle else {}
-    return judgement.judge(seen, state), list(in_force.held_against(seen, planned))
+    values = planned(found.bundle) if found.bundle else {}
+    return judgement.judge(seen, state), list(in_force.held_against(seen, values))
 
 
-def _planned(bundle: Path) -> dict[str, Any]:
+def planned(bundle: Path) -> dict[str, Any]:
     """The options and the memory of a bundle's plan by path. Raises `BadInput`."""
-    from builder import pipeline  # most logs are read without a bundle
+    manifest = load_json_mapping(bundle / MANIFEST, BadInput)
+    rows = [*manifest.get("engine_defaults", ()), *manifest.get("decisions", ())]
+    memory = manifest.get("memory") or {}
+    budget = {**memory, **memory.get("per_gpu", {})}
+    options = {row["path"]: row["value"] for row in rows}
+    return options | {f"budget.{name}": value for name, value in budget.items()}
 
-    plan = pipeline.plan(str(bundle / "deployment.yaml")).plan
-    options = {row.path: row.value for row in (*plan.engine_defaults, *plan.decisions)}
-    return options | {f"budget.{name}": value for name, value in asdict(plan.budget).items()}
+
+def of_live(log: Path) -> dict[str, str]:
+    """The state of a process that lives: now, and when it wrote its log last."""
+    written = datetime.fromtimestamp(log.stat().st_mtime)
+    moments = {"now": datetime.now().isoformat(), "last_write": written.isoformat()}
+    return {"process_alive": "true", **moments}
 
 
 def _opened(name: str) -> BinaryIO:

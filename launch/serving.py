@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from builder import miniature
 from builder.diagnostics import Diagnostic
@@ -22,12 +22,12 @@ from builder.facts import engines as known_engines
 from builder.files import parse_json
 from supervisor.checks import http_request
 
-from . import cpu_build, triton
+from . import cpu_build, diagnose, diagnosis_text, triton
 from . import engine as engines
 from .engine import AsciiName
 from .process import Interrupted, Interrupts, ServerProcess
 from .run import Run, now
-from .start import Start
+from .start import CHECKPOINT_BYTES, Start
 from .target import Target
 
 # To end when asked before it was ready: there is nothing yet that it could answer, and vLLM may not
@@ -38,6 +38,7 @@ LINE_LENGTH = 300
 POLL_S = 0.2
 PROBE_TIMEOUT_S = 2.0
 PLAIN_PERIOD_S = 10.0
+WEIGHTS = "*.safetensors"
 
 State = Literal["ready", "died", "timed_out"]
 
@@ -61,9 +62,7 @@ def serve(
     """
     target.check_nodes()
     target = _with_unique_names(target)
-    run.record(
-        host=target.host, ports=dict(target.ports), checkpoint=target.environment["CHECKPOINT"]
-    )
+    _record_target(target, run)
     with ExitStack() as stack:
         ascii_path = stack.enter_context(triton.ascii_paths())
         named = {
@@ -88,7 +87,8 @@ def serve(
             stack.enter_context(server)
         server.grace_s = min(stop_grace_s, UNREADY_GRACE_S)
         stack.push(partial(_stopping, target, server))
-        progress = Progress(target.name, start=(start := Start(run)))
+        start = Start.of_run(run, _planned(target, run))
+        progress = Progress(target.name, start=start)
         state, elapsed_s = wait_until_ready(
             server,
             lambda: is_ready(target) and server.owns(target.host, target.ports.values()),
@@ -102,7 +102,15 @@ def serve(
             raise not_ready(target, f"{what} after {elapsed_s:.1f} s", run, server)
         server.grace_s = stop_grace_s
         run.record(outcome="ready", ready=now(), ready_after_s=round(elapsed_s, 2), **start.facts())
+        _compare_options(target, run, start)
         yield target, server
+
+
+def _record_target(target: Target, run: Run) -> None:
+    folder = target.environment["CHECKPOINT"]
+    size = sum(file.stat().st_size for file in Path(folder).glob(WEIGHTS))
+    facts = {"host": target.host, "ports": dict(target.ports), "checkpoint": folder}
+    run.record(**facts, **{CHECKPOINT_BYTES: size})
 
 
 def _stopping(target: Target, server: ServerProcess, _: object, cause: object, __: object) -> None:
@@ -116,19 +124,36 @@ def say_stopping(target: Target, server: ServerProcess, cause: Interrupted) -> N
     print(f"{target.name}: stopping after {cause}, {limit}", file=sys.stderr, flush=True)
 
 
+def _planned(target: Target, run: Run) -> dict[str, Any]:
+    """The plan's options and memory by path; a miniature on a CPU takes other memory."""
+    values = diagnose.planned(target.folder)
+    if not run.facts["engine"]["rehearsal"]:
+        return values
+    return {path: value for path, value in values.items() if not path.startswith("budget.")}
+
+
+def _compare_options(target: Target, run: Run, start: Start) -> None:
+    """Records planned values and those in force, and warns where they differ."""
+    rows = start.in_force()
+    run.record(options=diagnosis_text.options(rows))
+    for row in rows:
+        if row.differs:
+            what = f"planned {row.planned}, in force {row.in_force} {row.unit}".rstrip()
+            place = f"{row.line.file}:{row.line.number}"
+            print(f"warning: {target.name}: {row.name}: {what} ({place})", file=sys.stderr)
+
+
 def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> NotReady:
-    """The error of a server that is not there: why, if its log tells, and the end of its log."""
-    lines = tuple(line[:LINE_LENGTH] for line in server.last_lines())
+    """The error of a server that is not there: the diagnosis, or else the end of its log."""
     status = server.exit_status(0)
-    found = Start(run).diagnosis({} if status is None else {"exit_code": str(status)})
-    run.record(diagnosis=[cause.signature.id for cause in found.causes])
-    fix = ""
-    if found.causes:
-        [cause, *_] = found.causes
-        at = f" (line {cause.evidence[0].line})" if cause.evidence else ""
-        what, fix = f"{what}: {cause.cause.rstrip('.')}{at}", cause.fix
-    what = f"{what}; its log {run.log} {'ends:' if lines else 'is empty'}"
-    return NotReady(Diagnostic(f"target {target.name}", what, fix, log=lines))
+    state = diagnose.of_live(run.log) if status is None else {"exit_code": str(status)}
+    found = Start.of_run(run, _planned(target, run)).diagnosis(state)
+    run.record(diagnosis=diagnosis_text.document(found, ()))
+    lines = diagnosis_text.below_error(found)
+    if not found.causes:
+        lines += tuple(line[:LINE_LENGTH] for line in server.last_lines())
+    what = f"{what}; its log {run.log}{'' if lines else ' is empty'}"
+    return NotReady(Diagnostic(f"target {target.name}", what, log=lines))
 
 
 def with_checkpoint(target: Target, engine: str, run: Run) -> Target:
@@ -142,7 +167,7 @@ def with_checkpoint(target: Target, engine: str, run: Run) -> Target:
         return target.on_checkpoints_of(target.checkpoints)
     folders = {name: Path(value) for name, value in target.checkpoints.items()}
     folder = folders["CHECKPOINT"]
-    is_bare = (folder / "config.json").is_file() and not any(folder.glob("*.safetensors"))
+    is_bare = (folder / "config.json").is_file() and not any(folder.glob(WEIGHTS))
     if folder.is_dir() and not is_bare:
         here = {name: str(path.resolve()) for name, path in folders.items() if path.is_dir()}
         return target.with_environment(**here)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from builder.diagnosis import judgement
+from builder.diagnosis import in_force, judgement
+from builder.diagnosis.in_force import InForce
 from builder.diagnosis.judgement import Diagnosis
 from builder.diagnosis.state import STALL_S
 from builder.diagnosis.watch import Watcher
@@ -18,21 +19,37 @@ from builder.files import parse_json
 from .run import SUMMARY, Run
 
 BLOCK_BYTES = 1 << 24  # of a log that are read at once
-PHASES = "phases"  # in a run's summary: seconds by phase
+# In a run's summary: seconds by phase, those that were expected, and the size of the checkpoint.
+PHASES, EXPECTED, CHECKPOINT_BYTES = "phases", "phases_expected", "checkpoint_bytes"
 _SHARE = re.compile(r"(\d{1,3})(?:\.\d+)?%")
 _NO_STEPS = ("serving", "shutdown", "cluster", "disagg")
 
 
 class Start:
-    """One start: what its log told so far, beside the seconds that an earlier one took."""
+    """One start: what its log told so far, with the seconds that its phases should take.
 
-    def __init__(self, run: Run) -> None:
-        self._log = run.log
+    `planned` are values of the plan by path, `checkpoint_bytes` is the size of what is loaded.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        expected: Mapping[str, float] | None = None,
+        planned: Mapping[str, Any] | None = None,
+        checkpoint_bytes: int = 0,
+    ) -> None:
+        self._log = log
         self._offset = 0
-        self._watcher = Watcher(run.log.name)
+        self._watcher = Watcher(log.name)
         self._began: dict[str, float] = {}  # each phase in its order, by the clock of this process
-        self._earlier = earlier(run)
+        self._expected = expected or {}
+        self._planned = planned or {}
+        self._bytes = checkpoint_bytes
         self._moved_s = time.monotonic()
+
+    @classmethod
+    def of_run(cls, run: Run, planned: Mapping[str, Any]) -> Start:
+        return cls(run.log, expected(run), planned, run.facts.get(CHECKPOINT_BYTES, 0))
 
     def advance(self) -> None:
         """Reads the whole lines that are new."""
@@ -51,18 +68,28 @@ class Start:
 
     @property
     def words(self) -> str:
-        """The phase with its share and time, for a line of progress; empty if none is known."""
+        """The phase with its share, rate and time, for a line of progress; empty if unknown."""
         if not self._began:
             return ""
         phase, began_s = list(self._began.items())[-1]
-        last = self._watcher.seen.last
-        share = _SHARE.findall(last.text) if last and phase == "load" else []
-        took = f"{time.monotonic() - began_s:.0f} s"
-        if phase in self._earlier:
-            took += f" of about {self._earlier[phase]:.0f} s"
-        words = " ".join([phase, *(f"{each} %," for each in share[-1:]), took])
+        took_s = time.monotonic() - began_s
+        parts = [phase]
+        wanted_s = self._expected.get(phase)
+        if phase == "load" and (share := self._share()):
+            parts[0] += f" {share} %"
+            wanted_s = wanted_s or took_s * 100 / share
+            if self._bytes and took_s >= 1:
+                parts.append(f"{self._bytes * share / 100 / took_s / 1e9:.1f} GB/s")
+        parts.append(f"{took_s:.0f} s" + (f" of about {wanted_s:.0f} s" if wanted_s else ""))
         silent_s = time.monotonic() - self._moved_s
-        return f"{words}, no new line for {silent_s / 60:.0f} min" if silent_s > STALL_S else words
+        if silent_s > STALL_S:
+            parts.append(f"no new line for {silent_s / 60:.0f} min")
+        return ", ".join(parts)
+
+    def _share(self) -> int:
+        """The percentage on the last line, 0 without one."""
+        last = self._watcher.seen.last
+        return int([0, *_SHARE.findall(last.text if last else "")][-1])
 
     def facts(self) -> dict[str, dict[str, float]]:
         """For a run's summary: how long each phase of the start took; the last one ends now."""
@@ -70,7 +97,13 @@ class Start:
         rows = [(name, s) for name, s in self._began.items() if name not in _NO_STEPS]
         ends = [*(began_s for _, began_s in rows[1:]), time.monotonic()]
         pairs = zip(rows, ends, strict=False)
-        return {PHASES: {name: round(end_s - began_s, 1) for (name, began_s), end_s in pairs}}
+        took = {name: round(end_s - began_s, 1) for (name, began_s), end_s in pairs}
+        return {PHASES: took, EXPECTED: dict(self._expected)}
+
+    def in_force(self) -> list[InForce]:
+        """What the engine logged of its options and memory, with the planned values."""
+        self.advance()
+        return list(in_force.held_against([self._watcher.seen], self._planned))
 
     def diagnosis(self, state: Mapping[str, str]) -> Diagnosis:
         """Why it failed, as far as its whole log tells."""
@@ -78,22 +111,34 @@ class Start:
         return judgement.judge([self._watcher.seen], state)
 
 
-def earlier(run: Run) -> dict[str, float]:
-    """The seconds by phase of the newest run beside this one that became ready in the same way."""
-    wanted = _kind(run.facts)
-    found: list[tuple[str, dict[str, float]]] = []
+def expected(run: Run) -> dict[str, float]:
+    """The seconds that phases should take, from runs next to this one that became ready.
+
+    Those of the newest one of the same bundle, target and engine; without one, the load alone, at
+    the rate of the newest one of the same target and engine.
+    """
+    same, other = ("", dict[str, float]()), ("", 0.0)
+    size = run.facts.get(CHECKPOINT_BYTES) or 0
+    (name, server) = _kind(run.facts)
     for path in run.folder.parent.glob(f"*/{SUMMARY}"):
         try:
             facts = parse_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if isinstance(facts, dict) and facts.get("ready") and _kind(facts) == wanted:
-            found.append((str(facts["ready"]), dict(facts.get(PHASES) or {})))
-    return max(found, key=lambda row: row[0], default=("", {}))[1]
+        if not isinstance(facts, dict) or not facts.get("ready") or _kind(facts)[1] != server:
+            continue
+        ready, phases = str(facts["ready"]), dict(facts.get(PHASES) or {})
+        if _kind(facts)[0] == name:
+            same = max(same, (ready, phases), key=lambda row: row[0])
+        elif (its_size := facts.get(CHECKPOINT_BYTES)) and "load" in phases:
+            other = max(other, (ready, phases["load"] * size / its_size))
+    if same[0]:
+        return same[1]
+    return {"load": round(other[1], 1)} if other[1] else {}
 
 
-def _kind(facts: Mapping[str, Any]) -> str:
-    """What makes starts alike: bundle, target and engine."""
+def _kind(facts: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What makes starts alike: the bundle's name, and target with engine."""
     bundle = facts.get("bundle")
     name = bundle.get("name") if isinstance(bundle, Mapping) else None
-    return json.dumps([name, facts.get("target"), facts.get("engine")], sort_keys=True)
+    return name, (facts.get("target"), facts.get("engine"))

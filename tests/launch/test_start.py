@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launch.run import Run
-from launch.start import PHASES, Start
+from launch.start import CHECKPOINT_BYTES, EXPECTED, PHASES, Start, expected
 
 FACTS: dict[str, Any] = {"bundle": {"name": "b"}, "target": "t", "engine": {"name": "tensorrt_llm"}}
 SETUP = "[09/14/2026-12:09:04] [TRT-LLM] [I] Using LLM with PyTorch backend\n"
@@ -32,18 +32,29 @@ def write(run: Run, text: str) -> None:
 
 
 def test_a_start_tells_its_phase_with_its_share(run: Run) -> None:
-    following = Start(run)
+    following = Start(run.log)
     following.advance()
     assert following.words == ""
     write(run, SETUP)
     following.advance()
-    assert following.words == "setup 0 s"
+    assert following.words == "setup, 0 s"
     write(run, LOAD[:20])
     following.advance()
-    assert following.words == "setup 0 s", "a line that is not whole is read later"
+    assert following.words == "setup, 0 s", "a line that is not whole is read later"
     write(run, LOAD[20:])
     following.advance()
-    assert following.words == "load 48 %, 0 s"
+    assert following.words == "load 48 %, 0 s of about 0 s"
+
+
+def test_a_load_tells_its_rate_and_the_time_that_its_share_promises(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following = Start(run.log, checkpoint_bytes=100_000_000_000)
+    write(run, SETUP + LOAD)
+    following.advance()
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + 24)
+    assert following.words == "load 48 %, 2.0 GB/s, 24 s of about 50 s"
 
 
 def test_an_earlier_start_of_the_same_kind_tells_how_long_a_phase_takes(
@@ -61,14 +72,27 @@ def test_an_earlier_start_of_the_same_kind_tells_how_long_a_phase_takes(
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{")
     write(run, SETUP + LOAD)
-    following = Start(run)
+    following = Start.of_run(run, {})
     following.advance()
     assert following.words == "load 48 %, 0 s of about 46 s"
+    assert following.facts()[EXPECTED] == {"load": 46.4}
+
+
+def test_a_start_of_another_bundle_tells_the_rate_of_a_load(run: Run, tmp_path: Path) -> None:
+    facts = {"ready": "2026-11-01", "bundle": {"name": "x"}, PHASES: {"setup": 3.0, "load": 9.0}}
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "run.json"
+    other.write_text(json.dumps(FACTS | facts | {CHECKPOINT_BYTES: 10}))
+    assert expected(run) == {}, "the size of this checkpoint is unknown"
+    run.record(**{CHECKPOINT_BYTES: 30})
+    assert expected(run) == {"load": 27.0}
+    other.write_text(json.dumps(FACTS | facts | {CHECKPOINT_BYTES: 10, "target": "y"}))
+    assert expected(run) == {}, "another server loads at another rate"
 
 
 def test_silence_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write(run, SETUP)
-    following = Start(run)
+    following = Start(run.log)
     following.advance()
     now_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now_s + 720)
@@ -80,15 +104,21 @@ def test_the_summary_has_the_seconds_of_the_phases_before_it_serves(
 ) -> None:
     clock = iter(range(100, 1000, 10))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    following = Start(run)
+    following = Start(run.log)
     for text in (SETUP, LOAD):
         write(run, text)
         following.advance()
     write(run, READY)
-    assert following.facts() == {PHASES: {"setup": 10.0, "load": 20.0}}
+    assert following.facts()[PHASES] == {"setup": 10.0, "load": 20.0}
 
 
 def test_a_failed_start_tells_its_cause(run: Run) -> None:
     write(run, "ImportError: libmpi.so.40: cannot open shared object file: No such file\n")
-    found = Start(run).diagnosis({"exit_code": "1"})
+    found = Start(run.log).diagnosis({"exit_code": "1"})
     assert [cause.signature.id for cause in found.causes] == ["open-mpi-is-missing"]
+
+
+def test_what_the_engine_logged_is_compared_with_the_plan(run: Run) -> None:
+    write(run, "[TensorRT-LLM][INFO] max_seq_len=8192, max_num_requests=64, max_num_tokens=8192, max_batch_size=64\n")  # fmt: skip  # noqa: E501
+    rows = Start(run.log, planned={"max_batch_size": 16, "max_seq_len": 8192}).in_force()
+    assert {row.name: row.differs for row in rows} == {"max_seq_len": False, "max_batch_size": True}
