@@ -34,6 +34,7 @@ def options(in_force: Sequence[InForce]) -> list[dict[str, Any]]:
             "name": row.name,
             "planned": row.planned,
             "in_force": row.in_force,
+            "difference": row.difference,
             "unit": row.unit,
             "differs": row.differs,
         }
@@ -96,11 +97,13 @@ def _without_cause(diagnosis: Diagnosis, width: int) -> Iterator[str]:
 
 
 def _table(in_force: Sequence[InForce]) -> Iterator[str]:
-    yield f"{'OPTION':22} {'PLANNED':>14} {'IN FORCE':>14}"
+    yield f"{'OPTION':20} {'PLANNED':>13} {'IN FORCE':>13} {'DIFFERENCE':>13}"
     for row in in_force:
-        mark = "  differs" if row.differs else ""
-        unit = f" {row.unit}" if row.unit else ""
-        yield f"{row.name:22} {row.planned:>14} {row.in_force:>14}{unit}{mark}"
+        mark = "  warning" if row.differs else ""
+        yield (
+            f"{row.name:20} {row.planned:>13} {row.in_force:>13} {row.difference:>13}"
+            f" {row.unit:8}{mark}".rstrip()
+        )
 
 
 def _of_cause(cause: FailureCause, width: int) -> list[str]:

@@ -97,7 +97,7 @@ def serve(
         )
         if state != "ready":
             status = server.exit_status(0) if state == "died" else None
-            run.record(outcome=state, exit_status=status)
+            run.record(outcome=state, exit_status=status, **start.facts())
             what = "was not ready" if status is None else f"died with exit status {status}"
             raise not_ready(target, f"{what} after {elapsed_s:.1f} s", run, server)
         server.grace_s = stop_grace_s

@@ -13,11 +13,16 @@ from .watch import Seen
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """A quantity with its planned value and the one in force, and the line that tells it."""
+    """A quantity with its planned value and the one in force, and the line that tells it.
+
+    `difference` is what is in force beyond the plan, `differs` whether that is more than the
+    quantity may differ.
+    """
 
     name: str
     planned: str
     in_force: str
+    difference: str
     unit: str
     differs: bool
     line: Line
@@ -36,15 +41,29 @@ def held_against(logs: Sequence[Seen], planned: Mapping[str, Any]) -> Iterator[I
         wanted = planned[path]
         if isinstance(wanted, Sequence) and not isinstance(wanted, str):
             wanted = len(wanted)
-        yield InForce(
-            name, _shown(wanted), value, quantity.unit, _differs(quantity, wanted, value), line
-        )
+        yield _compared(name, quantity, wanted, value, line)
 
 
-def _differs(quantity: Quantity, wanted: Any, value: str) -> bool:
+def _compared(name: str, quantity: Quantity, wanted: Any, value: str, line: Line) -> InForce:
     if isinstance(wanted, bool) or not isinstance(wanted, int | float):
-        return str(wanted).lower() != value.lower()
-    number = float(value.replace(",", ""))
+        differs = str(wanted).lower() != value.lower()
+        difference = "differs" if differs else ""
+        return InForce(name, _shown(wanted), value, difference, quantity.unit, differs, line)
+    text = value.replace(",", "")
+    number = float(text) if "." in text else int(text)
+    difference = "" if number == wanted else f"{number - wanted:+,.6g}"
+    return InForce(
+        name,
+        _shown(wanted),
+        _shown(number),
+        difference,
+        quantity.unit,
+        _differs(quantity, wanted, number),
+        line,
+    )
+
+
+def _differs(quantity: Quantity, wanted: float, number: float) -> bool:
     if quantity.at_least is not None:
         return number < quantity.at_least * wanted
     if quantity.at_most is not None:

@@ -15,8 +15,9 @@ from builder.errors import BadInput, ToolkitError
 from ..bench.results import BENCH, FORMAT, KIND
 from ..run import SUMMARY as RUN
 from ..smoke.results import CheckResult
-from . import importers, results
+from . import importers, results, start
 from .results import BenchResults, JsonObject, LoadPoint, UnknownFormat
+from .start import StartEvidence
 
 SMOKE = "smoke.json"
 AIPERF = "profile_export_aiperf.json"
@@ -35,7 +36,7 @@ class RunEvidence:
     bench: BenchResults
     smoke: Sequence[CheckResult] = ()
     manifest: Mapping[str, Any] | None = None
-    ready_after_s: float | None = None
+    start: StartEvidence | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -176,7 +177,7 @@ def _evidence(path: Path, document: Any) -> RunEvidence:
         bench=bench,
         smoke=_smoke(folder / SMOKE) if own else (),
         manifest=manifest,
-        ready_after_s=_ready_after_s(folder / RUN) if own else None,
+        start=start.read(folder / RUN) if own and (folder / RUN).is_file() else None,
         notes=notes,
     )
 
@@ -185,15 +186,6 @@ def _smoke(path: Path) -> list[CheckResult]:
     if not path.is_file():
         return []
     return results.read_smoke(results.read_json(path), str(path))
-
-
-def _ready_after_s(path: Path) -> float | None:
-    if not path.is_file():
-        return None
-    run = JsonObject(results.read_json(path), str(path))
-    seconds = run.number("ready_after_s")
-    run.check()
-    return seconds
 
 
 def _manifest(bench: BenchResults) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:

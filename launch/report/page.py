@@ -72,6 +72,7 @@ def text(runs: Sequence[RunEvidence], skipped: Sequence[Diagnostic] = ()) -> str
     css, js = _style(), _asset("page.js")
     page = _template().render(
         **_head(runs), **_first_screen(runs), **_charts(runs), **_others(runs), **_details(runs),
+        **_starts(runs),
         css=Markup(css), js=Markup(js), css_hash=_hash(css), js_hash=_hash(js),
         version=__version__, generator=GENERATOR, dash=number_format.UNKNOWN,
         skipped=list(map(str, skipped)),
@@ -215,6 +216,23 @@ def _details(runs: Sequence[RunEvidence]) -> dict[str, Any]:
         "server": [table for table in server if table and table.rows],
         "bundles": list(_bundles(runs)),
     }
+
+
+def _starts(runs: Sequence[RunEvidence]) -> dict[str, Any]:
+    """How servers started, and why some failed."""
+    failures = []
+    for run in runs:
+        if not run.start or not run.start.failed:
+            continue
+        causes = [
+            (cause, tables.log_lines(cause.evidence, "Lines that prove it"))
+            for cause in run.start.causes
+        ]
+        first = tables.log_lines(run.start.first_error, "First error")
+        title = f"{run.title}: " if len(runs) > 1 else ""
+        failures.append({"title": f"{title}{run.start.failed}", "causes": causes, "first": first})
+    found = [tables.phases(runs), tables.options_in_force(runs)]
+    return {"failures": failures, "start": [table for table in found if table.rows]}
 
 
 def _smoke(run: RunEvidence, table: PageTable) -> dict[str, Any]:

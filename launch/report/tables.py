@@ -227,10 +227,48 @@ def provenance(run: RunEvidence) -> list[tuple[str, str]]:
         ("client load", _client_load(result)),
         ("measured", " to ".join(filter(None, (result.started, result.ended)))),
         ("bundle", _bundle(run)),
-        ("server ready after", unit(run.ready_after_s, "s") if run.ready_after_s else None),
+        ("server ready after", _ready_after(run)),
         ("results", run.place),
     )
     return [(name, value) for name, value in rows if value]
+
+
+def _ready_after(run: RunEvidence) -> str | None:
+    seconds = run.start.ready_after_s if run.start else None
+    return unit(seconds, "s") if seconds else None
+
+
+def phases(runs: Sequence[RunEvidence]) -> PageTable:
+    """The seconds of each phase of a start, and those that an earlier start took."""
+    columns = [("phase", "text"), *numeric("took", "expected", "difference")]
+    table = runs_table("Phases of the start", runs, columns)
+    for run in runs:
+        for name, took in run.start.phases.items() if run.start else ():
+            wanted = run.start.expected.get(name) if run.start else None
+            more = took - wanted if took is not None and wanted else None
+            sign = "+" if more and more > 0 else ""
+            table.add(run.title, name, *(unit(one, "s") for one in (took, wanted)),
+                      UNKNOWN if more is None else f"{sign}{unit(more, 's')}")  # fmt: skip
+    return table.without_empty_columns()
+
+
+def options_in_force(runs: Sequence[RunEvidence]) -> PageTable:
+    """What the plan wants of options and memory, and what the engine logged."""
+    columns = [("quantity", "code"), *numeric("planned", "in force", "difference"),
+               *texts("unit", "verdict")]  # fmt: skip
+    table = runs_table("Planned and in force", runs, columns)
+    for run in runs:
+        for row in run.start.options if run.start else ():
+            table.add(run.title, row.name, row.planned, row.in_force, row.difference, row.unit,
+                      "differs" if row.differs else "")  # fmt: skip
+    return table
+
+
+def log_lines(rows: Sequence[tuple[str, str]], caption: str) -> PageTable:
+    """Lines of logs with their places."""
+    return PageTable(
+        caption, [("file and line", "code"), ("text", "code")], 0, list(map(list, rows))
+    )
 
 
 def _client(result: BenchResults) -> str:

@@ -212,6 +212,11 @@ def _notices(run: RunEvidence) -> Iterator[Notice]:
     if run.rehearsal:
         text = f"This is {REHEARSAL}. Files, server, protocol and client are the real ones."
         yield Notice("warning", "Rehearsal", text)
+    if run.start and run.start.failed:
+        text = "The cause is unknown; the first error is below."
+        for cause in run.start.causes[:1]:
+            text = cause.cause
+        yield Notice("bad", f"The server {run.start.failed}", text)
     if result.interrupted:
         text = "Stopped before its end. What was measured until then is kept."
         yield Notice("warning", "Interrupted", text)

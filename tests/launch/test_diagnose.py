@@ -90,12 +90,20 @@ def test_what_the_engine_tells_is_held_against_the_plan(
     bundle = pipeline.render("llama-tiny", tmp_path / "bundle")
     log = tmp_path / "a.log"
     log.write_text(OUT_OF_MEMORY)
-    _, found = diagnosed(capsys, str(log), "--bundle", str(bundle.folder))
+    words = [str(log), "--bundle", str(bundle.folder)]
+    main(["diagnose", *words])
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        "max_batch_size                  16            64           +48 requests  warning" in lines
+    )
+    assert max(map(len, lines)) <= 80 + len(str(log))
+    _, found = diagnosed(capsys, *words)
     rows = {row["name"]: row for row in found["options"]}
     assert rows["max_batch_size"] == {
         "name": "max_batch_size",
         "planned": "16",
         "in_force": "64",
+        "difference": "+48",
         "unit": "requests",
         "differs": True,
     }

@@ -115,7 +115,7 @@ def written(tmp_path: Path) -> Written:
 def session_page(
     tmp_path_factory: pytest.TempPathFactory, rendered: samples.Json
 ) -> Callable[[str], Path]:
-    """Pages that several tests look at: `one` run, `four` runs, a `rehearsal`."""
+    """Pages of several tests: of `one` run, `four` runs, a `rehearsal`, and one that `failed`."""
     documents = {
         "one": [samples.bench(bundle=rendered)],
         "four": four(rendered),
@@ -128,12 +128,19 @@ def session_page(
         if not file.exists():
             runs = [
                 samples.run_folder(folder / f"{name}-{index}", document)
-                for index, document in enumerate(documents[name])
+                for index, document in enumerate(documents.get(name, ()))
             ]
-            page.write(runs, file)
+            page.write(runs or [failed_run(folder / name)], file)
         return file
 
     return page_of
+
+
+def failed_run(folder: Path) -> Path:
+    """The folder of a run whose server did not start."""
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(samples.FAILED_START))
+    return folder
 
 
 def four(rendered: samples.Json) -> list[samples.Json]:

@@ -131,6 +131,35 @@ SMOKE: Mapping[str, Any] = {
 }  # fmt: skip
 
 
+# What `run.json` keeps of a start that failed.
+FAILED_START: Mapping[str, Any] = {
+    "bundle": {"name": "deepseek-v3.2-nvfp4-gb200"},
+    "outcome": "died",
+    "phases": {"setup": 4.0, "load": 61.5, "kv": 2.0},
+    "phases_expected": {"setup": 4.2, "load": 48.0},
+    "options": [
+        {"name": "max_batch_size", "planned": "64", "in_force": "32",
+         "difference": "-32", "unit": "requests", "differs": True},
+        {"name": "max_num_tokens", "planned": "8,192", "in_force": "8,192",
+         "difference": "", "unit": "tokens", "differs": False},
+    ],
+    "diagnosis": {
+        "verdict": "failed",
+        "phase": "kv",
+        "causes": [{
+            "id": "trtllm-kv-cache-does-not-fit",
+            "cause": "The KV cache does not fit: 11.5 GiB were free.",
+            "fix": "Lower kv_cache_config.free_gpu_memory_fraction.",
+            "edit": {"kv_cache_config": {"free_gpu_memory_fraction": 0.8}},
+            "confidence": "confirmed",
+            "source": "NVIDIA/TensorRT-LLM#5872",
+            "evidence": [{"file": "server.log", "line": 41, "text": "insufficient GPU memory"}],
+        }],
+        "first_error": {"file": "server.log", "line": 41, "text": "insufficient GPU memory"},
+    },
+}  # fmt: skip
+
+
 def run_folder(folder: Path, document: Json) -> Path:
     """A run folder as `launch` leaves it."""
     folder.mkdir(parents=True)

@@ -30,7 +30,7 @@ def test_a_run_folder_brings_its_checks_and_its_bundle(
 ) -> None:
     (run,) = evidence.gather([samples.run_folder(tmp_path / "run", samples.bench(bundle=rendered))])
     assert [one.outcome for one in run.smoke] == ["passed", "warned", "passed"]
-    assert run.ready_after_s == 12.5
+    assert run.start and run.start.ready_after_s == 12.5
     assert run.manifest and run.manifest["decisions"]
     assert run.notes == ()
 
@@ -150,6 +150,20 @@ def test_whatever_stands_in_a_document_ends_in_a_page_or_a_clear_fault(saved: Sa
             if pages % 11 == 0:  # a page takes longer than the rest of this test
                 assert page.text(runs).endswith("</html>")
     assert pages > 500
+
+
+def test_whatever_stands_in_the_summary_of_a_run_ends_in_a_page_or_a_clear_fault(
+    tmp_path: Path,
+) -> None:
+    pages = 0
+    for changed in _changed(samples.FAILED_START):
+        (tmp_path / "run.json").write_text(json.dumps(changed))
+        try:
+            assert page.text(evidence.gather([tmp_path])).endswith("</html>")
+            pages += 1
+        except BadInput as fault:
+            assert "run.json" in str(fault)
+    assert pages > 50
 
 
 def _changed(document: Any) -> Iterator[Any]:

@@ -52,6 +52,22 @@ def test_the_first_screen_says_what_came_out(opened: Opened, session_page: PageO
     assert bottom and bottom["y"] + bottom["height"] < 800
 
 
+def test_a_failed_start_shows_its_cause_its_phases_and_its_options(
+    opened: Opened, session_page: PageOf
+) -> None:
+    window = opened(session_page("failed"))
+    expect(window.locator(".note.bad").first).to_contain_text(
+        "The server failed in phase kv. The KV cache does not fit: 11.5 GiB were free."
+    )
+    section = window.get_by_role("region", name="Diagnosis", exact=True)
+    for words in ("server.log:41", "free_gpu_memory_fraction: 0.8", "confirmed", "#5872"):
+        expect(section).to_contain_text(words)
+    rows = window.get_by_role("table", name="Phases of the start").get_by_role("row")
+    assert rows.all_inner_texts()[2].split() == ["load", "61.5", "s", "48", "s", "+13.5", "s"]
+    rows = window.get_by_role("table", name="Planned and in force").get_by_role("row")
+    assert [text.split()[-1] for text in rows.all_inner_texts()] == ["verdict", "differs", "tokens"]
+
+
 def test_points_are_labelled_as_published_figures_are(opened: Opened, session_page: PageOf) -> None:
     labels = opened(session_page("one")).locator("#throughput .lin .label").all_text_contents()
     assert {"c8:1651", "c64:4361", "c1:272"} <= set(labels)  # the last one was published
@@ -134,12 +150,13 @@ def test_it_is_dark_where_the_reader_wants_it_dark(opened: Opened, session_page:
     assert _lightness(window.evaluate(paper)) > 240
 
 
+@pytest.mark.parametrize("name", ["rehearsal", "failed"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_what_is_behind_it(
-    opened: Opened, session_page: PageOf, scheme: str
+    opened: Opened, session_page: PageOf, scheme: str, name: str
 ) -> None:
     """4.5 to 1 for text, as WCAG AA asks for; the colours of the series are used for no text."""
-    window = opened(session_page("rehearsal"), color_scheme=scheme)
+    window = opened(session_page(name), color_scheme=scheme)
     assert window.evaluate(WEAK) == []
 
 
@@ -153,7 +170,7 @@ def test_series_stand_out_from_the_paper(opened: Opened, session_page: PageOf, s
         assert _contrast(_rgb(colour), paper) >= 3, f"s{index} {scheme}"
 
 
-@pytest.mark.parametrize("name", ["one", "four", "rehearsal"])
+@pytest.mark.parametrize("name", ["one", "four", "rehearsal", "failed"])
 def test_a_phone_shows_it_without_scrolling_sideways(
     opened: Opened, session_page: PageOf, name: str
 ) -> None:
@@ -178,7 +195,7 @@ def test_letters_in_a_chart_can_be_read_on_a_phone(opened: Opened, session_page:
     assert min(heights) >= 11
 
 
-@pytest.mark.parametrize("name", ["one", "four", "rehearsal"])
+@pytest.mark.parametrize("name", ["one", "four", "rehearsal", "failed"])
 def test_a_phone_shows_titles_of_tables_and_ends_of_scales_whole(
     opened: Opened, session_page: PageOf, name: str
 ) -> None:
