@@ -160,7 +160,7 @@ def _around(
     if content.kind == COMPOSE:
         services, folder = references.services(content.document, engine), source.path.parent
         options = service_files(services, folder) | options
-        yield from compose_diagnostics(content.document, services, options, folder)
+        yield from compose_diagnostics(content.document, services, options)
     places = [section.file for section in content.sections if "/" in section.file]
     handed = of_scripts(scripts, source.text, places)
     yield from server_diagnostics(servers, options, rule_context, handed=handed)
@@ -208,7 +208,6 @@ def _run(
 
 
 _BASE, _OVERRIDE, _ZIPPED = "base", "override_", "zip_override_"
-_MAX_VARIANTS = 50
 
 
 def has_variants(documents: Sequence[Yaml], release: Release) -> bool:
@@ -229,11 +228,9 @@ def check_variants(document: Yaml, judge: Callable[[Yaml], Verdict]) -> Verdict:
         kind = kind or each.kind
         judged += each.judged
         found += (replace(row, path=_written(row.path, holders)) for row in each.diagnostics)
-    data = document.data
-    for key in data:
-        beyond = _count(data[key]) if key.startswith(_ZIPPED) else 0
-        if beyond > _MAX_VARIANTS:
-            said = f"{key}: variants {_MAX_VARIANTS + 1} to {beyond}"
+    for key in document.data:
+        if str(key).startswith(_ZIPPED):
+            said = f"{key}: variants of lists"
             judged = replace(judged, unread=(*judged.unread, said))
     return Verdict(kind, list(dict.fromkeys(found)), judged)
 
@@ -253,15 +250,12 @@ def _variants(document: Yaml, without: Collection[str]) -> Iterator[tuple[Yaml, 
     places, above = _inner(document, name)
     yield replace(document, data=base, places=places, diagnostics=[]), above
     for key, given in document.data.items():
-        is_one = str(key).startswith((_OVERRIDE, _ZIPPED)) and isinstance(given, Mapping)
+        is_one = str(key).startswith(_OVERRIDE) and isinstance(given, Mapping)
         if not is_one or key in without:
             continue
         own, own_above = _inner(document, key)
-        count = _count(given) if key.startswith(_ZIPPED) else 0
-        rows = [_of_one(given, n) for n in range(min(count, _MAX_VARIANTS))] if count else [given]
-        for row in rows:
-            variant = Yaml(merged(base, row), {**places, **own, "": places.get("", own[""])})
-            yield variant, {**above, **own_above}
+        variant = Yaml(merged(base, given), {**places, **own, "": places.get("", own[""])})
+        yield variant, {**above, **own_above}
 
 
 def _inner(document: Yaml, key: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -279,22 +273,6 @@ def _written(path: str, above: Mapping[str, str]) -> str:
     while inner and inner not in above:
         inner = inner.rpartition(".")[0]
     return below(above[inner], path) if inner else path
-
-
-def _count(data: Any) -> int:
-    """Returns the number of variants in a zip override. The lists are zipped; a list of one value
-    applies to all variants."""
-    if isinstance(data, Mapping):
-        return max((1, *map(_count, data.values())))
-    return max(1, len(data)) if isinstance(data, list) else 1
-
-
-def _of_one(data: Any, index: int) -> Any:
-    if isinstance(data, Mapping):
-        return {key: _of_one(value, index) for key, value in data.items()}
-    if isinstance(data, list) and data:
-        return data[min(index, len(data) - 1)]
-    return data
 
 
 def _misspelt(document: Yaml) -> Iterator[Diagnostic]:

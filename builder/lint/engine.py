@@ -121,6 +121,12 @@ def every(field_name: str) -> tuple[str, ...]:
 
 
 @cache
+def programs() -> tuple[str, ...]:
+    """Returns the programs of the servers of all engines."""
+    return tuple(formats(name).program for name in recorded())
+
+
+@cache
 def dialect(name: str) -> tuple[str, ...]:
     """Returns the engines whose commands are parsed so."""
     return tuple(row for row in recorded() if formats(row).dialect == name)

@@ -118,7 +118,7 @@ def _of_containers(
     yield from reference_diagnostics(source.documents, engine)
     if services := references.services(first, engine):
         options = service_files(services, folder) | options
-        yield from compose_diagnostics(first, services, options, folder)
+        yield from compose_diagnostics(first, services, options)
     handed = of_scripts((), source.text)
     yield from server_diagnostics(servers, options, rule_context, handed=handed)
 

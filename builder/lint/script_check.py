@@ -140,7 +140,7 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
     files = [
         (row.name, _written(file, rule_context, Path(row.name).name in named))
         for row in python_files.dumped_documents(text)
-        if not (row.is_text or row.is_edit) or _holds_options(row.data, rule_context)
+        if not row.is_edit or _holds_options(row.data, rule_context)
         for file in (WrittenFile(row.name, [row.data], row.is_open, is_edit=row.is_edit),)
     ]
     rows = [(name, content) for name, content in files if content.sections]

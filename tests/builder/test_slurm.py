@@ -21,7 +21,8 @@ from builder.bundle import Bundle, read
 from builder.errors import BadInput
 from builder.lint import CheckOptions as CheckRequest
 from builder.lint import check
-from builder.lint.read.slurm import directives
+from builder.lint.read.shell import read_script
+from builder.lint.read.slurm import read_job
 from builder.targets.slurm import layout
 from builder.targets.slurm.layout import segment
 from builder.verification import verify
@@ -77,6 +78,14 @@ def service(bundle: Bundle) -> dict[str, Any]:
 
 def steps(bundle: Bundle) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in service(bundle)["steps"]}
+
+
+def directives(text: str) -> list[list[str]]:
+    """The sbatch options of each job component in their long form."""
+    return [
+        [f"--{row.name}" if row.value is None else f"--{row.name}={row.value}" for row in part]
+        for part in read_job(read_script(text)).parts
+    ]
 
 
 def asked(bundle: Bundle, script: str = "serve") -> list[str]:

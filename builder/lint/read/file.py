@@ -16,7 +16,7 @@ from ...facts.release import Release
 from ...files import read_text
 from ..engine import ENGINE_FILE, formats
 from ..model import Server, below
-from .forms import DOCKERFILE, PROSE, PYTHON, SCRIPT, form_of, is_job, is_recipe
+from .forms import DOCKERFILE, PROSE, PYTHON, SCRIPT, form_of, is_job
 from .yaml_text import TEMPLATE, MaskedText, template_as_shell
 
 if TYPE_CHECKING:
@@ -142,8 +142,6 @@ def _as_shell(path: Path, text: str, form: str) -> str:
 
     if form == DOCKERFILE:
         text = shell.dockerfile_as_shell(text)
-    elif is_recipe(path.name):
-        text = shell.recipe_as_shell(text)
     return template_as_shell(text)
 
 

@@ -20,7 +20,7 @@ from ...files import MANIFEST, is_folder, is_there, load_json_mapping, read_text
 from ..engine import default_formats
 from ..model import StatedWorkload, int_at
 from ..rules import DAMAGED_BUNDLE, UNREADABLE
-from .forms import SUFFIXES, is_dockerfile, is_recipe
+from .forms import SUFFIXES, is_dockerfile
 
 if TYPE_CHECKING:
     from ...facts.checkpoint import Checkpoint
@@ -122,7 +122,7 @@ def _folder(
 
 def _no_file(path: Path, is_link: bool) -> Iterator[SourceFile]:
     """Warns about a path with a supported name that is a pipe or a broken link."""
-    if path.suffix in SUFFIXES or is_dockerfile(path.name) or is_recipe(path.name):
+    if path.suffix in SUFFIXES or is_dockerfile(path.name):
         what = "is a link that leads to no file" if is_link else "is no plain file"
         row = located(
             NOWHERE, "", f"{what}: not checked", "put a file there", UNREADABLE, "warning"
@@ -134,7 +134,7 @@ def _may_be_judged(path: Path) -> bool:
     """Returns whether check reads a file that it found in a folder. A Python program must use the
     engine, start it or write options for it."""
     if path.suffix != ".py":
-        return path.suffix in SUFFIXES or is_dockerfile(path.name) or is_recipe(path.name)
+        return path.suffix in SUFFIXES or is_dockerfile(path.name)
     try:
         text = read_text(path)
     except BadInput:

@@ -51,8 +51,7 @@ def form_of(path: Path, text: str) -> str:
         return PROSE
     if path.suffix == ".py":
         return PYTHON
-    is_script = is_recipe(path.name) or path.suffix in _SCRIPT_SUFFIXES
-    if is_script or text.startswith("#!"):
+    if path.suffix in _SCRIPT_SUFFIXES or text.startswith("#!"):
         return SCRIPT
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):
         return MODEL_CONFIG
@@ -62,11 +61,6 @@ def form_of(path: Path, text: str) -> str:
 SUFFIXES = frozenset(
     (".yaml", ".yml", ".json", ".pbtxt", ".sh", ".bash", ".sbatch", ".slurm", ".tpl", ".j2")
 )
-
-
-def is_recipe(name: str) -> bool:
-    """Returns whether a file is a makefile or a justfile, with shell commands below its targets."""
-    return name.lower() in ("makefile", "gnumakefile", "justfile") or name.endswith(".mk")
 
 
 def is_job(text: str) -> bool:

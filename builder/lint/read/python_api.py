@@ -81,7 +81,6 @@ class _Program:
         self._names: dict[str, str] = {}
         self._values: dict[str, list[ast.expr | None]] = {}
         self._left = MOST_VALUES
-        self._read_calls: set[ast.Call] = set()
         for node in ast.walk(tree):
             self._read(node)
 
@@ -90,25 +89,6 @@ class _Program:
         engines = [node for node in calls if self._class(node.func) in self._api.engines]
         for node in engines:
             yield self._section(node)
-        for node in calls if engines else ():
-            if node not in self._read_calls and (path := self._home(self._class(node.func))):
-                yield self._of_group(node, path)
-
-    def _home(self, name: str) -> str:
-        """Returns the top-level option that takes an object of a class, or an empty string."""
-        unions = self._release.table["unions"]
-        for path, field in self._release.top_level.items() if name else ():
-            if field["type"] == "record" and field["of"] == name:
-                return path
-            if field["type"] == "union" and name in unions[field["of"]]["types"].values():
-                return path
-        return ""
-
-    def _of_group(self, call: ast.Call, path: str) -> Section:
-        """Reads a group of options that is constructed apart from the engine object."""
-        document = Yaml({}, {"": self._place(call), path: self._place(call)})
-        options = {path: self._constructed(call, path, document, 0)}
-        return Section(options, document, is_open=True)
 
     def _read(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
@@ -220,7 +200,6 @@ class _Program:
     def _constructed(self, node: ast.Call, path: str, document: Yaml, depth: int) -> Any:
         """Returns the options that a call of an option class sets; a variable for any other
         call."""
-        self._read_calls.add(node)
         name = self._class(node.func)
         # A class that later became part of a union keeps its name for the union's default member.
         table = self._release.table

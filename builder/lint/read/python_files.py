@@ -8,141 +8,21 @@ import re
 import textwrap
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import PurePath
 from typing import Any
 
 from ...diagnostics import Location
 from ...documents import START, Variable, Yaml
 from ...facts import engines
-from ..engine import default_formats, is_server
+from ..engine import default_formats, is_server, programs
 from ..model import Word
 from .python_api import parsed
 from .shell import Script, statements
-from .yaml_text import SHELL, MaskedText
+from .yaml_text import SHELL
 
-Meaning = Callable[[ast.expr, ast.Call], ast.expr]
-"""Resolves an argument of a call to the expression for its value."""
-_WRITES = ("write", "write_text", "writelines", "print", "safe_load")
-_SHAPED_BY = ("dedent", "strip", "lstrip", "rstrip", "format", "cleandoc", "encode")
-_WRITING = re.compile(r"\.write(?:_text|lines)?\(|\bfile=")
-_GROUP = re.compile(r"\w_config:\s|\bmax_\w+:\s")
-_OPTION = re.compile(r"^\w+:(?:[ \t]|$)", re.MULTILINE)
-# End of a text line in the source: a newline inside triple quotes, or `\n`.
-_ENDS = re.compile(r"\\\\|\\n|\\\n|\n|\\.")
-_TRIPLE = re.compile(r"[A-Za-z]{0,2}(\"\"\"|''')")
-
-
-def may_write_text(text: str) -> bool:
-    """Returns whether a program may write options as text."""
-    return _WRITING.search(text) is not None and _GROUP.search(text) is not None
-
-
-def text_documents(
-    tree: ast.Module, code: str, meant: Meaning, start: Location
-) -> Iterator[tuple[ast.expr | None, Yaml]]:
-    """Yields the YAML documents that a program writes as text, each with its target."""
-    lines = code.split("\n")
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not node.args or _name_of(node.func) not in _WRITES:
-            continue
-        text_node, is_format = _bare(meant(node.args[0], node), node, meant)
-        text = _dedented(_text(text_node, is_format))
-        if len(_OPTION.findall(text)) < 2:
-            continue
-        places = _places(text_node, lines, start)
-        for document in MaskedText(text, SHELL).documents():
-            if document.data is not None:
-                _move(document, places)
-                yield _holder(node), document
-
-
-def _bare(node: ast.expr, call: ast.Call, meant: Meaning) -> tuple[ast.expr, bool]:
-    """Returns the text inside `dedent(...)` or before `.strip()`, and whether `.format` fills it
-    in."""
-    is_format = False
-    for _ in range(4):
-        if not isinstance(node, ast.Call) or _name_of(node.func) not in _SHAPED_BY:
-            break
-        is_format |= _name_of(node.func) == "format"
-        holder = node.func.value if isinstance(node.func, ast.Attribute) else None
-        is_method = holder is not None and _name_of(holder) not in ("textwrap", "inspect")
-        inner = holder if is_method else node.args[0] if node.args else None
-        if inner is None:
-            break
-        node = meant(inner, call)
-    return node, is_format
-
-
-def _text(node: ast.expr, is_format: bool) -> str:
-    """Returns a text with inserted values as shell variables; empty if the node is not a string."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        if not is_format:
-            return node.value
-        filled = re.sub(r"(?<!\{)\{(\w*)[^{}\n]*\}(?!\})", r"${v\1}", node.value)
-        return filled.replace("{{", "{").replace("}}", "}")
-    if not isinstance(node, ast.JoinedStr):
-        return ""
-    parts = []
-    for value in node.values:
-        if isinstance(value, ast.Constant):
-            parts.append(str(value.value))
-        elif isinstance(value, ast.FormattedValue):
-            parts.append(f"${{{re.sub(r'[^A-Za-z0-9_]', '_', ast.unparse(value.value))}}}")
-    return "".join(parts)
-
-
-def _dedented(text: str) -> str:
-    """Removes the common indentation of a text and keeps all its lines."""
-    rows = text.split("\n")
-    margin = min((len(row) - len(row.lstrip()) for row in rows if row.strip()), default=0)
-    return "\n".join(row[margin:] for row in rows)
-
-
-def _places(node: ast.expr, lines: list[str], start: Location) -> list[Location]:
-    """Returns the location in the program at which each line of a text begins."""
-    source = lines[node.lineno - 1 : node.end_lineno]
-    code = "\n".join(source)[len(source[0].encode()[: node.col_offset].decode()) :]
-    is_triple = _TRIPLE.match(code) is not None
-    places, line = [node.lineno], node.lineno
-    for found in _ENDS.finditer(code):
-        if "\n" in found[0]:
-            line += 1
-        if found[0] == "\\\n" and is_triple:
-            places[-1] = line
-        if found[0] == "\\n" or (found[0] == "\n" and is_triple):
-            places.append(line)
-            continue
-        if found[0] == "\n" and not is_triple:  # the next of several adjacent strings
-            places[-1] = line
-    return [Location(start.line + row - 1, 1) for row in places]
-
-
-def _move(document: Yaml, places: list[Location]) -> None:
-    def moved(place: Location) -> Location:
-        at = places[min(max(place.line, 1), len(places)) - 1]
-        return Location(at.line, place.column)
-
-    document.places = {path: moved(place) for path, place in document.places.items()}
-
-
-def _holder(call: ast.Call) -> ast.expr | None:
-    """Returns the target of a text: the object of the method, or the `file` of `print`."""
-    given = [row.value for row in call.keywords if row.arg == "file"]
-    return given[0] if given else getattr(call.func, "value", None)
-
-
-_RUNNERS = (
-    "run",
-    "Popen",
-    "call",
-    "check_call",
-    "check_output",
-    "system",
-    "create_subprocess_shell",
-)
+_PRINTERS = ("print", "info", "warning", "error", "debug", "exit")
 _DUMPS = ("dump", "safe_dump", "dumps")
 _LOADS = ("load", "safe_load", "full_load", "loads")
 _MOST_UNPACKED = 20
@@ -167,20 +47,19 @@ class _Given:
 class Dumped:
     """A mapping that a program writes as YAML or JSON, with the file name if it is known.
 
-    `is_open` means that the program may add keys, `is_text` that the output may not be YAML at all,
-    `is_edit` that the mapping is merged into a file that the program has read.
+    `is_open` means that the program may add keys, `is_edit` that the mapping is merged into a file
+    that the program has read.
     """
 
     name: str
     data: Yaml
     is_open: bool
-    is_text: bool = False
     is_edit: bool = False
 
 
 def may_write(text: str) -> bool:
     """Returns whether a program may write options or start a server."""
-    if default_formats().program in text or may_write_text(text):
+    if default_formats().program in text:
         return True
     return any(
         (found := library.search(text)) is not None and dump.search(text, found.end()) is not None
@@ -210,33 +89,34 @@ def dumped_documents(text: str, start: Location = START, expands: bool = False) 
             target = _meant(node.args[1], node, names) if len(node.args) > 1 else None
             yield Dumped(_opened(target), document, is_open or is_edit, is_edit=is_edit)
 
-    def meant(node: ast.expr, call: ast.Call) -> ast.expr:
-        return _meant(node, call, names)
-
-    for holder, written in text_documents(tree, textwrap.dedent(code), meant, start):
-        opened = names.get(holder.id, []) if isinstance(holder, ast.Name) else []
-        name = _opened(opened[-1].value if opened else holder)
-        if PurePath(name).suffix in ("", ".yaml", ".yml", ".json"):
-            yield Dumped(name, written, False, is_text=not name)
-
 
 def started(text: str) -> Script:
     """Returns the servers that a program starts from a list of words or a shell command line."""
-    tree, shift = _parsed(text)
     found: list[list[Word]] = []
     starts: list[Location] = []
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.List | ast.Tuple):
-            words = [_word(item, shift) for item in node.elts]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            words = _of_line(node, shift)
-        else:
-            continue
+    for words in command_lines(text):
         at = next((n for n, word in enumerate(words) if is_server(word.text)), None)
         if at is not None and len(words) > 1:
             found.append(words[at + 1 :])
             starts.append(words[at].location)
     return Script(found, starts=starts)
+
+
+def command_lines(text: str) -> Iterator[list[Word]]:
+    """Yields the lists of words and the command lines of servers in a program. Lines that it
+    prints or raises are messages and are skipped."""
+    tree, shift = _parsed(text)
+    for node in ast.walk(tree) if tree else ():
+        given: Sequence[ast.expr | None] = ()
+        if isinstance(node, ast.List | ast.Tuple):
+            yield [replace(_word(item, shift), quoted=True) for item in node.elts]
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.Return):
+            given = [node.value]
+        elif isinstance(node, ast.Call) and _name_of(node.func) not in _PRINTERS:
+            given = node.args
+        for each in given:
+            if isinstance(each, ast.Constant | ast.JoinedStr):
+                yield _of_line(each, shift)
 
 
 def may_start(text: str) -> bool:
@@ -248,34 +128,6 @@ def may_start(text: str) -> bool:
 def _starting() -> re.Pattern[str]:
     names = "|".join(re.escape(engines.load(name).module) for name in engines.names())
     return re.compile(rf"\b(?:{names})(?:[\"', \t\n]+serve\b|\.entrypoints\b)")
-
-
-def command_lines(text: str) -> Iterator[list[Word]]:
-    """Yields lists of words and shell command lines that a program runs or stores. Lines that it
-    prints or raises are messages and are skipped."""
-    tree, shift = _parsed(text)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.List | ast.Tuple):
-            yield [replace(_word(item, shift), quoted=True) for item in node.elts]
-        for given in _run_or_kept(node):
-            if isinstance(given, ast.Constant | ast.JoinedStr):
-                line = _shell_line(given)
-                place = Location(given.lineno, given.col_offset + shift + 1)
-                rows = statements(line, place) if may_start(line) else ()
-                yield from (list(row.words) for row in rows)
-
-
-def _run_or_kept(node: ast.AST) -> Sequence[ast.expr | None]:
-    if isinstance(node, ast.Assign | ast.AnnAssign | ast.Return):
-        return [node.value]
-    return node.args if isinstance(node, ast.Call) and _name_of(node.func) in _RUNNERS else ()
-
-
-def _shell_line(node: ast.Constant | ast.JoinedStr) -> str:
-    """Returns a text in which inserted values are shell variables."""
-    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-    texts = (part.value if isinstance(part, ast.Constant) else "${_}" for part in parts)
-    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _parsed(code: str) -> tuple[ast.Module | None, int]:
@@ -421,9 +273,12 @@ def _word(node: ast.expr, shift: int) -> Word:
     return Word(text, place, certain)
 
 
-def _of_line(node: ast.Constant, shift: int) -> list[Word]:
-    text = str(node.value)
-    if not re.match(rf"\s*(?:[^\s=]+=\S*\s+)*{default_formats().program}\s", text):
+def _of_line(node: ast.Constant | ast.JoinedStr, shift: int) -> list[Word]:
+    """Returns the words of a command line; values that are filled in are shell variables."""
+    text = ""
+    for part in node.values if isinstance(node, ast.JoinedStr) else [node]:
+        text += str(part.value) if isinstance(part, ast.Constant) else "${_}"
+    if not re.match(rf"\s*(?:[^\s=]+=\S*\s+)*(?:{'|'.join(programs())})\s", text):
         return []
     place = Location(node.lineno, node.col_offset + shift + 1)
     rows = statements(text)

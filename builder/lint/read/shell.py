@@ -258,16 +258,6 @@ def _without(documents: Iterable[HereDocument], text: str) -> str:
     return "".join(lines)
 
 
-# Marks of make and just before a command: do not echo it, ignore its failure, or always run it. A
-# line after a backslash continues the previous command.
-_MARKS = re.compile(r"(?<!\\\n)(?<!\\\r\n)^([ \t]+)(?!--)([@+-]+)", re.MULTILINE)
-
-
-def recipe_as_shell(text: str) -> str:
-    """Replaces the marks before the commands of a recipe by spaces of the same length."""
-    return _MARKS.sub(lambda found: found[1] + " " * len(found[2]), text)
-
-
 _INSTRUCTION = re.compile(
     r"^(?P<before>[ \t]*)(?P<word>RUN|CMD|ENTRYPOINT)(?P<rest>[ \t](?:.*\\\n)*.*)$",
     re.MULTILINE | re.IGNORECASE,

@@ -154,14 +154,6 @@ def read_job(script: shell.Script) -> Job:
     return Job(script, parts, late, stray)
 
 
-def directives(text: str) -> list[list[str]]:
-    """Returns the sbatch options of each job component in their long form."""
-    return [
-        [f"--{row.name}" if row.value is None else f"--{row.name}={row.value}" for row in part]
-        for part in read_job(shell.read_script(text)).parts
-    ]
-
-
 def _split(line: str) -> list[str] | None:
     """Splits a line into words; `None` if a quote is not closed."""
     try:

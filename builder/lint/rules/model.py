@@ -177,7 +177,6 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
         elif model and facts is None:
             found += _without_arithmetic(named, words, gpus)
     for gpu in gpus:
-        found += _on_one(gpu, facts) if facts and len(gpus) > 1 else []
         found += unknown_gpu(gpu)
     return found
 
@@ -205,18 +204,6 @@ def unknown_gpu(gpu: Named) -> list[Diagnostic]:
     what = f"no GPU is called {gpu.name}" + ("" if near else " here: no rule of GPUs was applied")
     fix = f"did you mean {near}?" if near else f"Known: {', '.join(hardware.known())}"
     return [located(gpu.location, gpu.path, what, fix, UNKNOWN_GPU, severity)]
-
-
-def _on_one(gpu: Named, facts: Checkpoint) -> list[Diagnostic]:
-    """Reports a GPU type, one of several in a file, that lacks the model's arithmetic."""
-    name = gpu.name.lower()
-    has = hardware.load(name).precisions.value if name in hardware.known() else ()
-    arithmetic = facts.quantization.arithmetic
-    if not has or arithmetic is None or arithmetic in has:
-        return []
-    what = f"{facts.name} has {facts.precision} weights, and {gpu.name} has no such arithmetic"
-    fix = f"remove it, or take a checkpoint in {', '.join(has)}"
-    return [located(gpu.location, gpu.path, what, fix, MODEL_ON_GPU, "warning")]
 
 
 def unknown_model(model: Named) -> Diagnostic:

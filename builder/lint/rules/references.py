@@ -11,7 +11,6 @@ from typing import Any
 from ...diagnostics import Diagnostic, closest, located
 from ...documents import Yaml, value_at
 from ...facts import engines, release
-from ...files import is_there
 from ...general_rules import Severity
 from ...rules.context import RuleContext
 from .. import rules
@@ -286,11 +285,9 @@ def service_files(rows: Sequence[ServerContainer], folder: Path) -> dict[str, Ma
 
 
 def compose_diagnostics(
-    document: Yaml, rows: Sequence[ServerContainer], files: Files, folder: Path
+    document: Yaml, rows: Sequence[ServerContainer], files: Files
 ) -> Iterator[Diagnostic]:
-    """Checks the services of a Compose file against each other and against its folder."""
-    for row in rows:
-        yield from _missing_on_disk(row, folder)
+    """Checks the services of a Compose file against each other."""
     yield from _sides(rows)
     yield from _urls(rows, files)
     together = []
@@ -329,21 +326,6 @@ def _urls(rows: Sequence[ServerContainer], files: Files) -> Iterator[Diagnostic]
             what = f"the router asks {host} at {port}, and its server listens at {own}"
             fix = f"give --port {port}, or the router {host}:{own}"
             yield located(place, row_there.path, what, fix, rules.PORT_UNREACHED, "warning")
-
-
-def _missing_on_disk(row: ServerContainer, folder: Path) -> Iterator[Diagnostic]:
-    """Reports a missing option file if a file with a similar name is in its folder."""
-    given = row.server.file_flag
-    file = folder / row.outside
-    if not given or not row.outside or is_there(file):
-        return
-    try:
-        there = [each.name for each in file.parent.iterdir()]
-    except (OSError, ValueError):
-        return  # the folder is created elsewhere
-    if file.name not in there and (near := closest(file.name, there)):
-        what, fix = f"{row.outside} is not there", f"did you mean {near}?"
-        yield located(given[1], row.path, what, fix, rules.MISSING_OPTION_FILE)
 
 
 def _ports(document: Yaml, rows: Sequence[ServerContainer]) -> Iterator[Diagnostic]:

@@ -9,7 +9,8 @@ import pytest
 from builder import pipeline
 from builder.diagnostics import Diagnostic
 from builder.lint import CheckOptions, check
-from builder.lint.read.slurm import directives, table
+from builder.lint.read.shell import read_script
+from builder.lint.read.slurm import read_job, table
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4\nset -e\n"
 GOOD = "--overlap --kill-on-bad-exit=1"
@@ -285,7 +286,6 @@ def test_options_are_read_as_sbatch_reads_them() -> None:
         "#!/bin/bash\n#SBATCH -N2 -n 8 --mem 0 # comment\n#SBATCH --job-name='a b' --exclus\n"
         "# SBATCH --no\n##SBATCH --no\n#SBATCH hetjob\n#SBATCH -N1\necho\n#SBATCH --late\n"
     )
-    assert directives(text) == [
-        ["--nodes=2", "--ntasks=8", "--mem=0", "--job-name=a b", "--exclusive"],
-        ["--nodes=1"],
-    ]
+    first = {"nodes": "2", "ntasks": "8", "mem": "0", "job-name": "a b", "exclusive": None}
+    parts = read_job(read_script(text)).parts
+    assert [{row.name: row.value for row in part} for part in parts] == [first, {"nodes": "1"}]

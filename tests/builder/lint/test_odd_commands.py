@@ -127,11 +127,6 @@ SOUND = {
     ),
 }
 FAULTY = {
-    "a recipe that is not shown": (
-        "mk",
-        "serve:\n\t@trtllm-serve m --max_bach_size 8\n",
-        ("unknown-flag", "error"),
-    ),
     "what a later release takes, beside the name of a GPU": (
         "yaml",
         "# h100\nmodel: openai/gpt-oss-120b\n"
@@ -142,11 +137,6 @@ FAULTY = {
         "sh",
         "trtllm-bench --model m throughput --max_bach_size 8\n",
         ("unknown-flag", "error"),
-    ),
-    "options that a program prints": (
-        "py",
-        "# trtllm-serve\nprint('max_batch_size: many\\nmax_num_tokens: 8\\n')\n",
-        ("value-type", "error"),
     ),
     "options of docker in quotes": (
         "sh",
@@ -161,11 +151,6 @@ FAULTY = {
     "a line below a place holder": (
         "sh",
         "export CUDA_VISIBLE_DEVICES=<UUID of yours>\ntrtllm-serve m --max_bach_size 8\n",
-        ("unknown-flag", "error"),
-    ),
-    "a recipe of make": (
-        "mk",
-        "serve: pull\n\tdocker run $(IMAGE) trtllm-serve m --max_bach_size 8\n",
         ("unknown-flag", "error"),
     ),
     "an old image, whose release is not known": (

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder.lint.rules import MODEL_ON_GPU
 from tests.builder.lint.test_check_files import DISAGGREGATED, checked, edited, findings
 from tests.conftest import Run
 
@@ -429,75 +427,11 @@ def test_the_entries_of_a_suite_have_keys_that_are_none_of_the_servers(
     ]
 
 
-ZIPPED = """\
-base:
-  model: {path: one, container: trtllm, precision: fp8}
-  backend:
-    type: trtllm
-    trtllm_config:
-      aggregated: {tensor_parallel_size: 8, max_num_tokens: 8192}
-zip_override_batch:
-  name: [small, large]
-  backend:
-    trtllm_config:
-      aggregated:
-        max_batch_size: [32, 64]
-        cuda_graph_config: {batch_sizes: [[1, 32], [1, 64]], enable_padding: [true]}
-"""
-
-
-def test_values_of_several_variants_are_judged_one_by_one(builder: Run, tmp_path: Path) -> None:
-    assert findings(builder, tmp_path, ZIPPED) == []
-    (row,) = findings(builder, tmp_path, ZIPPED.replace("[32, 64]", "[32, many]"))
-    assert (row["line"], row["message"]) == (12, "is many")
-    (row,) = findings(builder, tmp_path, ZIPPED.replace("[1, 64]", "[1, 48]"))
-    assert row["rule"] == "graph-below-batch" and "64" in row["message"]
-
-
-def test_no_variant_goes_unsaid(builder: Run, tmp_path: Path) -> None:
-    empty = ZIPPED.replace("[[1, 32], [1, 64]]", "[]").replace("[true]", "true")
-    wrong = empty.replace("max_batch_size: [32, 64]", "max_batch_sizes: 32")
-    assert [row["rule"] for row in findings(builder, tmp_path, wrong)] == ["unknown-key"]
-    many = empty.replace("[32, 64]", str(list(range(1, 61))))
-    (tmp_path / "f.yaml").write_text(many)
-    (file,) = checked(builder("check", "f.yaml", "--json"))["files"]
-    assert file["not_read"] == ["zip_override_batch: variants 51 to 60"]
-
-
 def test_names_of_a_sweep_stand_for_its_values(builder: Run, tmp_path: Path) -> None:
     swept = edited(RECIPE_2, "max_batch_size: 64", 'max_batch_size: "{batch}"')
     (row,) = findings(builder, tmp_path, swept)
     assert row["message"].startswith("is {batch}")
     assert findings(builder, tmp_path, f"{swept}sweep: {{batch: [32, 64]}}\n") == []
-
-
-SEVERAL_GPUS = """\
-model: {{path: {model}}}
-metadata: {{supported_gpus: [h100, b200]}}
-backend:
-  trtllm_config:
-    aggregated: {{max_batch_size: 8, max_num_tokens: 8192, tensor_parallel_size: 8}}
-"""
-
-
-def test_one_of_several_gpus_lacks_what_the_weights_are_computed_with(
-    builder: Run, tmp_path: Path
-) -> None:
-    """Weights of four bits that are computed with in BF16 run on every GPU."""
-    known = SEVERAL_GPUS.format(model="nvidia/Llama-3.3-70B-Instruct-FP4")
-    rows = findings(builder, tmp_path, known)
-    assert [row["path"] for row in rows if row["rule"] == MODEL_ON_GPU] == [
-        "metadata.supported_gpus.0"
-    ]
-    stored = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
-    llama = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336}
-    heads = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
-    config = {"architectures": ["LlamaForCausalLM"], **llama, **heads, "vocab_size": 128256}
-    config |= {"max_position_embeddings": 8192, "quantization_config": stored}
-    (tmp_path / "awq").mkdir()
-    (tmp_path / "awq" / "config.json").write_text(json.dumps(config))
-    rows = findings(builder, tmp_path, SEVERAL_GPUS.format(model=tmp_path / "awq"))
-    assert {row["rule"] for row in rows} == {"weights-format"}
 
 
 def test_the_coordinator_of_two_sides_has_no_model_of_its_own(builder: Run, tmp_path: Path) -> None:

@@ -154,20 +154,6 @@ PROGRAMS: dict[str, tuple[str, list[tuple[int, str]]]] = {
         f"def write():\n    yaml.dump(c, open('a.yaml', 'w'))\nc = {WRONG}\nwrite()\n",
         [(4, "a.yaml")],
     ),
-    "a text of several lines": (
-        'Path("a.yaml").write_text(f"""\\\nmax_num_tokens: {n}\nmax_bach_size: 8\n""")\n',
-        [(4, "a.yaml")],
-    ),
-    "a text that is moved left and filled in": (
-        'c = dedent("""\n    max_num_tokens: {n}\n    moe_config: {{backnd: TRTLLM}}\n""")\n'
-        'with open("a.yaml", "w") as f:\n    f.write(c.format(n=8))\n',
-        [(4, "a.yaml")],
-    ),
-    "texts side by side": (
-        'f = open("a.yaml", "w")\nf.write(\n    "max_num_tokens: 8\\n"\n'
-        '    "max_bach_size: 8\\n"\n)\n',
-        [(5, "a.yaml")],
-    ),
     "a value that cannot be": (f"yaml.dump({OPTIONS % ('max_batch_size', '{[1]}')}, f)\n", []),
 }
 
