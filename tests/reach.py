@@ -192,6 +192,8 @@ def _begin(file: PurePath, found: dict[str, Code]) -> Iterable[str]:
     """The code that a changed file is, or that mentions it; all code if none does."""
     if file.suffix == ".py" and file.parts[0] in TREES:
         return [name_of(file)]
+    if (test := name_of(file)).startswith("tests.") and test in found:
+        return [test]  # the tables of its cases (`tests.tables`)
     readers: tuple[str, ...] = ("tests.", "maintenance.")
     mentions = {file.name, f"*{file.suffix}", *file.parts[1:][-2:-1]}
     for folder, index in MENTIONED_PART.items():

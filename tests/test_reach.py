@@ -80,6 +80,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         pytest.param("tests/groups.py", EVERY, id="code of a hook"),
         pytest.param("tests/golden/tiny/config.yaml", {RENDER}, id="a golden file"),
+        pytest.param("tests/launch/test_words.yaml", {WORDS}, id="the tables of a test"),
         pytest.param("docs/clients.md", {PAGES}, id="a page, by its suffix"),
         pytest.param("LICENSE", EVERY, id="a file that nothing mentions"),
     ],

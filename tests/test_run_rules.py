@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import again, groups, skipping_run
+from tests import again, groups, skipping_run, tables
 from tests.conftest import ROOT
 
 NO_CACHE = ("-p", "no:cacheprovider")
@@ -33,6 +33,13 @@ def run(*arguments: str, prefix: tuple[str, ...] = (), **variables: str) -> tupl
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def test_every_table_has_its_test() -> None:
+    for path in (ROOT / "tests").rglob("test_*.yaml"):
+        code = path.with_suffix(".py").read_text()
+        for name in tables.tables(path):
+            assert re.search(rf"@by_table\n( *@.*\n)* *def {name}\(", code), f"{path}: {name}"
 
 
 def test_a_missing_tool_skips_its_tests_and_says_so() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from builder.facts import advisories, release
 from builder.facts.release.version import order
+from tests.tables import by_table
 
 ASCENDING = [
     *("0.18.2", "1.0.0", "1.1.0", "1.2.0rc2", "1.2.0rc6", "1.2.0rc6.post1", "1.2.0rc8", "1.2"),
@@ -55,18 +56,7 @@ def test_one_version_has_every_known_fix(product: str, version: str) -> None:
     assert found is None or (found.severity, "no version fixes" in found.fix) == ("warning", True)
 
 
-@pytest.mark.parametrize(
-    ("version", "cve", "is_open"),
-    [
-        ("1.2.0", "CVE-2026-24205", True),
-        ("1.2.1", "CVE-2026-24205", False),
-        ("1.2.1", "CVE-2026-24233", True),
-        ("1.3.0rc15", "CVE-2026-24233", False),
-        ("1.3.0rc15", "CVE-2026-47472", True),
-        ("1.3.0", "CVE-2026-47472", False),
-        ("1.3.0", "CVE-2026-65119", True),
-    ],
-)
+@by_table
 def test_a_version_is_open_until_the_one_that_fixes_it(
     version: str, cve: str, is_open: bool
 ) -> None:
@@ -95,19 +85,7 @@ def test_the_minimum_is_what_the_data_says_and_why() -> None:
     assert "stable" in engine.reason and "every known fix" in server.reason
 
 
-@pytest.mark.parametrize(
-    ("product", "version", "is_refused"),
-    [
-        ("triton", "25.06", True),
-        ("triton", "26.06", True),
-        ("triton", "2.51.0", True),
-        ("triton", "26.07", False),
-        ("tensorrt_llm", "1.2.0", True),
-        ("tensorrt_llm", "1.2.1rc1", True),
-        ("tensorrt_llm", "1.2.1", False),
-        ("tensorrt_llm", "main-00043967", False),
-    ],
-)
+@by_table
 def test_versions_below_the_minimum_are_refused(
     product: str, version: str, is_refused: bool
 ) -> None:

@@ -16,6 +16,7 @@ from builder.facts import checkpoint, checkpoint_files, model_names
 from builder.facts.architecture import architectures
 from tests.builder.conftest import Say
 from tests.conftest import Run
+from tests.tables import by_table
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
 GPT_OSS = "openai/gpt-oss-120b"
@@ -35,21 +36,7 @@ def test_computed_sizes_match_all_published_ones(say: Say) -> None:
         assert abs(error) < (0.1 if name in ESTIMATED else 0.01)
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"),
-    [
-        (V32, 685.4),
-        ("meta-llama/Llama-3.3-70B-Instruct", 70.55),
-        ("nvidia/Qwen3-235B-A22B-NVFP4", 235.09),
-        ("Qwen/Qwen3.5-397B-A17B", 402.94),  # 397 without the MTP layer
-        ("nvidia/MiniMax-M2.5-NVFP4", 228.69),
-        (GPT_OSS, 116.83),
-        ("Qwen/Qwen3-32B-FP8", 32.76),
-        ("meta-llama/Meta-Llama-3.1-8B", 8.03),
-        ("nvidia/Kimi-K2.5-NVFP4", 1026.4),
-        ("zai-org/GLM-4.7-Flash", 29.94),
-    ],
-)
+@by_table
 def test_parameter_count_matches_the_model_card(name: str, billions: float) -> None:
     assert checkpoint.gather(name).parameters / 1e9 == pytest.approx(billions, rel=0.001)
 
@@ -148,41 +135,12 @@ def test_the_index_tells_the_published_size_where_there_are_no_weights(folder: P
     assert checkpoint.gather(str(folder)).published_bytes == 123_456
 
 
-@pytest.mark.parametrize(
-    ("reference", "name"),
-    [
-        ("nvidia/DeepSeek-R1-FP4", "nvidia/DeepSeek-R1-NVFP4"),
-        ("nvidia/DeepSeek-R1-FP4-v2", "nvidia/DeepSeek-R1-NVFP4-v2"),
-        ("nvidia/DeepSeek-R1-0528-FP4-v2", "nvidia/DeepSeek-R1-0528-NVFP4-v2"),
-        ("NVIDIA/deepseek-r1-0528-fp4", "nvidia/DeepSeek-R1-0528-NVFP4"),
-        ("DeepSeek-V3.1", "deepseek-ai/DeepSeek-V3.1"),
-        ("gpt-oss-120b", "openai/gpt-oss-120b"),
-        ("OpenAI/GPT-OSS-20B", "openai/gpt-oss-20b"),
-        ("nvidia/Qwen3-235B-A22B-FP4", "nvidia/Qwen3-235B-A22B-NVFP4"),
-        ("meta-llama/Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-8B"),
-        (
-            "nvidia/Nemotron-3-Super-120B-A12B-NVFP4",
-            "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
-        ),
-    ],
-)
+@by_table
 def test_a_model_is_known_by_all_its_published_spellings(reference: str, name: str) -> None:
     assert checkpoint.gather(reference).name == name
 
 
-@pytest.mark.parametrize(
-    "spelling",
-    [
-        "https://huggingface.co/{}",
-        "https://huggingface.co/{}/tree/main",
-        "huggingface.co/{}/",
-        "hf.co/{}",
-        "hf://{}",
-        "hf:{}",
-        "{}@main",
-        " {} ",
-    ],
-)
+@by_table
 def test_an_address_on_the_hub_means_the_name(spelling: str) -> None:
     for name in model_names.known_names():
         assert checkpoint.gather(spelling.format(name)).name == name
@@ -192,16 +150,7 @@ def test_an_address_on_the_hub_means_the_name(spelling: str) -> None:
         assert checkpoint.gather(cached).name == name or "/" not in name
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [
-        ("Qwen/Qwen3-235B-A22B-Instruct-2507", "Qwen/Qwen3-235B-A22B, "),
-        ("meta/llama-3.3-70b-instruct", "meta-llama/Llama-3.3-70B-Instruct,"),
-        ("unsloth/DeepSeek-R1", "deepseek-ai/DeepSeek-R1,"),
-        ("zai-org/GLM-4.6", None),
-        ("deepseek-ai/DeepSeek-V3.3", None),
-    ],
-)
+@by_table
 def test_a_sibling_is_no_model_that_is_known_but_its_series_is_named(
     name: str, nearest: str | None
 ) -> None:
@@ -473,16 +422,7 @@ def test_a_folder_named_like_weights_is_named(folder: Path) -> None:
     assert "extra.safetensors: is a folder" in faults(folder)
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("nvidia/DeepSek-V3.2-NVFP4", "did you mean nvidia/DeepSeek-V3.2-NVFP4?"),
-        ("gpt-oss:120b", "did you mean openai/gpt-oss-120b?"),
-        ("deepseek_r1", "did you mean deepseek-ai/DeepSeek-R1?"),
-        ("Qwen--Qwen3-32B", "did you mean Qwen/Qwen3-32B?"),
-        ("meta-llama/Llama-3.1-70B", "of the same series meta-llama/Llama-3.1-8B-Instruct"),
-    ],
-)
+@by_table
 def test_an_unknown_name_suggests_the_nearest(given: str, meant: str) -> None:
     with pytest.raises(BadFacts, match=re.escape(meant)):
         checkpoint.gather(given)

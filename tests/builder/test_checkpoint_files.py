@@ -13,6 +13,7 @@ from huggingface_hub._local_folder import write_download_metadata
 from builder.errors import BadFacts
 from builder.facts import checkpoint_files
 from builder.facts.checkpoint_files import HASHED_BYTES, CheckpointFile
+from tests.tables import by_table
 
 COMMIT = "1" * 40
 DIGEST = "ab" * 32
@@ -107,17 +108,7 @@ def test_a_note_that_is_none_is_left_alone(content: str, folder: Path) -> None:
     assert weights_of(folder).sha256 is None
 
 
-@pytest.mark.parametrize(
-    ("card", "license"),
-    [
-        ("---\nlicense: mit\ntags: [x]\n---\n# Model\n", "mit"),
-        ("---\r\nlicense: other\r\nlicense_name: house\r\n---\r\n", "house"),
-        ("# Model\nlicense: mit\n", None),
-        ("---\nlicense: [mit, gpl]\n---\n", None),
-        ("---\n{{{\n---\n", None),
-        ("\xff", None),
-    ],
-)
+@by_table
 def test_the_model_card_names_the_license(card: str, license: str | None, folder: Path) -> None:
     (folder / "README.md").write_text(card, encoding="latin-1", newline="")
     assert checkpoint_files.read(folder).license == license

@@ -14,6 +14,7 @@ import pytest
 from builder import deployment, pipeline
 from builder.cli.deployments import summary_text
 from tests.conftest import Run
+from tests.tables import by_table
 
 PRESET = "deepseek-v3.2-nvfp4-gb200"
 
@@ -61,16 +62,7 @@ def test_plan_as_json_has_decisions_memory_and_published_figures(builder: Run) -
     assert document["published"][0]["figures"][0]["output_tokens_per_s"] == 272
 
 
-@pytest.mark.parametrize(
-    ("checkpoint", "gpu", "num_gpus", "nearest"),
-    [
-        ("nvidia/DeepSeek-V3.2-NVFP4", "gb200", 4, None),
-        ("nvidia/DeepSeek-V3.2-NVFP4", "gb300", 4, "nvidia/DeepSeek-V3.2-NVFP4 on "),
-        ("meta-llama/Llama-3.3-70B-Instruct", "h200", 4, "nvidia/Llama-3.3-70B-Instruct-FP8 on 2"),
-        ("nvidia/Qwen3-30B-A3B-NVFP4", "gb200", 2, "nvidia/Qwen3-235B-A22B-NVFP4 on 4 gb200 "),
-        ("nvidia/Kimi-K2.5-NVFP4", "b200", 8, "no published results for KimiK25"),
-    ],
-)
+@by_table
 def test_a_plan_of_what_nobody_published_names_the_most_alike(
     checkpoint: str, gpu: str, num_gpus: int, nearest: str | None, tmp_path: Path, builder: Run
 ) -> None:

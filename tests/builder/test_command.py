@@ -13,6 +13,7 @@ from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
 from tests import prefork
 from tests.conftest import ROOT
+from tests.tables import by_table
 
 
 def run(program: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -56,27 +57,7 @@ def test_without_a_verb_the_help_lists_them(words: Sequence[str], verb: str) -> 
     assert f"\n    {verb}" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("builder", "pln"), "unknown verb 'pln'; did you mean plan?"),
-        (("builder", "release", "lst"), "unknown action 'lst'; did you mean list?"),
-        (("launch", "smok", "bundle"), "unknown verb 'smok'; did you mean smoke?"),
-        (("launch", "diff", "a", "b"), "unknown verb 'diff'; write bench diff"),
-        (("launch", "slurm", "sumbit"), "unknown command 'sumbit'; did you mean submit?"),
-        (("builder", "plan", "llama-tiny", "--wy"), "unknown option --wy; did you mean --why?"),
-        (
-            ("builder", "render", "x", "--outptu=y"),
-            "unknown option --outptu; did you mean --output?",
-        ),
-        (
-            ("launch", "up", "bundle", "--taget", "x"),
-            "unknown option --taget; did you mean --target?",
-        ),
-        (("launch", "--versoin"), "unknown option --versoin; did you mean --version?"),
-        (("builder", "plan", "--qqqqqqq"), "unknown option --qqqqqqq; see -h"),
-    ],
-)
+@by_table
 def test_a_misspelt_verb_or_option_gets_the_nearest(words: Sequence[str], said: str) -> None:
     done = run(*words)
     assert (done.returncode, done.stdout) == (2, "")

@@ -22,6 +22,7 @@ from builder.planning.memory import (
     weights_bytes,
 )
 from tests.conftest import ROOT, Run
+from tests.tables import by_table
 
 SHAPES = yaml.safe_load((ROOT / "tests/builder/published_shapes.yaml").read_text())
 PLANNED = [row for row in SHAPES if row[-1]]
@@ -100,17 +101,7 @@ def test_layers_of_two_kinds_are_cached_with_the_heads_of_each(
     assert state_bytes_per_request(facts, sharding, 1, windows) == per_request
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("laguna-xs-2.1", 40 * 2 * 8 * 128),
-        ("mimo-v2.5", (9 * 4 + 39 * 8) * (192 + 128)),
-        ("mimo-v2.5-pro", (10 * 8 + 60 * 8) * (192 + 128)),
-        ("inkling-small", (7 * 8 + 35 * 16) * 2 * 128),
-        ("nemotron-puzzle-75b", 8 * 2 * 2 * 128),
-        ("exaone-4.5-33b", 64 * 2 * 8 * 128),
-    ],
-)
+@by_table
 def test_each_layer_keeps_the_heads_that_it_has(name: str, values: int, tmp_path: Path) -> None:
     assert kv_bytes_per_token(changed(name, tmp_path), Sharding(1), 1, 0) == values
 
@@ -630,23 +621,14 @@ def test_kinds_of_layers_are_known_by_the_names_that_transformers_writes(tmp_pat
     assert written.architecture.attention_layers(written.text_config) == 6
 
 
-@pytest.mark.parametrize(
-    ("model", "tensor", "shape"),
-    [
-        ("hunyuan-a13b", "model.layers.0.self_attn.query_layernorm.weight", (128,)),
-        ("command-r-plus-104b", "model.layers.0.self_attn.q_norm.weight", (96, 128)),
-        ("k-exaone-236b", "model.layers.1.mlp.e_score_correction_bias", (128,)),
-        ("granite-4.0-h-small", "model.layers.5.self_attn.q_proj.weight", (4096, 4096)),
-        ("granite-4.0-h-small", "model.layers.0.mamba.in_proj.weight", (16768, 4096)),
-    ],
-)
+@by_table
 def test_tensors_are_called_as_in_the_published_files(
-    model: str, tensor: str, shape: tuple[int, ...], tmp_path: Path
+    model: str, tensor: str, shape: list[int], tmp_path: Path
 ) -> None:
     facts = checkpoint.gather(str(folder_of(next(r for r in PLANNED if r[0] == model), tmp_path)))
     tensors = facts.architecture.tensors(facts.text_config)
     found = {name: row.shape for row in tensors for name in row.names()}
-    assert found[tensor] == shape
+    assert found[tensor] == tuple(shape)
 
 
 def test_of_a_multimodal_model_the_language_model_is_the_next_step(tmp_path: Path) -> None:
@@ -659,17 +641,7 @@ def test_without_an_architecture_the_type_of_the_model_tells_which(tmp_path: Pat
         facts_of({**LLAMA, "architectures": None, "model_type": "llama"}, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [
-        ("adapter_config.json", "a LoRA adapter.*base model"),
-        ("model.Q4_K_M.gguf", "GGUF weights.*made from"),
-        ("params.json", "Mistral's own format.*config.json"),
-        ("rank0.engine", "a compiled engine.*built from"),
-        ("README.md", "download config.json"),
-        ("part/config.json", "give one of its folders, such as .*part"),
-    ],
-)
+@by_table
 def test_a_folder_without_a_config_is_told_for_what_it_is(
     file: str, said: str, tmp_path: Path
 ) -> None:
@@ -690,18 +662,7 @@ def test_the_cache_of_the_hub_and_the_file_itself_mean_the_folder(tmp_path: Path
     assert checkpoint.gather(str(snapshot / "config.json")).name == "acme/Tiny-1B"
 
 
-@pytest.mark.parametrize(
-    ("reference", "name"),
-    [
-        ("openai/gpt-oss-120b", "gpt-oss-120b"),
-        ("https://huggingface.co/openai/gpt-oss-120b/tree/main", "gpt-oss-120b"),
-        ("hub/models--openai--gpt-oss-120b", "gpt-oss-120b"),
-        ("/hub/models--openai--gpt-oss-120b/snapshots/0123abcd/", "gpt-oss-120b"),
-        ("models--openai--gpt-oss-120b/snapshots/0123abcd/config.json", "gpt-oss-120b"),
-        ("/data/snapshots/Llama 3", "Llama 3"),
-        ("/models/_m@v1", "_m@v1"),
-    ],
-)
+@by_table
 def test_clients_call_the_model_by_the_last_part_of_its_name(reference: str, name: str) -> None:
     assert model_names.served_name(reference) == name
 

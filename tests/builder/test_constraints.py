@@ -30,6 +30,7 @@ from builder.rules.flags import flag_traps, with_flags
 from builder.rules.rule_inputs import MISSING, RuleInputs, words
 from builder.rules.validation import validate
 from tests.conftest import ABSENT, ROOT
+from tests.tables import by_table
 
 HERE = Path(__file__).parent
 # The cases of another engine stand in a file of its own.
@@ -162,20 +163,7 @@ def test_no_word_is_also_the_name_of_an_option() -> None:
     assert words().isdisjoint(options)
 
 
-@pytest.mark.parametrize(
-    ("line", "changed", "fault"),
-    [
-        ("    when: {moe_config.backend: WIDEEP}\n", "    whne: {}\n", "did you mean when?"),
-        ("enable_lora: false", "enable_lroa: false", "did you mean enable_lora?"),
-        ("{role: prefill}", "{rloe: prefill}", "did you mean role?"),
-        ("{above: 0}", "{abvoe: 0}", "did you mean above?"),
-        ("must: {sm: {not: [70", "must: {sm: {at_least: 89, not: [70", "has no order"),
-        ("support.kv_reuse:", "support.kv_resue:", "did you mean support.kv_reuse?"),
-        ("    severity: error\n", "", "add it"),
-        ("severity: warning", "severity: warn", "did you mean warning?"),
-        ('message: "{backend} is', 'message: "{bakcend} is', "did you mean backend?"),
-    ],
-)
+@by_table
 def test_a_mistake_in_the_rules_is_refused_with_line_and_nearest_name(
     line: str, changed: str, fault: str, tmp_path: Path
 ) -> None:
@@ -235,18 +223,7 @@ def test_a_step_holds_a_token_and_the_drafts_of_every_request(drafts: int, token
     assert fixes(tokens - 1) == [f"give at least {tokens}"]
 
 
-@pytest.mark.parametrize(
-    ("name", "speculation", "tokens"),
-    [
-        ("1.2.1", {"decoding_type": "MTP", "num_nextn_predict_layers": 3}, 3),
-        ("1.2.1", {"decoding_type": "MTP", "max_draft_len": 3}, 1),
-        ("1.2.1", {"decoding_type": "MTP"}, 1),
-        ("main", {"decoding_type": "MTP", "max_draft_len": 3}, 3),
-        ("main", {"decoding_type": "MTP", "num_nextn_predict_layers": 2}, 2),
-        ("main", {"decoding_type": "Eagle3", "max_draft_len": "4"}, 4),
-        ("1.2.1", None, 0),
-    ],
-)
+@by_table
 def test_draft_tokens_are_those_that_the_engine_will_use(
     name: str, speculation: object, tokens: int
 ) -> None:
@@ -332,17 +309,7 @@ def test_a_known_issue_is_said_of_its_version_and_of_no_other(
     assert not issues(version, "llama-tiny")
 
 
-@pytest.mark.parametrize(
-    ("model", "too_old", "first"),
-    [
-        ("nvidia/GLM-5-NVFP4", "1.3.0rc5", "1.3.0rc8"),
-        ("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4", "1.2.1", "1.3.0rc8"),
-        ("nvidia/Qwen3.5-397B-A17B-NVFP4", "1.3.0rc9", "1.3.0rc10"),
-        ("nvidia/Kimi-K2.5-NVFP4", "1.3.0rc4", "1.3.0rc5.post1"),
-        ("deepseek-ai/DeepSeek-V4-Pro", "1.3.0rc14", "1.3.0rc15.post1"),
-        ("nvidia/MiniMax-M3-NVFP4", "1.3.0rc18", "1.3.0rc19"),
-    ],
-)
+@by_table
 def test_a_model_is_served_since_its_release(model: str, too_old: str, first: str) -> None:
     def is_refused(version: str) -> bool:
         found = violations({}, RuleContext.of(release.load(version).judges[0], gather(model)))

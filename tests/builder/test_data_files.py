@@ -27,6 +27,7 @@ from builder.facts import data_file
 from builder.lint import data_files
 from builder.schema import Plain, fields_of, shape
 from tests.conftest import Run
+from tests.tables import by_table
 
 ROWS = sorted((DATA / "measurements").glob("*.csv"))
 FILES = [
@@ -283,29 +284,7 @@ def test_each_mutation_of_a_preset_is_reported(path: Path, tmp_path: Path) -> No
         assert any(re.search(rf":[1-9]\d*: {re.escape(expected)}$", each) for each in where), where
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "fault"),
-    [
-        ("hardware/gb200.yaml", "name: gb200\n", "", ":1: name: is missing; add it"),
-        ("hardware/gb200.yaml", "name: gb200", "name: gb20", ":1: name: gb20 is not the name of"),
-        ("heuristics/limits.yaml", "when: {", "whne: {", "whne: unknown key; did you mean when?"),
-        ("releases/1.2.1.json", '"engine_default": "', '"x": "', "moe.engine_default: is missing"),
-        ("heuristics/limits.yaml", "when: {role", "when: {rloe", "rloe"),
-        ("rules.yaml", "at_least:", "at_laest:", "at_laest"),
-        ("hardware/gb200.yaml", "sm: {value: 100", "sm: {value: 1000", "1000 is not allowed"),
-        ("hardware/gb200.yaml", '"NVFP4"', '"NVPF4"', "NVPF4 is not allowed; did you mean NVFP4?"),
-        ("servers/triton_vllm.yaml", "[vllm]", "[vlm]", "vlm is not allowed"),
-        (
-            "models/deepseek-v3.2-nvfp4.yaml",
-            'quant_algo: "NVFP4"',
-            'quant_algo: "NVFP5"',
-            "NVFP5 is not allowed; Known: FP8, ",
-        ),
-        ("releases/1.2.1.json", '"type": "enum"', '"type": "enmu"', "enmu is not allowed"),
-        ("measurements/aggregated.csv", ",1,", ",one,", ":2"),
-        ("measurements/disaggregated.csv", ",1,", ",one,", ":"),
-    ],
-)
+@by_table
 def test_a_slip_is_named_with_its_remedy(
     name: str, old: str, new: str, fault: str, tmp_path: Path
 ) -> None:

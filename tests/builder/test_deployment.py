@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Run
+from tests.tables import by_table
 
 GOOD = """\
 name: deepseek
@@ -237,17 +238,7 @@ def test_an_override_is_blamed_where_it_was_given(builder: Run) -> None:
     assert done.stderr.startswith("error: --set hardware.gpu: h1000 is unknown; did you mean h100?")
 
 
-@pytest.mark.parametrize(
-    ("words", "blamed"),
-    [
-        (("--target", "kubernets"), "--target kubernets: is not a target; did you mean kubernetes"),
-        (("--target", "slurm"), "--target slurm: has no site; name"),
-        (("--target", "kubernetes"), "--target kubernetes: targets.kubernetes.server: must be"),
-        (("--set", "role=decode", "--target", "compose"), "--target compose: does not serve the"),
-        (("--site", ""), "--site: targets.slurm: has no site"),
-        (("--set", "targets.slurm.site="), "--set targets.slurm: has no site"),
-    ],
-)
+@by_table
 def test_what_another_option_gave_is_blamed_on_it(
     words: tuple[str, ...], blamed: str, builder: Run
 ) -> None:

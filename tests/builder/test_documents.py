@@ -11,6 +11,7 @@ from builder.diagnostics import Location
 from builder.documents import MAX_NODES, Yaml, parse_yaml, scan_yaml
 from builder.errors import BadInput
 from builder.files import read_text
+from tests.tables import by_table
 
 TEXT = """\
 a: 1
@@ -34,20 +35,9 @@ def fault(text: str) -> tuple[Location, str]:
     return found.location, found.message
 
 
-@pytest.mark.parametrize(
-    ("path", "place"),
-    [
-        ("", (1, 1)),
-        ("a", (1, 1)),
-        ("b.c", (3, 3)),
-        ("b.c.1", (3, 10)),
-        ("b.d e", (4, 3)),
-        ("b.d e.0.g", (6, 5)),
-        ("b.d e.1", (7, 5)),
-    ],
-)
-def test_every_path_has_its_place(path: str, place: tuple[int, int]) -> None:
-    assert only(TEXT).places[path] == place
+@by_table
+def test_every_path_has_its_place(path: str, place: list[int]) -> None:
+    assert only(TEXT).places[path] == tuple(place)
 
 
 def test_an_unknown_path_lies_where_the_nearest_one_above_it_does() -> None:

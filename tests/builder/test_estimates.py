@@ -29,6 +29,7 @@ from builder.estimates.names import facts_of
 from builder.estimates.roofline import WEIGHT_BYTES, Speeds, shape_of, speeds
 from builder.facts import hardware
 from builder.facts.weight_layouts import FORMATS
+from tests.tables import by_table
 
 GPT = Question("openai/gpt-oss-120b", "b200", "fp4", "tensorrt_llm", 4, 1, 1, 1024, 1024, 16)
 R1 = Question(
@@ -116,26 +117,7 @@ class TestAnswers:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("changes", "kind", "words"),
-        [
-            (
-                {"model": "nvidia/DeepSeek-V3.2-NVFP4"},
-                "unmeasured",
-                "measurements for deepseek-v3.2",
-            ),
-            ({"gpu": "gb300"}, "unmeasured", "on gb300"),
-            ({"precision": "int4"}, "unmeasured", "in int4"),
-            ({"model": "example/Unheard-Of-7B"}, "unmeasured", "unheard-of-7b"),
-            ({"concurrency": 1}, "outside", "concurrency 1 "),
-            ({"concurrency": 100_000}, "outside", "concurrency 100,000"),
-            ({"isl": 200_000}, "outside", "isl 200,000"),
-            ({"osl": 1}, "outside", "osl 1 "),
-            ({"mtp": None}, "modes", "give mtp"),
-            ({"tp": 16}, "outside", "a server of 16 GPUs is larger than the measured ones (up"),
-            ({"tp": 1, "attention_dp": 32, "ep": 32}, "outside", "a server of 32 GPUs"),
-        ],
-    )
+    @by_table
     def test_a_refusal_says_what_is_missing(
         self, estimator: Estimator, changes: dict[str, object], kind: str, words: str
     ) -> None:
@@ -187,21 +169,7 @@ class TestRefusals:
         small = replace(R1, tp=2, concurrency=4)
         assert "leave no room for a KV cache on 2 b200" in refusal(estimator, small).reason
 
-    @pytest.mark.parametrize(
-        ("changes", "words", "near"),
-        [
-            (
-                {"model": "deepseek-ai/DeepSeek-V4-Pro", "engine": "sglang"},
-                "deepseek-v4-pro, only 8 that are too few of their kind",
-                "deepseek-v4-pro fp4 on",
-            ),
-            (
-                {"gpu": "gb300"},
-                "on gb300, only 214 of separate prefill and decode servers",
-                "gb300, tensorrt_llm 0.8.1.post2, separate servers: prefill",
-            ),
-        ],
-    )
+    @by_table
     def test_what_was_measured_otherwise_is_shown(
         self, estimator: Estimator, changes: dict[str, object], words: str, near: str
     ) -> None:
@@ -249,16 +217,7 @@ class TestPromises:
         assert isinstance(estimator.promise(V32), Refusal)
 
 
-@pytest.mark.parametrize(
-    ("time_ms", "text"),
-    [
-        (8.5312, "8.531 ms"),
-        (431.96, "432 ms"),
-        (19_990.0, "20 s"),
-        (368_967.0, "369 s"),
-        (1_234_567.0, "1,235 s"),
-    ],
-)
+@by_table
 def test_times_are_told_in_the_unit_that_they_are_read_in(time_ms: float, text: str) -> None:
     assert time_text(time_ms) == text
 
@@ -563,23 +522,7 @@ class TestOwnRuns:
             note = "no run of yours is of this model, GPU, precision and engine, but of deepseek-v3"
             assert (note in text) == said
 
-    @pytest.mark.parametrize(
-        ("subject", "words"),
-        [
-            (
-                {"options": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}},
-                "splits the layers into 2 stages",
-            ),
-            ({"num_gpus": 4, "options": {"tensor_parallel_size": 3}}, "spread a server over 3"),
-            ({"num_gpus": 4, "options": {"tensor_parallel_size": 8}}, "spread a server over 8"),
-            ({"model": "acme/Unheard-Of-7B"}, "is of unheard-of-7b, a model without facts"),
-            ({"gpu": "mi300x"}, "was measured on mi300x, a GPU without facts"),
-            ({"precision": "W9A9"}, "was measured with w9a9, which estimates do not know: bf16, "),
-            ({"engine": {"used": "TGI"}}, "was measured with tgi, which estimates do not know: "),
-            ({"gpu": None, "precision": None}, r"does not say subject\.gpu, subject\.precision"),
-            ({"engine": {"used": "reference", "rehearsal": True}}, "was measured on the stand-in"),
-        ],
-    )
+    @by_table
     def test_a_run_that_no_row_can_be_made_of_is_named_and_spares_the_others_questions(
         self, tmp_path: Path, subject: dict[str, object], words: str
     ) -> None:
@@ -717,19 +660,7 @@ class TestBatch:
         assert (wrong["kind"], words in wrong["refused"]) == ("unread", True)
         assert f"{file}:2: {wrong['refused']}" in err
 
-    @pytest.mark.parametrize(
-        ("changes", "words"),
-        [
-            ({"gpu": "mi300x"}, "gpu mi300x is unknown: one of "),
-            ({"gpu": "b2000"}, "gpu b2000 is unknown: did you mean b200?"),
-            ({"gpu": "H100 PCIe"}, "gpu h100_pcie is unknown: one of "),
-            ({"gpu": "H100 94GB"}, "gpu h100_94gb is unknown: "),
-            ({"gpu": "A100 40GB"}, "gpu a100_40gb is unknown: "),
-            ({"engine": "tgi"}, "engine tgi is unknown"),
-            ({"precision": "w8a8"}, "precision w8a8 is unknown"),
-            ({"precision": "fp-8"}, "precision fp-8 is unknown: did you mean fp8?"),
-        ],
-    )
+    @by_table
     def test_what_nobody_knows_was_never_measured(
         self, estimator: Estimator, changes: dict[str, str], words: str
     ) -> None:
@@ -748,27 +679,7 @@ class TestBatch:
         assert one.pop("notes") == ["the name of the model says fp8: precision fp4 counts"]
         assert one == other
 
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"gpu": "NVIDIA B200"},
-            {"gpu": "B200-SXM-180GB"},
-            {"gpu": "b200_sxm"},
-            {"engine": "TRT-LLM"},
-            {"engine": "TensorRT LLM"},
-            {"precision": "NVFP4"},
-            {"ep": False, "attention_dp": 0},
-            {"tp": 8.0},
-            {"model": "nvidia/DeepSeek-R1-0528-NVFP4-v2"},
-            {"model": "acme/DeepSeek-R1-MXFP4-dynamic"},
-            {"model": "deepseek-ai/DeepSeek-R1"},
-            {"model": "DeepSeek-R1-0528", "gpu": "b200_sxm", "engine": "TensorRT-LLM"},
-            {"model": "deepseek-ai/DeepSeek-V3", "engine": "trtllm"},
-            {"model": "deepseek_r1"},
-            {"model": "DeepSeek R1"},
-            {"release": "9.9"},
-        ],
-    )
+    @by_table
     def test_one_thing_has_several_names(
         self, estimator: Estimator, changes: dict[str, object]
     ) -> None:
@@ -791,18 +702,7 @@ class TestBatch:
         assert found.notes and found.notes == same.notes
         assert found.tpot_ms == same.tpot_ms
 
-    @pytest.mark.parametrize(
-        ("text", "release"),
-        [
-            ("vllm/vllm-openai:v0.14.1@sha256:3ab4c0", "0.14.1"),
-            ("10.0.0.5:5000/vllm/vllm-openai:v0.14.1", "0.14.1"),
-            ("vLLM 0.14.1 on CUDA 12.9", "0.14.1"),
-            ("1.3.0rc23 (commit 12ab)", "1.3.0rc23"),
-            ("1.2.0rc6.post3", "1.2.0rc6.post3"),
-            ("0.14.1+cu129, built here", "0.14.1+cu129"),
-            ("main-00043967", "main-00043967"),
-        ],
-    )
+    @by_table
     def test_the_first_version_of_a_text_is_the_release(self, text: str, release: str) -> None:
         assert names.release_name(text) == release
 
@@ -894,20 +794,7 @@ class TestCommand:
         assert ("refused" in answered, "refused" in refused) == (False, True)
         assert main([*words, "100000"]) == 3
 
-    @pytest.mark.parametrize(
-        "words",
-        [
-            ["estimate"],
-            ["estimate", "llama-tiny", "--batch", "x.jsonl"],
-            ["estimate", "llama-tiny", "--concurrency", "4,x"],
-            ["estimate", "llama-tiny", "--price", "-1"],
-            ["estimate", "--batch", "missing.jsonl"],
-            ["estimate", "llama-tiny", "--rows", "missing"],
-            ["estimate", "gpt-oss-120b-h200", "--acceptance", "2"],
-            ["estimate", "deepseek-v3.2-nvfp4-gb200", "--acceptance", "9"],
-            ["estimate", "deepseek-v3.2-nvfp4-gb300-decode"],
-        ],
-    )
+    @by_table
     def test_wrong_input_is_refused_without_a_traceback(
         self, words: list[str], capsys: pytest.CaptureFixture[str]
     ) -> None:

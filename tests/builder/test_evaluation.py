@@ -10,6 +10,7 @@ from builder.facts import release
 from builder.rules.context import RuleContext
 from builder.rules.evaluation import RELATIONS, batch_sizes, evaluate
 from builder.rules.rule_inputs import MISSING, RuleInputs, as_number
+from tests.tables import by_table
 
 UNKNOWN = MISSING
 
@@ -57,25 +58,7 @@ def test_numbers_are_compared_up_to_their_bounds(
     assert found is expected
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        ({"sum": ["one", 2]}, 9),
-        ("TRTLLM", "TRTLLM"),
-        ({"quotient": ["one", 2]}, 3),
-        ({"quotient": [6, "one"], "at_least": 1}, 1),
-        ({"sum": ["one", 1], "round_up_to": 4}, 8),
-        ({"sum": ["one", 2], "round_up_to": 4}, 12),
-        ({"sum": ["one"], "at_most": 7}, 7),
-        ({"sum": ["one"], "at_most": [8, 6]}, 6),
-        ({"sum": ["one"], "at_most": ["unknown", 5]}, 5),
-        ({"sum": ["one"], "at_least": 7}, 7),
-        ({"sum": ["one"], "at_least": 8}, 8),
-        ({"sizes_up_to": "one", "every_up_to": 4}, [1, 2, 3, 4, 7]),
-        # The lower bound wins.
-        ({"sum": ["one"], "at_most": 5, "at_least": 6}, 6),
-    ],
-)
+@by_table
 def test_an_expression_is_rounded_up_and_bounded(expression: Any, expected: Any) -> None:
     assert evaluate(expression, inputs(one=7, unknown=UNKNOWN)) == expected
 

@@ -18,6 +18,7 @@ from builder.rules.evaluation import all_hold, batch_sizes
 from builder.rules.heuristics import Heuristic, HeuristicsFile
 from builder.rules.rule_inputs import MISSING, RuleInputs
 from tests.conftest import ABSENT, ROOT
+from tests.tables import by_table
 
 ENGINE = engines.default()
 CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
@@ -146,21 +147,7 @@ def depth(section: Section, words: dict[str, Any]) -> bool:
     return bool(decided("speculation.depth", MTP, words) == words["draft_tokens"])
 
 
-@pytest.mark.parametrize(
-    ("when", "words", "fits"),
-    [
-        ({}, {}, True),
-        ({"role": "agg"}, {"role": "agg"}, True),
-        ({"role": "agg"}, {"role": "decode"}, False),
-        ({"gpu": ["b200", "b300"]}, {"gpu": "b300"}, True),
-        ({"gpu": ["b200", "b300"]}, {"gpu": "h100"}, False),
-        ({"isl": {"at_least": 10, "at_most": 20}}, {"isl": 20}, True),
-        ({"isl": {"at_least": 10, "at_most": 20}}, {"isl": 21}, False),
-        ({"isl": {"at_least": 10}}, {"isl": None}, False),
-        ({"moe": False}, {}, False),
-        ({"role": "agg", "isl": {"at_most": 5}}, {"role": "agg", "isl": 6}, False),
-    ],
-)
+@by_table
 def test_a_row_fits_if_all_its_conditions_hold(
     when: dict[str, Any], words: dict[str, Any], fits: bool
 ) -> None:
@@ -178,19 +165,7 @@ def test_the_files_keep_to_their_schema(path: Path) -> None:
     assert data_file.validate(path, HeuristicsFile) == []
 
 
-@pytest.mark.parametrize(
-    ("line", "changed", "fault"),
-    [
-        ("{value: TRITON, when:", "{value: TRITON, whne:", "did you mean when?"),
-        ("model_type: gpt_oss, sm: 90}, count", "model_tpye: gpt_oss}, count", "model_type?"),
-        ("gpt_oss, sm: 90}, count", "gpt_oss, sm: {at_least: 90}}, count", "has no order"),
-        ("concurrency: {at_most: 16}", "concurrency: {max: 16}", "unknown relation"),
-        ("count: 4 of 4, source: database", "count: 4 of 4", "say what the value rests on"),
-        ("  - option: moe_config.backend", "  - option: moe_config.bakcend", "must be an option"),
-        ("sections:", "sectoins:", "did you mean sections?"),
-        ("    needed: true\n", "    needed: 'yes'\n", "yes is not true or false"),
-    ],
-)
+@by_table
 def test_a_mistake_is_refused_with_its_line_and_what_was_meant(
     line: str, changed: str, fault: str, tmp_path: Path
 ) -> None:
@@ -509,16 +484,7 @@ def recipes() -> list[Section]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("role", "chapter", "option", "share"),
-    [
-        ("prefill", "kv_cache.pool", FRACTION, 1.0),
-        ("decode", "kv_cache.pool", FRACTION, 47 / 61),  # GLM-5 varies by recipe
-        ("prefill", "moe.backend", BACKEND, 1.0),
-        ("decode", "moe.backend", BACKEND, 60 / 61),
-        ("decode", "scheduling.rules", "stream_interval", 1.0),
-    ],
-)
+@by_table
 def test_heuristics_explain_recipes_of_newer_models(
     role: str, chapter: str, option: str, share: float, recipes: list[Section]
 ) -> None:

@@ -11,6 +11,7 @@ from builder.facts import advisories, release
 from builder.facts.images import image
 from builder.facts.release.version import is_stable
 from builder.general_rules import IMAGE_OF_ANOTHER_RELEASE
+from tests.tables import by_table
 
 STABLE = [name for name in release.known() if is_stable(name)]
 NUMBERED = [name for name in release.known() if not name.startswith("main")]
@@ -57,17 +58,7 @@ container: {runtime: pyxis, images: {triton: /i/triton.sqsh, trtllm_serve: /i/tr
 """
 
 
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("trtllm_serve=nvcr.io/nvidia/tensorrt-llm/release:1.2.1", "1.2.1"),
-        ("trtllm_serve=r.example/mirror/tensorrt-llm:v1.3.0rc29-mine", "1.3.0rc29"),
-        ("triton=r.example/nvidia/tritonserver:26.07-trtllm-python-py3", "1.2.1"),
-        ("trtllm_serve=nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc24", None),
-        ("trtllm_serve=r.example/team/server:7", None),
-        ("triton=r.example/team/tritonserver:26.07-with-our-engine", None),
-    ],
-)
+@by_table
 def test_an_image_of_another_release_than_the_plan_is_named(setting: str, told: str | None) -> None:
     settings = ("targets=[trtllm_serve, triton]", "engine.release=1.3.0rc24", f"images.{setting}")
     planned = pipeline.plan("llama-tiny", settings)

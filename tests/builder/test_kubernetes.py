@@ -13,6 +13,7 @@ from builder import pipeline
 from builder.deployment import PRESETS
 from builder.errors import BadInput
 from builder.targets.kubernetes.workload import object_name
+from tests.tables import by_table
 
 SITE = Path(__file__).parents[1] / "golden" / "site.yaml"
 IMAGE = f"registry.example/server@sha256:{'0' * 64}"
@@ -212,19 +213,7 @@ def test_prefill_servers_are_the_same_where_their_files_are(
     assert same or "is not what targets.slurm.prefill.deployment names" in errors[0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"targets": {"trtllm_serve": {"port": 80}}},
-            "prefill.deployment.targets.trtllm_serve: port 80 for http needs rights",
-        ),
-        (
-            {"images": {"trtllm_serve": "registry.local/x/trtllm:own"}},
-            "prefill.deployment.images.trtllm_serve: is registry.local/x/trtllm:own, the decode",
-        ),
-    ],
-)
+@by_table
 def test_prefill_servers_run_in_the_containers_of_the_decode_servers(
     changes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:

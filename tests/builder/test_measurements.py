@@ -28,6 +28,7 @@ from builder.estimates.measurements import (
 from builder.facts import hardware
 from maintenance import fit_estimates, import_measurements, infer_drafting, left_out
 from tests.conftest import ABSENT, ROOT
+from tests.tables import by_table
 
 PUBLIC = ROOT.parent / "shared" / "facts" / "measured-rows.csv"
 NEWER = PUBLIC.with_name("measured-rows-2026-11.csv")
@@ -62,16 +63,7 @@ class TestFiles:
         assert max(row.num_gpus for row in rows) <= 8
         assert all(row.ep <= row.num_gpus for row in rows)
 
-    @pytest.mark.parametrize(
-        ("old", "new", "words"),
-        [
-            (",sglang,", ",sgl,", ":2: engine: 'sgl' is not one of tensorrt_llm"),
-            (",fp4,", ",fp5,", "precision"),
-            ("1024,1024,4,", "1024,1024,-4,", "concurrency: '-4' is not a whole number"),
-            ("9.08932", "nan", "tpot_ms: 'nan' is not a number above 0"),
-            (",1024,1024,", ",1024,", "cells"),
-        ],
-    )
+    @by_table
     def test_a_wrong_cell_is_named_with_its_line(
         self, tmp_path: Path, old: str, new: str, words: str
     ) -> None:
@@ -104,31 +96,11 @@ class TestFactors:
 
 
 class TestImport:
-    @pytest.mark.parametrize(
-        ("written", "is_listing", "run", "repair"),
-        [
-            ((64, 1, 8, 8), True, (8, 1, 8), "square"),
-            ((16, 1, 4, 4), True, (4, 1, 4), "square"),
-            ((1, 64, 8, 8), True, (1, 8, 8), "square"),
-            ((1, 4, 2, 2), True, (1, 2, 2), "square"),
-            ((4, 4, 1, 16), True, (1, 4, 4), "dp_twice"),
-            ((2, 2, 1, 4), True, (1, 2, 2), "dp_twice"),
-            ((1, 0, 2, 1), False, (1, 2, 1), "dp_missing"),
-            ((8, 1, 8, 1), True, (8, 1, 1), ""),
-            ((8, 1, 1, 8), True, (8, 1, 8), ""),
-            ((1, 8, 1, 8), True, (1, 8, 8), ""),
-            ((4, 0, 2, 2), False, (4, 1, 2), ""),
-            ((2, 0, 0, 0), False, (2, 1, 1), ""),
-        ],
-    )
+    @by_table
     def test_layouts_are_repaired(
-        self,
-        written: tuple[int, int, int, int],
-        is_listing: bool,
-        run: tuple[int, int, int],
-        repair: str,
+        self, written: tuple[int, int, int, int], is_listing: bool, run: list[int], repair: str
     ) -> None:
-        assert import_measurements.layout_of(*written, is_listing) == (run, repair)
+        assert import_measurements.layout_of(*written, is_listing) == (tuple(run), repair)
 
     def test_drafting_is_inferred_from_runs_at_the_same_points(self) -> None:
         rows, _ = measurements.read()

@@ -24,6 +24,7 @@ from builder.planning.memory import (
     uncertainty_gib,
     weights_bytes,
 )
+from tests.tables import by_table
 
 R1 = "nvidia/DeepSeek-R1-0528-NVFP4-v2"
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
@@ -34,20 +35,7 @@ QWEN35 = "nvidia/Qwen3.5-397B-A17B-NVFP4"
 KIMI_K3 = "moonshotai/Kimi-K3"
 
 
-@pytest.mark.parametrize(
-    ("name", "tp", "draft", "expected"),
-    [
-        (R1, 4, 0, 35_136),  # "kv size is 35136" in engine logs
-        (V32, 4, 0, 43_188),  # tech blog 20: 43187.0 and 43186.7
-        (V32, 4, 3, 45_312),  # 64 layers in temporary pools
-        (QWEN3, 1, 0, 96_256),
-        (GPT_OSS, 1, 0, 36_864),
-        (QWEN35, 1, 0, 15_360),
-        (QWEN35, 4, 0, 7_680),  # two key-value heads, duplicated over four ranks
-        (KIMI_K3, 1, 0, 13_824),  # 24 layers of 512 + 64 values; linear attention keeps no token
-        (KIMI_K3, 4, 0, 13_824),  # latent attention is whole on every rank
-    ],
-)
+@by_table
 def test_kv_bytes_per_token(name: str, tp: int, draft: int, expected: int) -> None:
     facts = checkpoint.gather(name)
     assert kv_bytes_per_token(facts, Sharding(tp), 1, draft) == expected
@@ -292,21 +280,7 @@ def test_a_margin_as_large_as_the_largest_error_is_not_tight() -> None:
     assert replace(found, kv_cache_gib=9.99).tight
 
 
-@pytest.mark.parametrize(
-    ("dtype", "quantized_for", "expected"),
-    [
-        ("fp8", None, 1),
-        ("FP8", None, 1),
-        ("auto", None, 2),
-        ("auto", "FP8", 1),
-        ("auto", "NVFP4", 9 / 16),
-        ("nvfp4", "FP8", 9 / 16),  # half a byte, and an FP8 scale for every 16 values
-        ("bfloat16", "FP8", 2),
-        ("float32", None, 4),
-        ("int64", None, 8),
-        ("fp8_ds_mla", "FP8", 656 / 576),  # of 576 values of FP8
-    ],
-)
+@by_table
 def test_bytes_of_a_cached_value(dtype: str, quantized_for: str | None, expected: float) -> None:
     assert kv_dtype_bytes(dtype, quantized_for) == expected
 
@@ -364,18 +338,7 @@ def test_the_parts_add_up_to_the_total() -> None:
     assert parts + result.temporary_kv_gib < result.total_gib
 
 
-@pytest.mark.parametrize(
-    ("name", "gpu", "ranks"),
-    [
-        (V32, "gb200", 4),
-        ("deepseek-ai/DeepSeek-V3.2", "gb200", 4),
-        ("deepseek-ai/DeepSeek-V3.2", "h200", 8),
-        (V32, "b300", 8),
-        (V32, "gb300", 2),
-        ("nvidia/Llama-3.3-70B-Instruct-FP8", "h100", 1),
-        (GPT_OSS, "h100", 1),
-    ],
-)
+@by_table
 def test_published_shapes_fit(name: str, gpu: str, ranks: int) -> None:
     result = plain_budget(name, gpu=gpu, sharding=Sharding(ranks))
     assert result.fits

@@ -26,6 +26,7 @@ from builder.facts import published_results as results
 from builder.observability import alerts, metrics, signals, slo
 from tests.conftest import ROOT, of_release
 from tests.monitoring.programs import program
+from tests.tables import by_table
 
 SLO = "slo={ttft_ms: 700, itl_ms: 30}"
 TLS = "targets.triton.grpc_tls={certificate: /tls/server.pem, key: /tls/server.key}"
@@ -522,23 +523,7 @@ def test_what_no_exporter_measures_is_left_out(render: Render) -> None:
     assert not (bundle.folder / "monitoring/blackbox.yml").exists()
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("targets.monitoring.server=trtllm", "targets.monitoring.server"),
-        ("targets.monitoring.blackbox='x\"y:1'", "targets.monitoring.blackbox"),
-        ("targets.monitoring.blackbox='x:1 y'", "targets.monitoring.blackbox"),
-        ("targets.monitoring.runbook_url='a b'", "targets.monitoring.runbook_url"),
-        ("targets.monitoring.hosts=['a\"b']", "targets.monitoring.hosts"),
-        ("targets.monitoring.availability=1", "targets.monitoring.availability"),
-        ("targets.monitoring.speed=61", "targets.monitoring.speed"),
-        ("targets={monitoring: {}}", "has no server to watch"),
-        (
-            "targets={triton: {}, monitoring: {server: trtllm_serve}}",
-            "is not a target of the deploym",
-        ),
-    ],
-)
+@by_table
 def test_what_cannot_be_watched_is_refused(setting: str, message: str, render: Render) -> None:
     with pytest.raises(BadInput) as raised:
         render("llama-tiny", setting)

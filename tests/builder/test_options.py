@@ -20,6 +20,7 @@ from builder.facts import release
 from builder.facts.release import Release
 from builder.rules import options
 from builder.rules.validation import validate
+from tests.tables import by_table
 
 PUBLISHED: dict[str, Any] = {
     "tensor_parallel_size": 4,
@@ -152,34 +153,7 @@ def test_a_misplaced_option_is_told_where_it_belongs(given: dict[str, Any], expe
     assert expected in problem
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "expected"),
-    [
-        ("1.2.1", {"sleep_config": {}}, "option of release 1.3.0rc23; here it is enable_sleep"),
-        ("1.2.1", {"build_config": {}}, "it is gone since release 1.2.1"),
-        ("1.1.0", {"nvfp4_gemm_config": {}}, "it came with release 1.2.1"),
-        (
-            "main-00043967",
-            {"speculative_config": {"decoding_type": "MTP", "acceptance_window": 8}},
-            "here it is speculative_config.acceptance_rate_window_size",
-        ),
-        (
-            "main-00043967",
-            {"speculative_config": {"decoding_type": "MTP", "BEGIN_THINKING_PHASE_TOKEN": 8}},
-            "here it is speculative_config.begin_thinking_phase_token",
-        ),
-        (
-            "main-00043967",
-            {"moe_config": {"backend": "WIDEEP"}},
-            "WIDEEP is not allowed in release main-00043967; it is gone since release main",
-        ),
-        (
-            "1.1.0",
-            {"cache_transceiver_config": {"backend": "MOONCAKE"}},
-            "it came with release 1.2.1",
-        ),
-    ],
-)
+@by_table
 def test_what_another_release_knows_is_told_so(
     name: str, given: dict[str, Any], expected: str
 ) -> None:
@@ -277,17 +251,7 @@ def test_what_the_table_is_not_sure_of_is_a_warning(given: dict[str, Any], name:
     assert warned(given, name)
 
 
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ({"kv_cache_config": {"enable_blok_reuse": False}}, "1.0.0"),
-        ({"sparse_attention_config": {"algorithm": "dsa"}}, "1.0.0"),
-        ({"sparse_attention_config": {"algorithm": "dsa"}}, "1.1.0"),
-        ({"moe_config": {"use_low_precision_moe_combine": True}}, "1.0.0"),
-        ({"kv_cache_config": {"max_batch_size": 3}}, "1.0.0"),
-        ({"something_else_entirely": 64}, "1.0.0"),
-    ],
-)
+@by_table
 def test_what_the_table_is_sure_of_is_an_error(given: dict[str, Any], name: str) -> None:
     assert rejected(given, name)
 

@@ -20,6 +20,7 @@ from builder.planning import Decision, Facts, plan
 from builder.planning.memory import GIB, Budget
 from builder.rules.validation import validate
 from tests.conftest import of_release
+from tests.tables import by_table
 
 NVFP4_GB200 = "deepseek-v3.2-nvfp4-gb200"
 POST = "Microsoft and NVIDIA, DeepSeek-V3.2 on GB200 (2026-02)"
@@ -315,16 +316,7 @@ def test_a_publication_of_a_whole_server_is_none_for_one_side() -> None:
     assert not any(POST in row.source for row in found.decisions)
 
 
-@pytest.mark.parametrize(
-    ("name", "method", "decoding_type"),
-    [
-        ("1.2.1", "eagle3", "Eagle"),
-        ("main-00043967", "eagle3", "Eagle3"),
-        ("1.2.1", "draft_target", "DraftTarget"),
-        ("main-00043967", "draft_target", "Draft_Target"),
-        ("1.1.0", "draft_target", "DraftTarget"),
-    ],
-)
+@by_table
 def test_a_draft_model_is_spelled_for_the_release(
     name: str, method: str, decoding_type: str
 ) -> None:
@@ -429,16 +421,7 @@ def test_a_model_with_published_configurations_has_no_such_warning() -> None:
 CHUNKED = "engine_config.enable_chunked_prefill=true"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "tokens", "bounded_by"),
-    [
-        ((), 8192, "max_num_tokens"),
-        (("engine_config.max_num_tokens=4096",), 4096, "max_num_tokens"),
-        (("engine_config.max_seq_len=4096",), 4095, "max_seq_len"),
-        ((CHUNKED,), 163839, "the model's longest context"),
-        ((CHUNKED, "engine_config.max_seq_len=20000"), 19999, "max_seq_len"),
-    ],
-)
+@by_table
 def test_the_longest_prompt_leaves_room_for_a_token_and_names_its_bound(
     overrides: tuple[str, ...], tokens: int, bounded_by: str
 ) -> None:

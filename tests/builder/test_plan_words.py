@@ -12,6 +12,7 @@ from builder.deployment import Choice
 from builder.facts import release
 from builder.planning import Decision, engine_default, plan
 from tests.builder.test_requirements import LLAMA, ONE, V32, refused
+from tests.tables import by_table
 
 # --- Refusals and warnings ------------------------------------------------------------------------
 
@@ -248,17 +249,7 @@ def test_the_layers_are_split_for_a_reason_that_holds(
     assert size == Decision("tensor_parallel_size", value, reason, "derived", source)
 
 
-@pytest.mark.parametrize(
-    ("copies", "reason"),
-    [
-        (4, "One GPU holds each copy of the attention: there is nothing to split."),
-        (
-            2,
-            "Every layer is split over all GPUs of a copy of the attention, which gives the lowest "
-            "latency within one node.",
-        ),
-    ],
-)
+@by_table
 def test_copies_of_the_attention_are_not_called_whole_models(copies: int, reason: str) -> None:
     settings = ["hardware.num_gpus=4", "instances=1", f"engine_config.data_parallel_size={copies}"]
     rows = pipeline.plan("llama-3.3-70b-fp8-h100-vllm", settings).plan.decisions

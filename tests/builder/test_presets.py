@@ -17,6 +17,7 @@ from builder.documents import load_yaml
 from builder.facts import published_results as results
 from builder.lint.read import files
 from builder.rules.validation import validate
+from tests.tables import by_table
 
 PRESETS = deployment.preset_names()
 
@@ -189,17 +190,7 @@ def test_an_accepted_warning_is_recorded_and_no_longer_given(tmp_path: Path) -> 
     assert row["what"].startswith("a batch has 8 places")
 
 
-@pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ("{path: engine_config.max_batch, reason: the others may wait}", "engine_config.max_batch"),
-        (
-            "{path: engine_config.max_batch_size, rule: x, reason: the others may wait}",
-            "engine_config.max_batch_size has no x warning here",
-        ),
-        ("{path: engine.release, reason: nobody reaches it}", "engine.release has no warning"),
-    ],
-)
+@by_table
 def test_an_acceptance_of_no_warning_is_told(row: str, told: str, tmp_path: Path) -> None:
     """Known vulnerabilities are accepted elsewhere, with their versions."""
     found = [str(one) for one in pipeline.plan(write(tmp_path, row)).warnings]

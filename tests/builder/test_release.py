@@ -27,6 +27,7 @@ from builder.rules.flags import flag_traps
 from builder.rules.validation import validate
 from builder.schema import build
 from tests.conftest import ABSENT, ROOT, Run
+from tests.tables import by_table
 
 SPECIFICATION = ROOT.parent / "shared" / "trtllm-options"
 
@@ -259,16 +260,7 @@ def test_a_published_release_goes_on_without_being_assumed(engine: str) -> None:
     assert [name for name in numbered if not published.day(name, record)] == []
 
 
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        (("1.2.1:", "v1.2.1:"), "is not a version as package indexes spell it"),
-        (('"2026-04-20"', '"2027-04-20"'), "is later than as_of"),
-        (("1.2.0:", "1.2.1:"), "1.2.1: is given twice"),
-        (("1.3.0rc16: null", "1.2.1: null"), "is listed twice"),
-        (('"2026-04-20"', '"20 April"'), "must be YEAR-MONTH-DAY"),
-    ],
-)
+@by_table
 def test_a_list_of_releases_with_a_slip_is_refused(
     edit: tuple[str, str], words: str, tmp_path: Path
 ) -> None:
@@ -561,21 +553,7 @@ def fields_at(table: release.Release, path: str) -> Mapping[str, Any] | None:
     return row if row is None else dict(row)
 
 
-@pytest.mark.parametrize(
-    ("text", "changed", "fault"),
-    [
-        ("based_on: main-00043967", "based_on: main-ffffffff", "main-ffffffff has no option table"),
-        (
-            "      - checkpoint_io_policy",
-            "      - checkpoint_policy",
-            "is not in the table that it",
-        ),
-        ("  - source: page\n", "  - source: pages\n", "pages is not among the sources"),
-        ("      attn_backend:", "      attention.backend:", "is not in the table that"),
-        ("removed: [kv-dtype-main", "removed: [kv-dtype", "kv-dtype is not a rule"),
-        ("    confidence: read", "    confidence: sure", "sure"),
-    ],
-)
+@by_table
 def test_a_wrong_change_is_named(text: str, changed: str, fault: str, tmp_path: Path) -> None:
     source = (release.load("1.3.0rc24").path).read_text()
     assert text in source

@@ -26,6 +26,7 @@ from builder.rules.context import RuleContext
 from builder.rules.options import set_option
 from builder.rules.validation import validate
 from tests.conftest import NO_MANIFEST, ROOT
+from tests.tables import by_table
 
 Builder = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -276,23 +277,7 @@ def test_a_python_without_the_engine_is_refused() -> None:
         release_import.from_installed("/no/such/python", "x", release.load("1.2.1"))
 
 
-@pytest.mark.parametrize(
-    ("text", "row"),
-    [
-        ("<class 'int'>", {"type": "int"}),
-        ("Optional[int]", {"type": "int", "nullable": True}),
-        ("Literal['a', 'b']", {"type": "enum", "values": ["a", "b"]}),
-        ("Optional[Annotated[int, Gt(gt=0)]]", {"type": "int", "gt": 0, "nullable": True}),
-        ("Optional[List[int]]", {"type": "list", "items": {"type": "int"}, "nullable": True}),
-        (
-            "Union[int, float, NoneType]",
-            {"type": "either", "of": [{"type": "int"}, {"type": "float"}], "nullable": True},
-        ),
-        ("List[Literal['x']]", {"type": "list", "items": {"type": "enum", "values": ["x"]}}),
-        ("<enum 'CpType'>", None),
-        ("Optional[tensorrt_llm.Thing]", None),
-    ],
-)
+@by_table
 def test_annotations_are_read(text: str, row: dict[str, Any] | None) -> None:
     assert annotated(text) == row
 

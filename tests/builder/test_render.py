@@ -23,6 +23,7 @@ from builder.bundle import Bundle, File
 from builder.errors import BadInput
 from builder.facts import servers
 from tests.conftest import ROOT, Run
+from tests.tables import by_table
 
 PRESETS = deployment.preset_names()
 BOTH_SERVERS = [name for name in PRESETS if "triton" in deployment.read(name).data["targets"]]
@@ -457,26 +458,7 @@ def test_the_limit_of_requests_follows_the_batch(
     assert yaml.safe_load(model.read_text())["triton_config"]["max_requests"] == expected
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ([], {"max_unary_http_requests": 56, "max_unary_http_running": 14}),
-        (
-            ["engine_config.max_batch_size=64", "targets.triton.max_requests=8"],
-            {"max_unary_http_requests": 7, "max_unary_http_running": 56},
-        ),
-        (["engine_config.max_batch_size=1"], {"max_unary_http_running": None}),
-        (
-            ["engine_config.max_seq_len=1000", "slo.itl_ms=20"],
-            {
-                "max_prompt_bytes": 32_000,
-                "max_tokens_per_request": None,
-                "max_seconds_per_request": 60 + 5 * 20,
-            },
-        ),
-        (["targets.triton.max_seconds_per_request=9"], {"max_seconds_per_request": 9}),
-    ],
-)
+@by_table
 def test_what_one_request_or_kind_of_client_may_cost_follows_the_plan(
     settings: list[str], expected: dict[str, Any], tmp_path: Path
 ) -> None:

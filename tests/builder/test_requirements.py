@@ -16,6 +16,7 @@ from builder.planning import plan
 from builder.planning.decision import concurrency_per_instance
 from builder.planning.memory_budget import check_budget
 from builder.planning.plan_builder import PlanBuilder
+from tests.tables import by_table
 
 LLAMA = "llama-3.3-70b-fp8-h100"  # two instances of one GPU each
 ONE = "instances=1"
@@ -320,18 +321,7 @@ def test_instances_share_the_load_rounded_up(concurrency: int, instances: int, e
     assert found == each
 
 
-@pytest.mark.parametrize(
-    ("step", "drafts", "largest"),
-    [
-        (200, 3, 50),
-        (199, 3, 49),
-        (200, 0, 64),
-        (64, 0, 64),
-        (63, 0, 50),
-        (255, 3, 50),
-        (256, 3, 64),
-    ],
-)
+@by_table
 def test_a_graph_holds_a_token_of_each_request_and_its_drafts(
     step: int, drafts: int, largest: int
 ) -> None:
@@ -351,18 +341,7 @@ def test_a_graph_holds_a_token_of_each_request_and_its_drafts(
 # --- Draft tokens ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("setting", "overrides", "tokens"),
-    [
-        ("draft={checkpoint: /models/draft, tokens: 5}", {}, 5),
-        ("workload.concurrency=16", {}, 0),
-        ("workload.concurrency=16", {"speculative_config.decoding_type": "MTP"}, 1),
-        ("workload.concurrency=16", {"speculative_config.decoding_type": "NGram"}, 0),
-        ("workload.concurrency=16", {"speculative_config.num_nextn_predict_layers": 3}, 3),
-        # Without a draft model its length means nothing.
-        ("workload.concurrency=16", {"speculative_config.max_draft_len": 5}, 0),
-    ],
-)
+@by_table
 def test_drafts_are_as_many_as_is_decided_or_set(
     setting: str, overrides: dict[str, Any], tokens: int
 ) -> None:

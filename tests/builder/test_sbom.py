@@ -15,6 +15,7 @@ import pytest
 from builder import deployment, pipeline
 from builder.facts import advisories
 from builder.targets import components
+from tests.tables import by_table
 
 if TYPE_CHECKING:
     from cyclonedx.validation.json import JsonStrictValidator
@@ -149,16 +150,7 @@ def test_the_serial_number_is_made_from_the_content(tmp_path: Path) -> None:
     assert "timestamp" not in json.dumps(one)
 
 
-@pytest.mark.parametrize(
-    ("severity", "least", "most"),
-    [
-        ("none", 0.0, 0.0),
-        ("low", 0.1, 3.9),
-        ("medium", 4.0, 6.9),
-        ("high", 7.0, 8.9),
-        ("critical", 9.0, 10.0),
-    ],
-)
+@by_table
 def test_a_severity_is_that_of_its_score_in_cvss_3(
     severity: str, least: float, most: float
 ) -> None:

@@ -22,6 +22,7 @@ from builder.schema import (
     Text,
     default,
 )
+from tests.tables import by_table
 
 Range = Annotated[Mapping[str, Any], Plain({"low": int, "high?": int})]
 
@@ -83,32 +84,7 @@ def test_a_file_becomes_the_dataclass_that_describes_it(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
-        ("name: a\n", "", ":1: name: is missing; add it"),
-        ("kind", "knid", ":1: kind: is missing; add it"),
-        ("kind", "knid", ":2: knid: unknown key; did you mean kind?"),
-        ("gpu", "gup", ":2: kind: gup is not allowed; did you mean gpu? Known: cpu, gpu"),
-        ("value: 4", "value: 0", ":3: memory_mib.value: 0 is out of range; must be >= 1"),
-        ("value: 4", "value: x", ":3: memory_mib.value: x is not an integer; write one such"),
-        ("value: 4", "value: true", ":3: memory_mib.value: True is not an integer"),
-        ("true", "yes please", ":3: memory_mib.verified: yes please is not true or false"),
-        ("number", "numbr", ":5: ports.0.number: is missing; add it"),
-        ("number", "numbr", ":6: ports.0.numbr: unknown key; did you mean number?"),
-        ("- name: one", "- name: 1.10", ':5: ports.0.name: 1.1 is not text; write "1.1"'),
-        ("{x: y}", "[x]", ":7: labels: a list is not a mapping; write labels: {KEY: VALUE}"),
-        ("{x: y}", "{x: 1}", ":7: labels.x: 1 is not text"),
-        ("low", "lwo", ":8: bounds.lwo: unknown key; did you mean low?"),
-        ("{low: 1}", "3", ":8: bounds: 3 is not a mapping"),
-        ("limit: {", "limit: {x: 1, ", ":9: limit.x: unknown key"),
-        ("{name: p, number: 2}", "[]", ":9: limit: a list is not an integer, text or a mapping"),
-        ("kind: gpu", "kind: cpu", ":4: ports: a CPU has no ports; remove them"),
-        ("share: 1", "share: 1\nshare: 2", ":11: share: is given twice, first in line 10"),
-        ("share: 1", "share: [", ":11: is not YAML"),
-        ("share: 1", "share: 1\n---\nname: b", ":12: begins a second document"),
-    ],
-)
+@by_table
 def test_a_fault_names_file_line_key_and_remedy(
     old: str, new: str, fault: str, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from builder.targets.slurm import layout
 from builder.targets.slurm.layout import segment
 from builder.verification import verify
 from tests.conftest import ROOT
+from tests.tables import by_table
 
 SITE: dict[str, Any] = {
     "name": "here",
@@ -99,16 +100,7 @@ def faults(render: Render, *arguments: Any, **options: Any) -> list[str]:
     return [str(row) for row in caught.value.diagnostics]
 
 
-@pytest.mark.parametrize(
-    ("image", "is_warned"),
-    [
-        ("nvcr.io#nvidia/tensorrt-llm/release:1.2.1", True),
-        ("docker://nvcr.io/nvidia/tensorrt-llm/release:1.2.1", True),
-        ("nvcr.io#nvidia/tensorrt-llm/release:1.2.1@sha256:" + "0" * 64, False),
-        ("/images/tensorrt-llm.sqsh", False),
-        ("tensorrt-llm.sif", False),
-    ],
-)
+@by_table
 def test_an_image_of_a_site_that_a_tag_alone_names_is_warned_of(
     render: Render, tmp_path: Path, image: str, is_warned: bool
 ) -> None:
@@ -573,21 +565,7 @@ def test_what_cannot_be_a_job_is_refused(
     assert any(words in fault for fault in faults(render, changes=changes))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"time_limit_s": 600}, "time_limit_s 600 is over before a successor could be ready"),
-        ({"successor_lead_s": 100, "drain_s": 100}, "drain_s 100 leaves a successor no time"),
-        ({"servers": 2}, "only a deployment with prefill servers has"),
-        ({"prefill": {"deployment": PREFILL}}, "is there, and role is agg"),
-        (
-            {"server": "triton", "host": "node"},
-            "targets.slurm.host: node is a name, and Triton listens on addresses only",
-        ),
-        ({"server": "triton", "host": "login1"}, "host: login1 is a name, and Triton listens"),
-        ({"successor_lead_s": 70_000}, "must be <= 65535"),
-    ],
-)
+@by_table
 def test_wrong_options_are_refused(render: Render, options: dict[str, Any], words: str) -> None:
     assert any(words in fault for fault in faults(render, **options))
 

@@ -16,6 +16,7 @@ from builder.facts.release import support, weight_formats
 from builder.planning import Facts, Plan, plan
 from builder.rules.constraints import violations
 from builder.rules.context import RuleContext
+from tests.tables import by_table
 
 DEEPSEEK_GB200 = "deepseek-v3.2-nvfp4-gb200"
 
@@ -133,27 +134,7 @@ def test_an_architecture_that_the_release_lists_is_served_without_a_word() -> No
     assert not [row for row in planned(DEEPSEEK_GB200).warnings if row.where == "engine.release"]
 
 
-@pytest.mark.parametrize(
-    ("release_name", "architecture", "state"),
-    [
-        ("1.0.0", "LlamaForCausalLM", "supported"),
-        ("1.0.0", "MiniMaxM2ForCausalLM", "unsupported"),
-        ("1.0.0", "GptOssForCausalLM", "unknown"),
-        ("1.1.0", "MiniMaxM2ForCausalLM", "unknown"),
-        ("1.2.1", "MiniMaxM2ForCausalLM", "supported"),
-        ("1.2.1", "Qwen3NextForCausalLM", "supported"),
-        ("1.2.1", "GlmMoeDsaForCausalLM", "unknown"),
-        ("main-00043967", "GlmMoeDsaForCausalLM", "supported"),
-        ("1.0.0", "MllamaForConditionalGeneration", "supported"),
-        ("1.3.0rc24", "Step3p5ForCausalLM", "supported"),
-        ("main-00043967", "Starcoder2ForCausalLM", "supported"),
-        ("main-00043967", "Gemma4ForCausalLM", "supported"),
-        ("main-00043967", "Qwen2MoeForCausalLM", "supported"),
-        ("main-00043967", "HunYuanMoEV1ForCausalLM", "supported"),
-        ("1.3.0rc24", "JambaForCausalLM", "unknown"),
-        ("1.3.0rc24", "GraniteForCausalLM", "unsupported"),  # AutoDeploy's alone
-    ],
-)
+@by_table
 def test_an_architecture_is_supported_refused_or_unknown(
     release_name: str, architecture: str, state: str
 ) -> None:

@@ -28,6 +28,7 @@ from tests.kubernetes.cluster_files import (
     config_maps,
     pod_files,
 )
+from tests.tables import by_table
 
 LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 LABEL_KEY = re.compile(
@@ -280,16 +281,7 @@ def test_large_weights_are_compared_where_that_is_asked_for(
     assert ("safetensors" in listed) == asked
 
 
-@pytest.mark.parametrize(
-    ("own", "may_go"),
-    [
-        ("targets.kubernetes.replicas=1", 0),
-        ("targets.kubernetes.replicas=2", 1),
-        ("targets.kubernetes.autoscaling={max_replicas: 4}", 0),
-        ("targets.kubernetes.autoscaling={min_replicas: 2, max_replicas: 4}", 1),
-        ("targets.kubernetes.gateway={image: a.example/b:1, tls_secret: door, replicas: 1}", 0),
-    ],
-)
+@by_table
 def test_work_on_nodes_never_takes_the_only_pod(own: str, may_go: int, tmp_path: Path) -> None:
     folder = cluster_files.render(tmp_path / "bundle", "llama-tiny", "triton", own)
     budgets = [row["spec"] for row in cluster_files.of_kind(folder, "PodDisruptionBudget")]

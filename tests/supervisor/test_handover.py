@@ -23,6 +23,7 @@ from supervisor.slurm import Cluster
 from supervisor.spec import Health, JobExit, Limits, Spec, StepSpec
 from supervisor.steps import Step
 from tests.supervisor.conftest import ADDRESSES, NOTHING, Commands
+from tests.tables import by_table
 
 HOUR_AGO = state.timestamp(time.time() - 3600)
 IN_AN_HOUR = state.timestamp(time.time() + 3600)
@@ -140,17 +141,7 @@ def test_a_job_of_another_user_may_be_hidden(
     assert job.events == ["successor_submitted" if is_orphaned else "successor_blocked"]
 
 
-@pytest.mark.parametrize(
-    ("silent_s", "theirs", "is_orphaned"),
-    [
-        (3600, "JobName=theirs Command=/home/a/train.sh", True),
-        (0, "JobName=theirs Command=/home/a/train.sh", False),  # it says it lives
-        (3600, "JobName=svc Command=/home/a/wrapper.sh", False),
-        (3600, "JobName=renamed Command=/b/slurm/serve.sbatch", False),
-        (3600, "JobName=theirs Command=/home/a/own.sh", False),
-        (3600, "", False),
-    ],
-)
+@by_table
 def test_a_number_may_be_that_of_a_job_of_something_else(
     make_job: MakeJob, silent_s: float, theirs: str, is_orphaned: bool
 ) -> None:
@@ -415,19 +406,7 @@ def test_a_lost_endpoint_is_left_to_a_newer_job_that_serves(
     assert job.service.owner == (None if owner == "9" else "7")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("until", "1970-01-01T00:00:00Z"),
-        ("until", None),
-        ("urls", {"http": "http://elsewhere:1"}),
-        ("ports", {}),
-        ("host", "elsewhere"),
-        ("lease_s", 1e9),
-        ("model", "another"),
-        ("bundle_digest", "another"),
-    ],
-)
+@by_table
 def test_an_endpoint_that_sends_clients_elsewhere_in_its_name_is_written_again(
     make_job: MakeJob, key: str, value: Any
 ) -> None:

@@ -20,6 +20,7 @@ from supervisor import handover, record, service, state, steps
 from supervisor.preflight import file_digest
 from supervisor.spec import CanaryRequest, Spec
 from tests.supervisor.one_node import NODE, Job, free_port, until
+from tests.tables import by_table
 
 # --- From start to stop ---------------------------------------------------------------------------
 
@@ -603,16 +604,7 @@ def test_slurms_signal_before_the_end_asks_for_a_successor(job: Job) -> None:
     assert job.record["successor"] == "8"
 
 
-@pytest.mark.parametrize(
-    ("shown", "exit_code", "why"),
-    [
-        ("JobState=RUNNING", 130, "Slurm shows it as RUNNING"),
-        ("JobState=CANCELLED", 130, "Slurm shows it as CANCELLED"),
-        ("JobState=PREEMPTED PreemptTime=None", 78, "by Slurm at None"),
-        ("JobState=RUNNING PreemptTime=1700000000", 78, "by Slurm at 2023-11-14T22:13:20.000Z"),
-        ("JobState=TIMEOUT", 79, "Slurm ends the job at its time limit"),
-    ],
-)
+@by_table
 def test_a_job_that_slurm_ends_says_why(job: Job, shown: str, exit_code: int, why: str) -> None:
     job.slurm(job=f"{shown}\n")
     job.once("published", lambda: os.kill(os.getpid(), signal.SIGTERM))

@@ -18,23 +18,10 @@ from supervisor import slurm
 from supervisor.allocation import Allocation
 from supervisor.spec import JobExit
 from tests.supervisor.conftest import NOTHING, Commands
+from tests.tables import by_table
 
 
-@pytest.mark.parametrize(
-    ("shown", "lost"),
-    [
-        ("node1 idle", []),
-        ("node1 mix; echo node2 alloc", []),
-        ("node1 alloc*", ["node1"]),  # does not answer, and is not down yet
-        ("node1 idle*; echo node2 alloc", ["node1"]),
-        ("node1 down", ["node1"]),
-        ("node1 down*; echo node2 down", ["node1", "node2"]),
-        ("node1 drain", []),  # to be left to its jobs
-        ("slurm_load_partitions: Unable to contact slurm controller", []),
-        ("Filesystem down; echo node1 idle", []),  # a site's words
-        ("", []),
-    ],
-)
+@by_table
 def test_a_node_that_is_down_or_silent_is_lost(
     commands: Commands, shown: str, lost: list[str]
 ) -> None:
@@ -104,38 +91,12 @@ def test_the_end_of_a_job_is_the_same_in_every_zone(
         time.tzset()
 
 
-@pytest.mark.parametrize(
-    "shown",
-    [
-        "JobState=RUNNING EndTime=Unknown",
-        "",
-        "JobState=RUNNING EndTime=2023-11-14T22:13:20",
-        "JobState=RUNNING EndTime",
-        f"JobState=RUNNING StartTime={10**20} EndTime={10**20}",
-        "JobState=COMPLETING EndTime=1700000000",  # it was cancelled then
-        "JobState=CANCELLED EndTime=1700000000",
-    ],
-)
+@by_table
 def test_an_end_that_slurm_does_not_say_is_unknown(commands: Commands, shown: str) -> None:
     assert commands(scontrol=f"echo JobId=7 {shown}").times() == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("info", "outcome"),
-    [
-        ("JobState=PREEMPTED PreemptTime=1700000000", "preempted"),
-        ("JobState=RUNNING PreemptTime=1700000000", "preempted"),
-        ("JobState=PENDING PreemptTime=None Restarts=1", "preempted"),
-        ("JobState=TIMEOUT PreemptTime=None Restarts=0", "time_limit"),
-        ("JobState=CANCELLED PreemptTime=None Restarts=0", "cancelled"),
-        ("JobState=RUNNING PreemptTime=None Restarts=0", None),
-        ("JobState=RUNNING Restarts=many", None),
-        ("JobState=RUNNING PreemptTime=Unknown", None),
-        ("JobState=CANC", None),  # broken off
-        (f"JobState=PREEMPTED PreemptTime={10**20}", "preempted"),
-        ("", None),
-    ],
-)
+@by_table
 def test_why_slurm_ends_the_job(commands: Commands, info: str, outcome: str | None) -> None:
     found = Allocation(commands(scontrol=f"echo {info}"), 3600).exit_by_slurm()
     assert (found.outcome if found else None) == outcome
@@ -213,17 +174,7 @@ def test_no_command_and_no_step_asks_what_the_shell_would(
 OWN = "/bundle/slurm/serve.sbatch"
 
 
-@pytest.mark.parametrize(
-    ("listed", "newer"),
-    [
-        ([f"5 {OWN}", f"9 {OWN}"], "9"),
-        ([f"9 {OWN}", f"8 {OWN}"], "9"),
-        ([], None),
-        ([f"x {OWN}", f"6 {OWN}"], None),
-        ([f"8 {OWN}", "9 /another/slurm/serve.sbatch", "10 (null)", "11"], "8"),
-        (["9 /another/slurm/serve.sbatch"], None),
-    ],
-)
+@by_table
 def test_a_job_of_the_same_script_that_was_submitted_after_this_one_is_found(
     commands: Commands, listed: list[str], newer: str | None
 ) -> None:
@@ -487,18 +438,7 @@ def test_without_the_controllers_time_a_job_ends_early_rather_than_late(
     assert allocation.left_s == pytest.approx(left_s)
 
 
-@pytest.mark.parametrize(
-    ("clock", "times"),
-    [
-        ("{now}", "StartTime={start} EndTime=17"),  # broken off
-        ("{now}", "StartTime={start} EndTime=170000000"),
-        ("{now}", "StartTime=17"),
-        ("17", "StartTime={start} EndTime={end}"),
-        ("1700000000", "StartTime={start} EndTime={end}"),  # kept by somebody for years
-        ("{end}", "StartTime={start} EndTime={end}"),
-        ("Wed Nov 14 22:13:20 2023", "StartTime=2023-11-14T22:13:20 EndTime=Unknown"),
-    ],
-)
+@by_table
 def test_a_time_that_cannot_be_moves_no_end(
     commands: Commands, monkeypatch: pytest.MonkeyPatch, clock: str, times: str
 ) -> None:

@@ -16,6 +16,7 @@ from supervisor.slurm import AuxiliarySteps, Cluster
 from supervisor.spec import CanaryRequest, Health, JobExit, Limits, Spec, StepSpec
 from supervisor.steps import Step, Steps
 from tests.supervisor.conftest import Commands
+from tests.tables import by_table
 
 DOCUMENT: dict[str, Any] = {
     "format": state.FORMAT,
@@ -258,20 +259,7 @@ def steps(commands: Commands, tmp_path: Path) -> Steps:
     return found
 
 
-@pytest.mark.parametrize(
-    ("text", "own", "filled"),
-    [
-        ("{host}:{port:http}", None, "10.0.0.1:8000"),
-        ("{host}:{port:http}", "server1", "10.0.0.2:8001"),
-        ("{port:grpc}", "server0", "8002"),
-        ("{port:grpc}", "server1", "{port:grpc}"),
-        ("{server0} {host:server1}", None, "10.0.0.1 10.0.0.2"),
-        ("{port:server0:grpc} {port:server1:http}", None, "8002 8001"),
-        ("{port:nobody:http}", None, "8000"),
-        ("{other} {} {a b} ${HOME}", None, "{other} {} {a b} ${HOME}"),
-        ("{bundle} {job}", "server0", "BUNDLE JOB"),
-    ],
-)
+@by_table
 def test_a_text_is_filled_with_what_only_the_job_knows(
     steps: Steps, tmp_path: Path, text: str, own: str | None, filled: str
 ) -> None:

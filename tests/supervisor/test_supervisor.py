@@ -20,6 +20,7 @@ from supervisor import checks, handover, ports, preflight, slurm, spec, state, s
 from supervisor import lock as lock_file
 from supervisor import record as records
 from tests.conftest import ROOT
+from tests.tables import by_table
 
 
 def write(path: Path, **content: Any) -> None:
@@ -50,18 +51,7 @@ def test_it_needs_no_package(path: Path) -> None:
     assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names | own
 
 
-@pytest.mark.parametrize(
-    ("answer", "is_text"),
-    [
-        ({"choices": [{"text": " four"}]}, True),
-        ({"choices": [{"message": {"content": "four"}}]}, True),
-        ({"choices": [{"message": {"content": None, "reasoning_content": "hm"}}]}, True),
-        ({"text_output": "four"}, True),
-        ({"choices": [{"text": ""}]}, False),
-        ({"choices": []}, False),
-        ({"error": "no"}, False),
-    ],
-)
+@by_table
 def test_an_answer_generates_if_it_has_text(answer: Any, is_text: bool) -> None:
     assert checks.has_text(json.dumps(answer).encode()) == is_text
 
