@@ -9,7 +9,7 @@ from typing import Literal
 from .. import credentials
 from . import state as states
 from .log import Line
-from .signatures import Confidence, Phase, Signature, signatures
+from .signatures import Confidence, Phase, Signature, phases, signatures
 from .state import State
 from .watch import MOST_EVIDENCE, Hits, Seen, phase_at, starts
 
@@ -67,7 +67,7 @@ def judge(logs: Sequence[Seen], state: State) -> Diagnosis:
     errors = sorted((line for seen in logs for line in seen.errors), key=_moment)
     first = _evidence(errors[0]) if errors else None
     silence_s = states.silence_s(state)
-    phase = _phase(logs, errors)
+    phase = _phase(logs, errors, causes)
     verdict = _verdict(logs, state, causes, bool(errors), phase, silence_s)
     if verdict == "healthy":
         first = None
@@ -82,9 +82,9 @@ def judge(logs: Sequence[Seen], state: State) -> Diagnosis:
 
 
 def _rank(cause: FailureCause) -> tuple[object, ...]:
-    """The first in time, then the one that more lines and more of the state confirm."""
+    """The first in time, then the one that more lines, state and fixed text confirm."""
     row = cause.signature
-    return cause.at, -len(row.patterns) - len(row.needs or ()), row.id
+    return cause.at, -len(row.patterns) - len(row.needs or ()), -row.fixed_text, row.id
 
 
 def _causes(logs: Sequence[Seen], state: State) -> Iterator[FailureCause]:
@@ -131,6 +131,8 @@ def _in_log(
         before = hits
     lines = [line for hits in all_hits for line in hits.first]
     last = max((hits.last.number for hits in all_hits if hits.last), default=0)
+    if seen.served > last and not seen.ended and _before_serving(seen, last):
+        return None
     after = seen.ruled_out_after.get(row.id)
     if after and after.number > last:
         return None
@@ -139,9 +141,16 @@ def _in_log(
         values |= {name: value for name, value in hits.values.items() if value}
     first = min(lines, key=lambda line: line.number, default=seen.last)
     phase = phase_at(seen.marks, first.number) if first else None
-    if row.during and phase not in row.during:
+    if row.during and (phase or "setup") not in row.during:
         return None
     return lines, values, phase, _moment(first) if first else (0.0, 0)
+
+
+def _before_serving(seen: Seen, number: int) -> bool:
+    """Whether a line is of a start that served afterwards: it stopped nothing."""
+    return (
+        phase_at(seen.marks, number) not in _QUIET and phase_at(seen.marks, seen.served) in _QUIET
+    )
 
 
 def _near(before: Hits, after: Hits, within: int) -> bool:
@@ -166,10 +175,13 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     return credentials.mask(text)
 
 
-def _phase(logs: Sequence[Seen], errors: Sequence[Line]) -> Phase | None:
+def _phase(
+    logs: Sequence[Seen], errors: Sequence[Line], causes: Sequence[FailureCause]
+) -> Phase | None:
     """The phase of the log with the first error, else of the last log that has one.
 
-    What fails before a program tells a phase fails in its set-up.
+    What fails before a program tells a phase fails where its words are known to, else in its
+    set-up.
     """
     if errors and any(word in errors[0].text for word in ("NIXL", "UCX ", "nixl")):
         return "disagg"
@@ -180,7 +192,12 @@ def _phase(logs: Sequence[Seen], errors: Sequence[Line]) -> Phase | None:
     for seen in reversed(logs):
         if phase := phase_at(seen.marks, seen.lines):
             return phase
-    return "setup" if errors else None
+    texts = [line.text for line in errors[:1]]
+    texts += [line.text for cause in causes[:1] for line in cause.evidence]
+    for before, words in phases().before_a_start.items():
+        if any(word in text for text in texts for word in words):
+            return before
+    return "setup" if texts else None
 
 
 def _verdict(

@@ -19,10 +19,13 @@ NEIGHBOURS = 50  # lines before one without a time, among which one with a time 
 
 _DIGITS = b"0123456789"
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# What runs a program writes this before its lines: Kubernetes, Compose, srun.
+# What runs a program writes this before its lines: Kubernetes, Compose, srun, mpirun, journald.
 _CARRIER = re.compile(
-    r"(?:\[pod/[^\]]+\] |\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) |[\w.-]+ +\| | *\d{1,5}: )+"
+    r"(?:\[pod/[^\]]+\] |\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) |[\w.-]+ +\| | *\d{1,5}: "
+    r"|\[\d+,\d+\]<std(?:out|err)>: ?|[A-Z][a-z]{2} [ \d]\d [\d:]{8} [\w.-]+ [\w./@-]+\[\d+\]: )+"
 )
+# vLLM and Ray name the process.
+_PROCESS = r"\((?P<process>\w+)(?: rank=\d+)? pid=\d+(?:, ip=[\w.:]+)?\) ?"
 # The shapes in which programs write time, level and rank.
 _HEADS = tuple(
     re.compile(text)
@@ -31,16 +34,22 @@ _HEADS = tuple(
         r"(?:\[RANK (?P<rank>\d+)\] ?)?"
         r"\[(?P<level>[A-Z])\] ?(?:\[[\w.]*\](?:\[RANK (?P<rank2>\d+)\])? ?)?",
         r"\[TensorRT-LLM\]\[(?P<level>[A-Z]+)\] ?",
-        r"(?:\((?P<process>\w+) pid=\d+\) ?)?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) "
+        rf"(?:{_PROCESS})*(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) "
         r"(?P<date>\d\d-\d\d) (?P<time>\d\d:\d\d:\d\d) (?:\[[^\]]+\] ?|- [\w.]+:\d+ - )",
-        r"\((?P<process>\w+) pid=\d+\) ?(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL): +)?",
-        r"(?P<level>[IWEF])(?P<date>\d{4}) (?P<time>\d\d:\d\d:\d\d)\.\d+ \d+ [\w.]+:\d+\] ?\"?",
+        rf"(?:{_PROCESS})+(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL): +)?",
+        r"(?P<level>[IWEF])(?P<date>\d{4}) (?P<time>\d\d:\d\d:\d\d)\.\d+ +\d+ [\w.]+:\d+\] ?\"?",
+        r"\[rank(?P<rank>\d+)\]:(?:\[(?P<level>[IWEF])\d{3,4} [\d:.]+ [\w.]+:\d+\])? ?",
         r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL): +",
-        r"\[?(?P<date>\d{4}-\d\d-\d\d)[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,]\d+)?Z?\]? ?"
-        r"(?:\[?(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\]?:? ?)?",
+        r"\[?(?P<date>\d{4}-\d\d-\d\d)[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,]\d+)?Z?\]?\s*"
+        r"(?:\[?(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\]?:?\s*)?",
+        r"(?P<level>TRACE|DEBUG|INFO|WARN|ERROR) (?=\w+(?:::\w+)*: )",
     )
 )
-_LEVEL_INSIDE = re.compile(r"(?:NCCL|UCX) +(?P<level>TRACE|INFO|WARN|ERROR|FATAL) ")
+# Levels that stand within a message: of libraries, of enroot's lines under pyxis, and of JSON.
+_LEVEL_INSIDE = re.compile(
+    r"(?:(?:NCCL|UCX) +|pyxis: +\[|\"level\": ?\")(?P<level>TRACE|INFO|WARN|ERROR|FATAL|DEBUG)\b",
+    re.IGNORECASE,
+)
 _INFORMATION = frozenset(("I", "V", "D", "T", "INFO", "DEBUG", "TRACE", "VERBOSE"))
 _ERRORS = frozenset(("E", "F", "ERROR", "CRITICAL", "FATAL"))
 
@@ -83,7 +92,7 @@ def of_text(file: str, number: int, raw: bytes) -> Line:
             message = message[found.end() :]
             break
     if inside := _LEVEL_INSIDE.search(message):
-        level = _level(inside["level"])
+        level = _level(inside["level"].upper())
     return Line(file, number, text, message, level, rank, moment_s)
 
 
@@ -131,13 +140,17 @@ class Reader:
     def read(self, stream: BinaryIO, file: str) -> Iterator[tuple[Line, int]]:
         """Lines that matter, each with how many of its kind it stands for; last the last line."""
         rest, moment_s, last = b"", None, b""
+        is_cut = False
         while block := stream.read(CHUNK_BYTES):
+            if is_cut:  # within a line whose begin was read
+                _, end, block = block.partition(b"\n")
+                is_cut = not end
             block = rest + block
-            whole, _, rest = block.rpartition(b"\n")
-            if not whole and len(rest) < 4 * CHUNK_BYTES:
+            whole, end, rest = block.rpartition(b"\n")
+            if not end and len(rest) < 4 * CHUNK_BYTES:
                 continue
-            if not whole:
-                whole, rest = rest, b""
+            if not end:
+                whole, rest, is_cut = rest, b"", True
             for line, count in self._of_block(whole, file, moment_s):
                 moment_s = line.moment_s
                 yield line, count

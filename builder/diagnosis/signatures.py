@@ -43,6 +43,10 @@ class Pattern:
     info: bool = False
     within: Positive | None = None
 
+    def captures(self, name: str) -> bool:
+        """Whether a log that has this pattern always tells the value of a name."""
+        return all(name in templates.compiled(line).pattern.groupindex for line in self.lines)
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -79,6 +83,14 @@ class Signature:
     example_state: Mapping[str, Any] | None = None
     counterexample: Text | None = None
 
+    @property
+    def fixed_text(self) -> int:
+        """Characters that every log with this failure has; with more, chance is less likely."""
+        lines = (pattern.lines for pattern in self.patterns)
+        return sum(
+            min(len(templates.compiled(line).literal) for line in any_of) for any_of in lines
+        )
+
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         if not self.patterns and not self.needs:
             yield "patterns", "is missing; give lines of the log or what the state needs"
@@ -86,6 +98,9 @@ class Signature:
             yield "example", "is missing; write a log that has the failure"
         if self.patterns and self.counterexample is None:
             yield "counterexample", "is missing; write a log that must not be taken for it"
+        for name in sorted(set(templates.names(self.cause) + templates.names(self.fix))):
+            if not any(pattern.captures(name) for pattern in self.patterns):
+                yield "cause", f"names {name}, which not every line of a pattern captures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +128,14 @@ class StartStep:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """How starts look: steps in their order, and lines that a program writes first."""
+    """How starts look: steps in their order, and lines that a program writes first.
+
+    Where a log has no step, lines with one of the words of `before_a_start` tell its phase.
+    """
 
     source: Text
     steps: tuple[StartStep, ...]
+    before_a_start: Mapping[Phase, tuple[Text, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +197,7 @@ def signatures() -> tuple[Signature, ...]:
     return tuple(found)
 
 
+@cache
 def phases() -> Phases:
     return data_file.load(FOLDER / "phases.yaml", Phases)
 

@@ -42,6 +42,11 @@ def fault(text: str) -> str:
     return ""
 
 
+def names(text: str) -> list[str]:
+    """The names that a text wants values for."""
+    return [found["name"] for found in _PLACEHOLDER.finditer(text) if found["name"] != "*"]
+
+
 @cache
 def compiled(text: str) -> Template:
     """The template of a text without a fault."""

@@ -17,16 +17,22 @@ MOST_EVIDENCE = 5
 AFTER_SERVING = ("import", "setup", "shutdown", "cluster")
 
 # How programs say that something went wrong, whatever it is.
-_EXCEPTION = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Warning)\b(?:: |$)")
+_EXCEPTION = re.compile(
+    r"^(?:[\w.]+\.)?(?:[A-Z]\w*)?(?:Error|Exception|Interrupt|Warning)\b(?:: |$)"
+)
+# The last line of a traceback may also be a class of any name.
+_RAISED = re.compile(rf"{_EXCEPTION.pattern}|^(?:[a-z_]\w*\.)+[A-Z]\w*(?:: |$)")
 _FAULT = re.compile(
-    r"^(?:error|fatal|ERROR|FATAL)\b[:!]|: error: |Signal: |Segmentation fault|CUDA error: |"
-    r"terminate called|what\(\): |UNAVAILABLE: |\bpanicked at\b|NIXL_ERR_|core dumped"
+    r"^(?:error|fatal|ERROR|FATAL)\b[:!]|: error: |Signal: |Segmentation fault|CUDA [Ee]rror: |"
+    r"terminate called|what\(\): |UNAVAILABLE: |\bpanicked at\b|NIXL_ERR_|core dumped|NCCL WARN |"
+    r"\b(?:OPAL|PMIX|PRTE|ORTE)[ _]ERROR|\bAssertion .* failed|Error response from daemon|"
+    r"^ +Warning +\w+ +\d|^ +Reason: +(?:OOMKilled|Error|StartError|ContainerCannotRun|Evicted)"
 )
 _TRACEBACK = "Traceback (most recent call last)"
 # Bytes that a line with an error has, without digits; the rest is decided by its level.
 _HINTS = re.compile(
     rb"rror|ERR|\[E\]|FATAL|atal|raceback|xception|Signal: |terminate called|UNAVAILABLE|panicked"
-    rb"|what\(\)|egmentation|core dumped|^E |WARN"
+    rb"|what\(\)|egmentation|core dumped|^E |WARN|Warning  |ssertion|Reason: "
 )
 _NOT_RAISED = re.compile(r"Warning\b")
 
@@ -45,7 +51,7 @@ class Hits:
         if len(self.first) < MOST_EVIDENCE:
             self.first.append(line)
         self.last = line
-        self.values = self.values or values
+        self.values = {name: value for name, value in values.items() if value} | self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,7 @@ class Watcher:
     def __init__(self, file: str) -> None:
         self.seen = Seen(file)
         self._reader = log.Reader(matters)
-        self._tracebacks: set[str] = set()
+        self._tracebacks: dict[str, Line | None] = {}
 
     def read(self, stream: BinaryIO) -> None:
         """Reads whole lines from where the last call ended."""
@@ -152,29 +158,48 @@ def _rows_of(kind: bytes) -> tuple[_Wanted, ...]:
     return tuple(found)
 
 
-def _take(seen: Seen, line: Line, count: int, tracebacks: set[str]) -> None:
+def _take(seen: Seen, line: Line, count: int, tracebacks: dict[str, Line | None]) -> None:
+    """Keeps a line for what wants it, and the first errors.
+
+    `tracebacks` has the ranks that write one, each with the line that announced it.
+    """
+    found = list(_found(line))
+    if any(row.kind == "harmless" for row, _ in found):  # it proves no failure either
+        found = [(row, match) for row, match in found if row.kind != "pattern"]
     is_noise = False
+    for row, match in found:
+        is_noise |= _note(seen, row, line, count, match)
+    if _TRACEBACK in line.message:
+        before = seen.errors[-1] if seen.errors else None
+        is_announced = before and before.rank == line.rank and line.number - before.number <= 2
+        tracebacks[line.rank] = before if is_announced else None
+        return
+    raised = line.rank in tracebacks and _RAISED.match(line.message)
+    announced = tracebacks.pop(line.rank) if raised else None
+    if is_noise or line.level == "information" or not (raised or _is_error(line)):
+        return
+    told = line.message.partition(": ")[2] or line.message
+    if announced and announced in seen.errors and told not in announced.message:
+        seen.errors.remove(announced)  # the exception tells more than "Error in ..."
+    if len(seen.errors) < MOST_EVIDENCE:
+        seen.errors.append(line)
+
+
+def _found(line: Line) -> Iterator[tuple[_Wanted, re.Match[str]]]:
     for row in _rows_of(line.text.encode().translate(None, b"0123456789")):
         text = line.message if row.template.anchored else line.text
-        found = row.template.pattern.search(text)
-        if found and (row.info or line.level != "information"):
-            is_noise |= _note(seen, row, line, count, found)
-    if _TRACEBACK in line.message:
-        tracebacks.add(line.rank)
-        return
-    raised = line.rank in tracebacks and _EXCEPTION.match(line.message)
-    if raised:
-        tracebacks.discard(line.rank)
-    is_error = not is_noise and line.level != "information" and (raised or _is_error(line))
-    if is_error and len(seen.errors) < MOST_EVIDENCE:
-        seen.errors.append(line)
+        match = row.template.pattern.search(text)
+        if match and (row.info or line.level != "information"):
+            yield row, match
 
 
 def _is_error(line: Line) -> bool:
     message = line.message
-    if _NOT_RAISED.search(message) or message.startswith((" ", "  File")) or not message:
+    if _FAULT.search(message):
+        return not _NOT_RAISED.search(message) or message.startswith(" ")
+    if _NOT_RAISED.search(message) or message.startswith(" ") or not message:
         return False
-    return line.level == "error" or bool(_FAULT.search(message) or _EXCEPTION.match(message))
+    return line.level == "error" or bool(_EXCEPTION.match(message))
 
 
 def _note(seen: Seen, row: _Wanted, line: Line, count: int, found: re.Match[str]) -> bool:

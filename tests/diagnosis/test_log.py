@@ -34,6 +34,14 @@ MESSAGE = "Executor worker returned error"
         (f'E0914 10:25:16.134080 2494 pb_stub.cc:736] "{MESSAGE}', "error", ""),
         (f"2026-09-14T12:10:42.123456789Z [TensorRT-LLM][ERROR] {MESSAGE}", "error", ""),
         (f"[pod/llm-0/main] [TensorRT-LLM][ERROR] {MESSAGE}", "error", ""),
+        (f"2026-09-14T12:10:42.1Z ERROR dynamo_runtime: {MESSAGE}", "error", ""),
+        (f"Sep 14 12:10:42 n1 llm[8]: [TensorRT-LLM][ERROR] {MESSAGE}", "error", ""),
+        (
+            f"(EngineCore pid=7) (Ray pid=9, ip=10.0.0.1) ERROR 09-14 12:49:41 [a.py:1] {MESSAGE}",
+            "error",
+            "Ray",
+        ),
+        (f"[rank3]:[E914 12:49:41.12 ProcessGroupNCCL.cpp:690] {MESSAGE}", "error", "3"),
         (f"llm-1  | [TensorRT-LLM][ERROR] {MESSAGE}", "error", ""),
         (f"3: [TensorRT-LLM][ERROR] {MESSAGE}", "error", ""),
         (f"\x1b[31m[TensorRT-LLM][ERROR]\x1b[0m {MESSAGE}", "error", ""),
@@ -42,7 +50,11 @@ MESSAGE = "Executor worker returned error"
 )
 def test_a_line_is_read_without_what_is_before_its_message(raw: str, level: str, rank: str) -> None:
     line = of_text("server.log", 3, raw.encode())
-    assert (line.message, line.level, line.rank) == (MESSAGE, level, rank)
+    assert (line.message.removeprefix("dynamo_runtime: "), line.level, line.rank) == (
+        MESSAGE,
+        level,
+        rank,
+    )
 
 
 def test_a_line_without_a_time_has_that_of_the_line_before_it() -> None:
@@ -81,6 +93,29 @@ def test_every_line_counts_and_the_last_error_is_found() -> None:
     seen = watch.watch(Endless(4_000_000), "big.log")  # type: ignore[arg-type]
     assert seen.lines == 50_001
     assert [line.number for line in seen.errors] == [50_001]
+
+
+ANNOUNCED = """[09/14/2026-12:10:42] [TRT-LLM] [E] Error in a hook
+Traceback (most recent call last):
+  File "a.py", line 1
+lib.errors.Refused: not permitted
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        (ANNOUNCED, [4]),
+        (ANNOUNCED.replace("in a hook", "in a hook: not permitted"), [1, 4]),
+        ("  Warning  FailedScheduling  2m  default-scheduler  0/1 nodes are available\n", [1]),
+        ('{"level":"ERROR","message":"lost"}\n{"level":"INFO","message":"an error: x"}\n', [1]),
+        ("n1:7:7 [0] init.cc:1 NCCL WARN Duplicate GPU detected\n", [1]),
+        ("x" * 9_000_000 + "\n\nerror: at last\n", [3]),
+    ],
+)
+def test_first_errors_have_their_numbers(text: str, errors: list[int]) -> None:
+    seen = watch.watch(io.BytesIO(text.encode()), "server.log")
+    assert [line.number for line in seen.errors] == errors
 
 
 def test_a_line_without_an_end_does_not_grow_the_memory(tmp_path: Path) -> None:
