@@ -37,17 +37,24 @@ _OF_RUN = {"exit_status": "exit_code", "ready_after_s": "ready_after_s", "outcom
 
 @dataclass(slots=True)
 class Found:
-    """The logs to read in their order, files of state, and the bundle that was started."""
+    """The logs to read in their order, files of state, and the bundle that was started.
+
+    `outputs` are what commands printed about the server, by the name of the command.
+    """
 
     logs: list[str] = field(default_factory=list)
+    outputs: dict[str, str] = field(default_factory=dict)
     states: list[Path] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     bundle: Path | None = None
 
 
-def collect(paths: Sequence[str]) -> Found:
-    """What is in files and folders. Raises `BadInput` for a path that is not there."""
-    found = Found()
+def collect(paths: Sequence[str], found: Found | None = None) -> Found:
+    """What is in files and folders, added to `found`.
+
+    Raises `BadInput` for a path that is not there.
+    """
+    found = found or Found()
     for name in paths:
         path = Path(name)
         if name == STDIN:
@@ -136,6 +143,8 @@ def diagnose(found: Found, last_bytes: int | None = None) -> tuple[Diagnosis, li
         except (OSError, EOFError) as error:
             reason = str(getattr(error, "strerror", None) or error).lower()
             raise BadInput(Diagnostic(name, f"cannot be read: {reason}")) from None
+    for name, text in found.outputs.items():
+        seen.append(watch.watch(io.BytesIO(text.encode()), name))
     for path in found.states:
         text, data = _state(path)
         state |= flat(data)

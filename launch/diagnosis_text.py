@@ -1,4 +1,4 @@
-"""A diagnosis as JSON and as text for a terminal."""
+"""A diagnosis as JSON, and that JSON as text for a terminal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from builder.diagnosis.judgement import Diagnosis, Evidence, FailureCause
 WIDTH = 80
 ERROR_WIDTH = 76  # below an error, whose lines are indented
 
+Json = Mapping[str, Any]
 
-def document(diagnosis: Diagnosis, in_force: Sequence[InForce]) -> dict[str, Any]:
+
+def document(diagnosis: Diagnosis, in_force: Sequence[InForce] = ()) -> dict[str, Any]:
     """A diagnosis as JSON, with the options and the memory that the engine logged."""
     first = diagnosis.first_error
     return {
@@ -22,6 +24,7 @@ def document(diagnosis: Diagnosis, in_force: Sequence[InForce]) -> dict[str, Any
         "phase": diagnosis.phase,
         "causes": [_cause(cause) for cause in diagnosis.causes],
         "first_error": _evidence(first) if first else None,
+        "silent_s": round(diagnosis.silence_s),
         "seconds": dict(diagnosis.seconds),
         "options": options(in_force),
     }
@@ -59,33 +62,33 @@ def _evidence(line: Evidence) -> dict[str, Any]:
     return {"file": line.file, "line": line.line, "text": line.text}
 
 
-def text(diagnosis: Diagnosis, in_force: Sequence[InForce] = (), width: int = WIDTH) -> str:
-    """A diagnosis for a terminal of `width` columns."""
-    where = f" in phase {diagnosis.phase}" if diagnosis.phase else ""
-    lines = [f"{diagnosis.verdict}{where}"]
-    for cause in diagnosis.causes:
-        lines += ["", *_of_cause(cause, width)]
-    if not diagnosis.causes and diagnosis.verdict != "healthy":
-        lines += _without_cause(diagnosis, width)
-    if diagnosis.seconds:
-        spent = ", ".join(f"{name} {took:.0f} s" for name, took in diagnosis.seconds.items())
+def text(found: Json, width: int = WIDTH) -> str:
+    """The document of a diagnosis for a terminal of `width` columns."""
+    where = f" in phase {found['phase']}" if found["phase"] else ""
+    lines = [f"{found['verdict']}{where}"]
+    for cause in found["causes"]:
+        lines += ["", *_cause_lines(cause, width)]
+    if not found["causes"] and found["verdict"] != "healthy":
+        lines += _without_cause(found, width)
+    if found["seconds"]:
+        spent = ", ".join(f"{name} {took:.0f} s" for name, took in found["seconds"].items())
         lines += ["", *_wrapped(spent, "phases: ", width)]
-    if in_force:
-        lines += ["", *_table(in_force)]
+    if found["options"]:
+        lines += ["", *_table(found["options"])]
     return "\n".join(lines)
 
 
-def below_error(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """The lines of a diagnosis below the error that it explains; none where nothing failed."""
-    if diagnosis.verdict not in ("failed", "stalled"):
+def below_error(found: Json) -> tuple[str, ...]:
+    """The lines below an error that a diagnosis explains; none where nothing is known to fail."""
+    if found["verdict"] not in ("failed", "stalled"):
         return ()
-    return tuple(filter(None, text(diagnosis, width=ERROR_WIDTH).splitlines()))
+    return tuple(filter(None, text(found, ERROR_WIDTH).splitlines()))
 
 
-def _without_cause(diagnosis: Diagnosis, width: int) -> Iterator[str]:
-    if diagnosis.silence_s:
-        yield f"silent for {diagnosis.silence_s / 60:.0f} min while the process lives"
-    first = diagnosis.first_error
+def _without_cause(found: Json, width: int) -> Iterator[str]:
+    if found["silent_s"]:
+        yield f"silent for {found['silent_s'] / 60:.0f} min while the process lives"
+    first = found["first_error"]
     yield "first error: " + ("none" if first is None else "")
     yield from _lines([first] if first else [], width)
     yield from _wrapped(
@@ -96,27 +99,24 @@ def _without_cause(diagnosis: Diagnosis, width: int) -> Iterator[str]:
     )
 
 
-def _table(in_force: Sequence[InForce]) -> Iterator[str]:
+def _table(rows: Iterable[Json]) -> Iterator[str]:
     yield f"{'OPTION':20} {'PLANNED':>13} {'IN FORCE':>13} {'DIFFERENCE':>13}"
-    for row in in_force:
-        mark = "  warning" if row.differs else ""
-        yield (
-            f"{row.name:20} {row.planned:>13} {row.in_force:>13} {row.difference:>13}"
-            f" {row.unit:8}{mark}".rstrip()
-        )
+    for row in rows:
+        cells = f"{row['planned']:>13} {row['in_force']:>13} {row['difference']:>13}"
+        mark = "  warning" if row["differs"] else ""
+        yield f"{row['name']:20} {cells} {row['unit']:8}{mark}".rstrip()
 
 
-def _of_cause(cause: FailureCause, width: int) -> list[str]:
-    row = cause.signature
-    lines = _wrapped(cause.cause, "cause: ", width)
-    lines += _lines(cause.evidence, width)
-    lines += _wrapped(cause.fix, "fix: ", width)
-    if row.edit:
-        lines += [f"  {line}" for line in edit_lines(row.edit)]
-    return [*lines, *_wrapped(f"{row.id}, {cause.confidence}; {row.source}", "source: ", width)]
+def _cause_lines(cause: Json, width: int) -> list[str]:
+    lines = _wrapped(cause["cause"], "cause: ", width)
+    lines += _lines(cause["evidence"], width)
+    lines += _wrapped(cause["fix"], "fix: ", width)
+    lines += [f"  {line}" for line in edit_lines(cause["edit"])]
+    source = f"{cause['id']}, {cause['confidence']}; {cause['source']}"
+    return [*lines, *_wrapped(source, "source: ", width)]
 
 
-def edit_lines(edit: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
+def edit_lines(edit: Json, depth: int = 0) -> Iterator[str]:
     """An edit of an option file as YAML."""
     for key, value in edit.items():
         inner = isinstance(value, Mapping)
@@ -126,10 +126,16 @@ def edit_lines(edit: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
             yield from edit_lines(value, depth + 1)
 
 
-def _lines(evidence: Iterable[Evidence], width: int) -> list[str]:
-    rows = []
+def _lines(evidence: Iterable[Json], width: int) -> list[str]:
+    """Places with their lines; a long path has a line of its own, which can be copied."""
+    rows: list[str] = []
     for line in evidence:
-        rows += _wrapped(line.text, f"  {line.file}:{line.line}: ", width, "    ")
+        place, start = f"  {line['file']}:{line['line']}: ", ""
+        if len(place) <= width // 2:
+            start = place
+        else:
+            rows.append(place.rstrip())
+        rows += _wrapped(line["text"], start or "    ", width, "    ")
     return rows
 
 

@@ -148,8 +148,9 @@ def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> Not
     status = server.exit_status(0)
     state = diagnose.of_live(run.log) if status is None else {"exit_code": str(status)}
     found = Start.of_run(run, _planned(target, run)).diagnosis(state)
-    run.record(diagnosis=diagnosis_text.document(found, ()))
-    lines = diagnosis_text.below_error(found)
+    shown = diagnosis_text.document(found)
+    run.record(diagnosis=shown)
+    lines = diagnosis_text.below_error(shown)
     if not found.causes:
         lines += tuple(line[:LINE_LENGTH] for line in server.last_lines())
     what = f"{what}; its log {run.log}{'' if lines else ' is empty'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +81,19 @@ class Start:
             if self._bytes and took_s >= 1:
                 parts.append(f"{self._bytes * share / 100 / took_s / 1e9:.1f} GB/s")
         parts.append(f"{took_s:.0f} s" + (f" of about {wanted_s:.0f} s" if wanted_s else ""))
-        silent_s = time.monotonic() - self._moved_s
-        if silent_s > STALL_S:
-            parts.append(f"no new line for {silent_s / 60:.0f} min")
-        return ", ".join(parts)
+        return ", ".join([*parts, *self._silence()])
+
+    @property
+    def summary(self) -> str:
+        """The phase and the time that it should take: what changes a few times in a start."""
+        phase = list(self._began)[-1] if self._began else "no phase yet"
+        wanted = f" (about {self._expected[phase]:.0f} s)" if phase in self._expected else ""
+        return ", ".join([f"{phase}{wanted}", *self._silence()])
+
+    def _silence(self) -> Iterator[str]:
+        minutes = (time.monotonic() - self._moved_s) // 60
+        if minutes * 60 >= STALL_S:
+            yield f"no new line for {minutes:.0f} min"
 
     def _share(self) -> int:
         """The percentage on the last line, 0 without one."""

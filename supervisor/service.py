@@ -232,6 +232,8 @@ class Service:
         if may_do_better and not self._stop_file and not self._has_handed_over():
             self._successor.restart()
         self._record.event("ended", outcome=outcome, exit_code=code)
+        if code:
+            state.log(f"to find the cause: python -m launch diagnose {self._cluster.job_id}")
         self._record.close()
         return code
 

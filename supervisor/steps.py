@@ -26,6 +26,8 @@ LOOPBACK = ("127.0.0.1", "::1")
 SRUN_REPORT_S = 3.0  # for srun, to say why a server is silent, and to end after its last task
 POLL_S = 0.05  # of processes that are about to end
 MAX_REASONS = 4
+SILENT_S = 600.0  # of the log of a step that starts, from which on it is reported
+TAIL_BYTES = 4096
 # How srun reports failed tasks, for example `srun: error: node2: tasks 2-3: Killed`.
 _SPAN = "[0-9]{1,6}(?:-[0-9]{1,6})?"
 TASKS_ENDED = re.compile(rf"srun: error: (\S+: tasks? ({_SPAN}(?:,{_SPAN})*): (.*))")
@@ -55,6 +57,7 @@ class Step:
         self.probe: Probe | None = None
         self.deadline = 0.0
         self.state = "waiting"
+        self.is_silent = False  # and was reported to be
 
     @property
     def exit_code(self) -> int | None:
@@ -120,6 +123,23 @@ class Step:
             return self._srun_log.read()
         except OSError:  # not there yet, or its folder cannot be read for a while
             return ""
+
+    @property
+    def silent_s(self) -> float:
+        """For how long its log has not grown; 0 where that is not known."""
+        try:
+            return time.time() - self.log.stat().st_mtime
+        except OSError:  # not there yet, or its folder cannot be read for a while
+            return 0.0
+
+    def last_line(self) -> str:
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next(filter(None, map(str.strip, reversed(lines))), "")
 
     def exit_reason(self) -> tuple[str, str]:
         """Outcome and reason, where the step ended by itself or should have."""
@@ -318,7 +338,19 @@ class Steps:
         elif step.state == "starting" and time.monotonic() > step.deadline:
             last = (step.probe.last if step.probe else None) or "squeue does not show its step"
             limit = f"not ready after {step.spec.start_timeout_s:.0f} s"
+            if step.is_silent:
+                last += f"; its log is silent for {step.silent_s:.0f} s after: {step.last_line()}"
             raise self._job_exit(step, "start_timeout", f"{limit}: {last}")
+        elif step.state == "starting":
+            self._report_silence(step)
+
+    def _report_silence(self, step: Step) -> None:
+        """An event for a step that starts and has logged nothing for long, with its last line."""
+        is_silent = step.silent_s > SILENT_S
+        if is_silent and not step.is_silent:
+            seconds, last = int(step.silent_s), step.last_line()
+            self._record.event("step_silent", step=step.spec.name, seconds=seconds, last=last)
+        step.is_silent = is_silent
 
     def _is_needed(self, step: Step) -> bool:
         """Whether the service is over without it: it is critical, or the last of its role."""

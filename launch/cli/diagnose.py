@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from builder.errors import BadFacts, NotReady
 
@@ -11,14 +12,21 @@ from builder.errors import BadFacts, NotReady
 def run(options: argparse.Namespace) -> None:
     from .. import diagnose, diagnosis_text
 
-    found = diagnose.collect(options.paths)
+    found = diagnose.Found()
+    numbers = [name for name in options.paths if name.isdecimal() and not Path(name).exists()]
+    if numbers:
+        from ..slurm import jobs, services
+
+        for number in numbers:
+            jobs.collect(services.job(number), found)
+    diagnose.collect([name for name in options.paths if name not in numbers], found)
     found.bundle = options.bundle or found.bundle
     diagnosis, in_force = diagnose.diagnose(found)
+    shown = diagnosis_text.document(diagnosis, in_force)
     if options.json:
-        shown = diagnosis_text.document(diagnosis, in_force)
         print(json.dumps(shown, indent=2, ensure_ascii=False))
     else:
-        print(diagnosis_text.text(diagnosis, in_force))
+        print(diagnosis_text.text(shown))
     if diagnosis.causes:
         raise NotReady(())
     if diagnosis.verdict != "healthy":

@@ -151,8 +151,9 @@ def _add_rehearse(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_diagnose(parser: argparse.ArgumentParser) -> None:
-    text = "a log, - for standard input, a run folder, the state folder of a service, or a folder "
-    text += "of logs and events; a file NAME.state.yaml beside a log tells of its machine"
+    text = "a log, - for standard input, a run folder, the state folder or a job id of a Slurm "
+    text += "service, or a folder of logs and events; NAME.state.yaml next to a log describes its "
+    text += "machine"
     parser.add_argument("paths", nargs="+", metavar="PATH", help=text)
     text = "the bundle that was started; found by itself in a run folder"
     parser.add_argument("--bundle", type=Path, metavar="FOLDER", help=text)

@@ -6,17 +6,20 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from builder.diagnosis.judgement import FailureCause
+from builder.bundle import MANIFEST
+from builder.diagnosis.judgement import Diagnosis
 from builder.diagnostics import Diagnostic, nearest
 from builder.errors import BadInput, ChecksFailed, NotReady, ToolkitError
 from supervisor.state import JobFolder, ServiceFolder, is_there
 
-from .. import diagnose
+from .. import diagnose, diagnosis_text
+from ..diagnose import Found
+from ..start import Start
 from . import scheduler
 from .scheduler import SlurmJob
 
@@ -45,6 +48,7 @@ class Watch:
         self._asked, self._answered = -math.inf, time.monotonic()
         self._known: SlurmJob | None = None
         self._has_gone = False
+        self._starts: dict[str, Start] = {}  # of steps that start, by their names
 
     def until(self, wanted: Callable[[Run], bool], timeout_s: float | None = None) -> Run | None:
         """The first run.json for which `wanted` holds, or the last one; `None` at the timeout.
@@ -103,9 +107,31 @@ class Watch:
 
     def _tell(self, run: Run | None) -> None:
         state = run["state"] if run else self.slurm_state
+        if run and state == "starting":
+            state = ", ".join([state, *self._phases(run)])
         if state != self._said:
             self._said = state
             self._say(f"job {self.job.id}: {state}")
+
+    def _phases(self, run: Run) -> Iterator[str]:
+        """The phases of steps that start, each with the time that the job before took for it."""
+        for name in [row["name"] for row in run["steps"] if row.get("state") == "starting"]:
+            log = self.job.step_log(name)
+            if name not in self._starts and log.is_file():
+                self._starts[name] = Start(log, earlier_phases(self.job, name))
+            if name in self._starts:
+                self._starts[name].advance()
+                yield f"{name}: {self._starts[name].summary}"
+
+
+def earlier_phases(job: JobFolder, step: str) -> dict[str, float]:
+    """The seconds by phase of a step of the last job before it that became ready, from its log."""
+    before = [one for one in job.service.jobs if int(one.id) < int(job.id)]
+    for one in reversed(before):
+        if (one.run or {}).get("ready") and (log := one.step_log(step)).is_file():
+            found, _ = diagnose.diagnose(Found(logs=[str(log)]), DIAGNOSED_BYTES)
+            return dict(found.seconds)
+    return {}
 
 
 def until_run_has(job: JobFolder, moment: str, say: Say, timeout_s: float | None = None) -> Run:
@@ -131,21 +157,47 @@ def failure(job: JobFolder) -> ToolkitError:
             known = scheduler.jobs(job.id).get(job.id)
             state = known.summary if known else state
         what = f"ended before its supervisor gave a reason; Slurm says {state}"
+    found = diagnosis(job)
     where, lines = _evidence(job)
-    fix = ""
-    if cause := _cause(job):
-        what, fix = f"{what}: {cause.cause.rstrip('.')}", cause.fix
-    diagnostic = Diagnostic(f"job {job.id}", f"{what}; {where}", fix, log=lines)
+    if found and found.causes:
+        where, lines = (
+            f"its log is {job.log}",
+            diagnosis_text.below_error(diagnosis_text.document(found)),
+        )
+    diagnostic = Diagnostic(f"job {job.id}", f"{what}; {where}", log=lines)
     return ChecksFailed(diagnostic) if outcome == NOT_ADMITTED else NotReady(diagnostic)
 
 
-def _cause(job: JobFolder) -> FailureCause | None:
-    """The first cause that the logs of a job tell; `None` if they tell none or cannot be read."""
+def diagnosis(job: JobFolder) -> Diagnosis | None:
+    """What the logs of a job and Slurm say of its end; `None` if there is nothing to read."""
     try:
-        found, _ = diagnose.diagnose(diagnose.collect([str(job.path)]), DIAGNOSED_BYTES)
+        return diagnose.diagnose(collect(job, Found()), DIAGNOSED_BYTES)[0]
     except BadInput:
         return None
-    return next(iter(found.causes), None)
+
+
+def collect(job: JobFolder, found: Found) -> Found:
+    """Adds the logs of a job, its bundle, and its exit codes as Slurm and its supervisor know them.
+
+    Raises `BadInput` if it left no log.
+    """
+    logs = [str(job.log)] if job.log.is_file() else []
+    diagnose.collect([*logs, str(job.path)], found)
+    run = job.run or {}
+    codes = [step["exit_code"] for step in run.get("steps", ()) if step.get("exit_code")]
+    if run.get("exit_code") and codes:
+        found.facts["exit_code"] = codes[0]
+    if (bundle := Path(run.get("bundle") or "")) and (bundle / MANIFEST).is_file():
+        found.bundle = bundle
+    if job.says_it_lives() and (logs := [*logs, *map(str, job.path.glob("*.log"))]):
+        found.facts |= diagnose.of_live(max(map(Path, logs), key=_written))
+    with suppress(NotReady):
+        found.outputs["sacct"] = scheduler.exit_codes(job.id)
+    return found
+
+
+def _written(path: Path) -> float:
+    return path.stat().st_mtime
 
 
 def _evidence(job: JobFolder) -> tuple[str, tuple[str, ...]]:

@@ -160,6 +160,27 @@ def jobs(only: str | None = None) -> dict[str, SlurmJob]:
     return found
 
 
+def exit_codes(job_id: str) -> str:
+    """The exit codes of a job and its steps, a line each; empty where Slurm no longer knows it.
+
+    `DerivedExitCode` is the highest one of all steps. Without accounting the controller knows those
+    of the whole job for some minutes.
+    """
+    fields = "JobID,State,ExitCode,DerivedExitCode"
+    done = call(["sacct", "--noheader", "--parsable2", f"--jobs={job_id}", f"--format={fields}"])
+    rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") == 3]
+    if not rows:
+        done = call(["scontrol", "show", "job", "-o", job_id])
+        words = (word.partition("=") for word in done.stdout.split())
+        shown = {name: value for name, _, value in words}
+        if "ExitCode" in shown:
+            codes = (shown.get(name, "") for name in ("JobState", "ExitCode", "DerivedExitCode"))
+            rows = [[job_id, *codes]]
+    return "".join(
+        "|".join(row[:3]) + (f"|DerivedExitCode={row[3]}" if row[3] else "") + "\n" for row in rows
+    )
+
+
 def _is_whole(job_id: str, number: str) -> bool:
     """Whether a line is complete: a cut list ends with a cut number."""
     return number.isdecimal() and (number == job_id or not job_id.isdecimal())

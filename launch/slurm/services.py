@@ -16,6 +16,7 @@ from builder.diagnostics import Diagnostic, nearest, one_line, printable
 from builder.errors import BadInput
 from supervisor.state import (
     STATE_FOLDER,
+    JobFolder,
     ServiceFolder,
     is_silent,
     parse_time,
@@ -24,8 +25,9 @@ from supervisor.state import (
     write_json,
 )
 
+from .. import diagnosis_text
 from . import description
-from .jobs import of_service
+from .jobs import diagnosis, of_service
 from .scheduler import SlurmJob
 
 OWN_FOLDER = Path("trtllm-deployment-toolkit", "slurm")
@@ -64,7 +66,7 @@ ENDED = ("ended", "dead", "none")
 UNREADABLE = "unreadable"
 KEYS = (
     *("name", "job_id", "generation", "state", "outcome", "why", "slurm", "url", "model"),
-    *("bundle_digest", "seconds_left", "successor", "successor_state"),
+    *("bundle_digest", "seconds_left", "successor", "successor_state", "phase", "diagnosis"),
 )
 
 Status = dict[str, Any]
@@ -140,6 +142,17 @@ def find(given: Path | None, name: str) -> ServiceFolder:
     return found
 
 
+def job(number: str) -> JobFolder:
+    """The job of that number, of any service. Raises `BadInput` without one."""
+    for service in every_in(folders := roots(None)):
+        for one in service.jobs:
+            if one.id == number:
+                return one
+    what = f"is neither a file nor a job with its state in {', '.join(map(str, folders))}"
+    remedy = f"name the state folder: export {STATE_FOLDER}=FOLDER"
+    raise BadInput(Diagnostic(number, what, remedy))
+
+
 def _last(known: Iterable[ServiceFolder], name: str) -> ServiceFolder | None:
     named = {one.path: one for one in known if one.name == name}
     submitted = [one.path for one in remembered() if one.path in named]
@@ -194,6 +207,9 @@ def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
     ends_at = run.get("until") if state not in ENDED else None
     left_s = max(0, round(parse_time(ends_at) - time.time())) if ends_at else None
     next_run = (service.job(successor).run or {}) if successor else {}
+    has_failed = state == "dead" or (state == "ended" and run.get("exit_code"))
+    found = diagnosis(job) if job and (has_failed or state == "starting") else None
+    is_told = found and (has_failed or found.verdict == "stalled")
     return {
         "name": service.name,
         "job_id": job.id if job else None,
@@ -208,6 +224,8 @@ def status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
         "seconds_left": left_s,
         "successor": successor,
         "successor_state": _state(next_run, known.get(successor)) if successor else None,
+        "phase": found.phase if found else None,
+        "diagnosis": diagnosis_text.document(found) if found and is_told else None,
     }
 
 
@@ -226,11 +244,12 @@ def _state(run: dict[str, Any], job: SlurmJob | None) -> str:
 
 
 def table(rows: Iterable[Status]) -> str:
-    """A line for each service; the reason of its end is under it."""
+    """A line for each service; under it the reason of its end, and what its logs say of it."""
     lines = [f"{'NAME':<28} {'JOB':>8} {'GEN':>4} {'STATE':<11} {'LEFT':>8} {'NEXT':>8}  ENDPOINT"]
     for one in rows:
         has_ended, seconds = one["state"] in ENDED, one["seconds_left"]
         last = one["url"] or one["outcome" if has_ended else "slurm"] or ""
+        last = f"in phase {one['phase']}" if one["state"] == "starting" and one["phase"] else last
         left = "-" if seconds is None else duration(seconds)
         generation = "-" if one["generation"] is None else one["generation"]
         lines.append(
@@ -240,6 +259,8 @@ def table(rows: Iterable[Status]) -> str:
         is_over = has_ended or one["outcome"] is None  # not one that is about to end
         if one["why"] and is_over and one["outcome"] not in ("stopped", "handed_over"):
             lines.append(f"    {one['why']}")
+        if one["diagnosis"]:
+            lines += [f"    {line}" for line in diagnosis_text.below_error(one["diagnosis"])]
     return "\n".join(map(printable, lines))
 
 

@@ -517,6 +517,19 @@ def test_a_server_that_is_never_ready_has_a_limit(job: Job) -> None:
     assert job.record["why"] == "server0: not ready after 0 s: /health: HTTP 503"
 
 
+def test_a_start_that_falls_silent_is_reported_with_its_last_line(
+    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(steps, "SILENT_S", 0.2)
+    argv = ["sh", "-c", "echo 'Loading weights: 48%'; exec sleep 60"]
+    job.document["steps"] = [job.server(argv=argv, start_timeout_s=2)]
+    assert job.run() == 74
+    [silent] = [row for row in job.rows if row["event"] == "step_silent"]
+    assert (silent["step"], silent["last"]) == ("server0", "Loading weights: 48%")
+    assert job.record["why"].endswith("s after: Loading weights: 48%")
+    assert "to find the cause: python -m launch diagnose 7" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken_is_named_before_a_server_starts(job: Job) -> None:
     with socket.create_server(("", job.port)):
         assert job.run() == 80

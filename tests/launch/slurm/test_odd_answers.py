@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder import command
 from builder.errors import NotReady
+from launch.cli.main import main
 from launch.slurm import jobs, scheduler
 from supervisor import state
 from supervisor.state import ServiceFolder
@@ -48,8 +51,62 @@ def test_a_job_that_failed_tells_the_cause_in_the_log_of_its_step(
     log.write_text("ImportError: libmpi.so.40: cannot open shared object file: No such file\n")
     monkeypatch.setattr(scheduler, "jobs", lambda _: {})
     (found,) = jobs.failure(job).diagnostics
-    assert "Open MPI is not installed" in found.message
-    assert found.fix == "Install libopenmpi-dev, or use the release's image."
+    assert found.log[1].startswith("cause: Open MPI is not installed")
+    assert "fix: Install libopenmpi-dev, or use the release's image." in found.log
+    assert f"  {log}:1:" in found.log, "a long path is not broken"
+    assert max(len(line) for line in found.log if str(log) not in line) <= 76
+
+
+def test_a_job_is_diagnosed_by_its_number_with_the_exit_codes_that_slurm_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ServiceFolder(tmp_path, "svc").job("7")
+    job.path.mkdir(parents=True)
+    (job.path / "submission.json").write_text("{}")
+    job.step_log("server0").write_text("[TensorRT-LLM] TensorRT LLM version: 1.2.1\n")
+    program(tmp_path, "sacct", "printf '7|FAILED|1:0|0:125\\n7.1|OUT_OF_MEMORY|0:125|\\n'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv(state.STATE_FOLDER, str(tmp_path))
+    assert main(["diagnose", "7", "--json"]) == 5
+    [cause] = json.loads(capsys.readouterr().out)["causes"]
+    assert cause["id"] == "step-ended-by-lack-of-memory"
+    assert cause["evidence"] == [{"file": "sacct", "line": 2, "text": "7.1|OUT_OF_MEMORY|0:125"}]
+    assert scheduler.exit_codes("7").splitlines()[0] == "7|FAILED|1:0|DerivedExitCode=0:125"
+    assert main(["diagnose", "8"]) == 2
+    assert "is neither a file nor a job with its state in" in capsys.readouterr().err
+
+
+def test_without_accounting_the_controller_tells_the_exit_codes_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    shown = "JobId=7 JobState=FAILED ExitCode=1:0 DerivedExitCode=0:9"
+    program(tmp_path, "scontrol", f"echo '{shown}'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert scheduler.exit_codes("7") == "7|FAILED|1:0|DerivedExitCode=0:9\n"
+
+
+def test_a_start_is_followed_by_its_phases_with_the_seconds_of_the_job_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = ServiceFolder(tmp_path, "svc")
+    lines = [
+        "[09/14/2026-12:09:04] [TRT-LLM] [I] Using LLM with PyTorch backend",
+        "[09/14/2026-12:09:10] [TRT-LLM] [I] Prefetching 61.20GB checkpoint files.",
+        "[09/14/2026-12:10:01] [TRT-LLM] [I] Using Sampler: TorchSampler",
+    ]
+    said: list[str] = []
+    for number, until in (("7", 3), ("8", 2)):
+        job = service.job(number)
+        job.path.mkdir(parents=True)
+        run: dict[str, Any] = {"state": "starting", "heartbeat": state.timestamp(), "ready": None}
+        run |= {"steps": [{"name": "server0", "state": "starting"}], "outcome": None}
+        run |= {"state": "ended", "ready": state.timestamp()} if number == "7" else {}
+        (job.path / "run.json").write_text(json.dumps(run))
+        job.step_log("server0").write_text("\n".join(lines[:until]) + "\n")
+    monkeypatch.setattr(scheduler, "jobs", lambda _: {})
+    assert jobs.Watch(service.job("8"), said.append).until(lambda _: True)
+    assert said == ["job 8: starting, server0: load (about 51 s)"]
 
 
 @pytest.mark.parametrize("answer", ["", "Submitted batch job 7", "-1", "\x1b[2J", "\u0667"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.launch.slurm.conftest import PREFLIGHT, MakeBundle, Slurm
+from tests.slurm import service as stand_ins
 
 
 def test_a_submitted_service_is_reached_at_its_endpoint_and_stopped(
@@ -115,6 +117,23 @@ def test_a_server_that_fails_is_named_with_its_reason(
     bundle = make_bundle("bundle", "--fail")
     done = slurm("submit", bundle.folder, "--wait", code=5)
     assert "ended as server_failed: server0: " in done.stderr and "exit code 7" in done.stderr
+
+
+def test_the_cause_of_a_failed_job_is_shown_by_submit_status_and_diagnose(
+    slurm: Slurm, make_bundle: MakeBundle
+) -> None:
+    said = "ImportError: libmpi.so.40: cannot open shared object file: No such file"
+    step = stand_ins.server("server0") | {"argv": ["sh", "-c", f"echo '{said}' >&2; exit 3"]}
+    bundle = make_bundle("bundle", steps=[step])
+    failed = slurm("submit", bundle.folder, "--wait", code=5).stderr
+    assert "cause: Open MPI is not installed" in failed
+    assert "cause: Open MPI is not installed" in slurm("status").stdout
+    (row,) = slurm.status()
+    assert row["diagnosis"]["causes"][0]["id"] == "open-mpi-is-missing"
+    words = [sys.executable, "-m", "launch", "diagnose", row["job_id"]]
+    shown = slurm.cluster.run(*words, check=False, cwd=None, **slurm.variables)
+    assert shown.returncode == 5
+    assert "open-mpi-is-missing, confirmed" in shown.stdout
 
 
 def test_a_job_that_slurm_refuses_is_not_submitted(slurm: Slurm, make_bundle: MakeBundle) -> None:
