@@ -38,7 +38,7 @@ def schemas() -> Mapping[str, Any]:
     from ..facts.servers import Server
     from ..miniature.sizes import SIZES_FILE
     from ..observability import alerts
-    from ..rules import constraints, heuristics
+    from ..rules import constraints, defects, heuristics
 
     return {
         "acceptance.yaml": ACCEPTANCE_FILE,
@@ -49,6 +49,7 @@ def schemas() -> Mapping[str, Any]:
         "config_fields.yaml": FIELDS_FILE,
         "credentials.yaml": CREDENTIALS_FILE,
         "dashboards.yaml": plain_data.DASHBOARDS,
+        "defects/*.yaml": defects.ProductDefects,
         "engines/*.yaml": Engine,
         "fatal_requests.yaml": Mapping[str, FatalRequests],
         **_formats(),

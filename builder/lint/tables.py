@@ -178,7 +178,7 @@ def _of_fork(row: Diagnostic, stated: Pins, engine: Engine) -> Diagnostic:
 @cache
 def _table_rules(engine: Engine) -> frozenset[str]:
     """Returns the rules that depend on a release table or on facts about its options."""
-    own = (row.id for row in constraints.load(engine).every)
+    own = (row.id for row in constraints.every(engine))
     return frozenset((*_OF_TABLES, *WRONG_VALUES, FLAG_VALUE, *own))
 
 

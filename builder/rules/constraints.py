@@ -1,8 +1,9 @@
 """Constraints: checks options against each other, the model, the GPU, workload and flags.
 
 The rules are rows of `builder/data/rules.yaml`; a release's table lists the rules that it adds to
-those of all releases. `validation` reports unknown keys and values of a wrong type; a rule that
-depends on such a value is skipped.
+those of all releases. The known defects of a release are rules too, with the same tests.
+`validation` reports unknown keys and values of a wrong type; a rule that depends on such a value is
+skipped.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, Self
 
+from ..diagnosis.state import State, agrees
 from ..diagnostics import Diagnostic
 from ..documents import DATA
 from ..facts import data_file
 from ..facts import release as releases
 from ..facts.engines import Engine
 from ..facts.release import Release
-from ..facts.release.version import order
 from ..general_rules import Rule
 from ..schema import Text
+from . import defects
 from .context import RuleContext
-from .evaluation import all_hold, condition_faults, holds, same, word_faults
+from .defects import Defect
+from .evaluation import PLACEHOLDER, all_hold, condition_faults, holds, same, text_faults
 from .rule_inputs import MISSING, RuleInputs, draft_tokens_path, is_fact, option_of
 
 _WORD = re.compile(r"\w+")
-_PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
 _SHOWN = 60
 _OWN_WORDS = ("_evidence", "_remedy")  # sentences of the data, which are shown whole
 
@@ -41,8 +43,7 @@ class Constraint:
     to releases whose table lists its id. It is not reported if one of `unless` was. A rule with
     `ignored` finds a value without effect: a warning in files of users, an error in what the
     toolkit renders. `agree` is the word that two workers must share if `prefill`, tests of the
-    prefill worker, hold; `where` is the path to blame. A bug of the engine names the `versions`
-    that have it, or the first one without it as `before`.
+    prefill worker, hold; `where` is the path to blame.
     """
 
     id: Text
@@ -59,8 +60,6 @@ class Constraint:
     ignored: bool = False
     agree: str = ""
     least: bool = False
-    versions: tuple[str, ...] = ()
-    before: str = ""
     prefill: Mapping[str, Any] | None = None
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
@@ -70,8 +69,6 @@ class Constraint:
                 yield f"{name}.{path}", what
         for _, what in condition_faults({self.agree: True} if self.agree else {}):
             yield "agree", what
-        if self.before and order(self.before) is None:
-            yield "before", f"{self.before} is no version"
 
     @property
     def rule(self) -> Rule:
@@ -89,7 +86,7 @@ class Constraint:
         if not self.applies(inputs):
             return None
         if not self.must:
-            return next(iter(self.when or {}))
+            return self.where or next(iter(self.when or {}))
         for word, test in self.must.items():
             if holds(inputs, word, test) is False:
                 return word
@@ -136,7 +133,7 @@ class Constraint:
         """The rule as a diagnostic, with `{name}` in its texts replaced by `named(name)`."""
 
         def fill(template: str) -> str:
-            return _PLACEHOLDER.sub(lambda match: shown(match[1]), template)
+            return PLACEHOLDER.sub(lambda match: shown(match[1]), template)
 
         def shown(name: str) -> str:
             return _show(named(name), is_whole=name.endswith(_OWN_WORDS))
@@ -155,10 +152,9 @@ def _asks_presence(test: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RulesFile:
-    """`rules.yaml`: rules, known issues of versions, and by id why some rules have no row."""
+    """`rules.yaml`: rules, and by id why some rules have no row."""
 
     rules: tuple[Constraint, ...]
-    known_issues: tuple[Constraint, ...]
     agreements: tuple[Constraint, ...]
     flags: tuple[Constraint, ...]
     option_table: Mapping[str, Text]
@@ -166,21 +162,61 @@ class RulesFile:
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         """Placeholders in messages that name no word or option."""
-        for section in ("rules", "known_issues"):
-            for index, rule in enumerate(getattr(self, section)):
-                for key, text in {"message": rule.message, "fix": rule.fix}.items():
-                    for word in _PLACEHOLDER.findall(text):
-                        yield from word_faults(word, f"{section}.{index}.{key}")
+        for index, rule in enumerate(self.rules):
+            yield from text_faults(rule.message, f"rules.{index}.message")
+            yield from text_faults(rule.fix, f"rules.{index}.fix")
 
-    @property
-    def every(self) -> tuple[Constraint, ...]:
-        """The rules of all sections."""
-        return (*self.rules, *self.known_issues, *self.agreements, *self.flags)
+
+class KnownDefect(NamedTuple):
+    """A defect that a deployment meets. `is_certain` is false where it holds only if a condition
+    is true that neither the deployment nor the state of the machine tells."""
+
+    product: str
+    version: str
+    row: Defect
+    problem: Diagnostic
+    is_certain: bool
+
+
+def known_defects(
+    product: str, version: str, inputs: RuleInputs, state: State | None = None
+) -> Iterator[KnownDefect]:
+    """The known defects of a version for these options and facts, on a machine in this state."""
+    for row, rule in _defects(product, version):
+        holds = True if not row.condition else agrees(state or {}, row.only_if or {})
+        if holds is False or not rule.applies(inputs):
+            continue
+        problem = rule.problem(row.where, inputs.value)
+        yield KnownDefect(product, version, row, problem, holds is True and not row.unseen)
+
+
+@lru_cache(maxsize=256)
+def _defects(product: str, version: str) -> tuple[tuple[Defect, Constraint], ...]:
+    """The defects of a version with the rules that find them."""
+    found = []
+    for row in defects.of_version(product, version):
+        rule = _rule_of(row)
+        found.append((row, replace(rule, message=rule.message.replace("{version}", version))))
+    return tuple(found)
+
+
+def _rule_of(row: Defect) -> Constraint:
+    what = f"{row.what}; this holds only if {row.condition}" if row.condition else row.what
+    return Constraint(
+        row.rule, "warning", what, row.fix, row.source, row.confidence, row.where, when=row.when
+    )
 
 
 def load(engine: Engine) -> RulesFile:
     """The rules of all releases of an engine."""
     return data_file.load(DATA / engine.rules, RulesFile)
+
+
+def every(engine: Engine) -> Iterator[Constraint]:
+    """The rules of all releases of an engine, with those that find its known defects."""
+    found = load(engine)
+    yield from (*found.rules, *found.agreements, *found.flags)
+    yield from map(_rule_of, defects.of_product(engine.product))
 
 
 def flag_rule(name: str, engine: Engine) -> Constraint:
@@ -252,9 +288,12 @@ class _Prepared(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _prepared(release: Release, blamed: str | None) -> tuple[_Prepared, ...]:
-    """The rules and known issues of a release; with a path, only the rules that can blame it."""
-    issues = (row for row in load(release.engine).known_issues if _has(release, row))
-    rules = (*of_release(release), *issues)
+    """The rules and known defects of a release; with a path, only the rules that can blame it.
+
+    Defects that hold only on some machines are left out.
+    """
+    known = _defects(release.engine.product, release.judged_name)
+    rules = (*of_release(release), *(rule for row, rule in known if not row.condition))
     if blamed is None:
         return tuple(map(_Prepared.of, rules))
     wanted = {rule.id for rule in rules if blamed in rule.blamed}
@@ -293,13 +332,6 @@ def violations(
             where = rule.where or word.removeprefix("effective.")
             problem = rule.problem(where, inputs.value)
             yield replace(problem, severity="error") if strict and rule.ignored else problem
-
-
-def _has(release: Release, issue: Constraint) -> bool:
-    """Whether a version has a known issue; unknown, and so false, for one like .post1."""
-    here, fixed = order(release.judged_name), order(issue.before)
-    is_older = here is not None and fixed is not None and here < fixed
-    return is_older or release.judged_name in issue.versions
 
 
 def _paths(options: Any, above: str = "") -> Iterator[str]:

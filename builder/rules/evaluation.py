@@ -7,6 +7,7 @@ A compute capability is one of several values and has no order.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -18,6 +19,8 @@ from ..facts.release.support import features
 from .rule_inputs import MATRIX, MISSING, RuleInputs, as_number, as_truth, option_of, words
 
 Conditions = Mapping[str, Any]
+
+PLACEHOLDER = re.compile(r"\{([\w.]+)\}")
 
 _NUMBERS = ("at_least", "at_most", "above", "divides", "multiple_of")  # relations of numbers
 _EXPRESSIONS = ("sum", "quotient", "sizes_up_to")
@@ -184,6 +187,12 @@ def condition_faults(conditions: Conditions) -> Iterator[tuple[str, str]]:
                 yield path, "a compute capability has no order; list the values that are meant"
             elif relation not in ("given", "not") and isinstance(other, str):
                 yield from word_faults(other, path)
+
+
+def text_faults(text: str, path: str) -> Iterator[tuple[str, str]]:
+    """Errors in the placeholders of a message, in the same form."""
+    for word in PLACEHOLDER.findall(text):
+        yield from word_faults(word, path)
 
 
 def value_faults(value: Any) -> Iterator[tuple[str, str]]:

@@ -537,6 +537,7 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "generated_graph_list": _generated_graph_list,
     "schedule_of_batch_1": lambda inputs: _schedule(inputs).get(1),
     "schedule_of_smallest_batch": lambda inputs: next(iter(_schedule(inputs).values()), None),
+    "schedule_smallest": lambda inputs: min(_schedule(inputs).values(), default=None),
     "schedule_largest": lambda inputs: max(_schedule(inputs).values(), default=None),
     "checkpoint_lora_module": _checkpoint_lora_module,
     "pool_ratio_sum": _pool_ratio_sum,

@@ -226,7 +226,6 @@ rules:
   fix: give at most 3
   source: this test
   confidence: read
-known_issues: []
 agreements: []
 flags: []
 option_table: {}

@@ -201,7 +201,7 @@ def every() -> Mapping[str, Rule]:
     found = {**RULES, **job_rules()}
     rows: dict[str, list[Constraint]] = {}
     for name in engines.names():
-        for row in constraints.load(engines.load(name)).every:
+        for row in constraints.every(engines.load(name)):
             rows.setdefault(row.id, []).append(row)
     for id, each in rows.items():
         rule = found.get(id, each[0].rule)

@@ -150,7 +150,7 @@ def test_the_rules_of_job_scripts_are_those_that_code_and_forms_name() -> None:
 
 
 def test_every_rule_has_an_object_with_words() -> None:
-    ids = {row.id for name in engines.names() for row in constraints.load(engines.load(name)).every}
+    ids = {row.id for name in engines.names() for row in constraints.every(engines.load(name))}
     assert {*RULES, *job_rules(), *ids} == set(every())
     for id, rule in every().items():
         assert rule.id == id and rule.title.endswith(".") and rule.docs, id
