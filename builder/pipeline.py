@@ -18,25 +18,32 @@ from . import __version__, bundle, deployment, engines, planning, site
 from . import targets as target_table
 from .bundle import Bundle, File
 from .deployment import Deployment, Document
+from .diagnosis.state import State
 from .diagnostics import Diagnostic
 from .documents import DATA, dump_yaml
 from .engines import EngineConfig
 from .errors import BadInput, ToolkitError
 from .estimates import fits, measurements, names, plan_estimate
-from .facts import advisories, checkpoint, hardware, servers
+from .facts import advisories, checkpoint, hardware, release, servers
+from .facts import engines as known_engines
 from .facts.checkpoint import Checkpoint
 from .facts.engines import Engine
 from .facts.release import Release
 from .general_rules import RELEASE_WITHOUT_TABLE
 from .planning import Facts, Plan
 from .resolve import IMPORTED_RELEASE, Known, for_engine, gather, with_release
-from .rules import constraints, heuristics, vulnerability_policy
+from .rules import constraints, defects, heuristics, vulnerability_policy
+from .rules.context import RuleContext
+from .rules.options import set_option
+from .rules.rule_inputs import RuleInputs
 from .rules.vulnerability_policy import Trial
 from .servers import RenderContext
 from .targets import disaggregated
 
 # The target whose bundles get a bill of materials.
 HANDOFF = "handoff"
+
+KnownDefect = constraints.KnownDefect
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,12 @@ class ServicePlan:
             *vulnerability_policy.diagnostics(*planned, self.trial),
         )
         standing = _standing(self.plan.facts.release)
-        own = [*standing, *self.plan.warnings, *self.engine.warnings, *targets, *versions]
+        engine = known_engines.load(self.plan.deployment.engine.name).product
+        of_servers = [
+            row.problem for row in known_defects(self) if row.is_certain and row.product != engine
+        ]
+        engine_warnings = (*self.plan.warnings, *self.engine.warnings, *of_servers)
+        own = [*standing, *engine_warnings, *targets, *versions]
         if self.prefill is None:
             return own
         where = next(iter(_named_prefill(self.plan.deployment.targets)))
@@ -103,6 +115,36 @@ class ServicePlan:
             for row in self.prefill.warnings
             if row.rule not in (advisories.RULE, advisories.UNKNOWN_RULE, RELEASE_WITHOUT_TABLE)
         ]
+
+
+def known_defects(planned: ServicePlan, state: State | None = None) -> list[KnownDefect]:
+    """The known defects of all products of a deployment, on a machine in this state."""
+    request, table = planned.plan.deployment, planned.plan.facts.release
+    inputs = RuleInputs(planned.engine.options, planned.plan.facts.rule_context(request))
+    found: list[KnownDefect] = []
+    for use in vulnerability_policy.references(request, table.judged_name):
+        found += constraints.known_defects(use.product, use.version, inputs, state)
+    return found
+
+
+def known_defects_in(state: State) -> list[KnownDefect]:
+    """The known defects of an engine that the state of a machine names, without a plan."""
+    found: list[KnownDefect] = []
+    for engine in map(known_engines.load, known_engines.names()):
+        version = state.get(f"pip.{engine.package}", "")
+        try:
+            table = release.load(version, engine=engine).judges[0]
+        except BadInput:  # not installed, or too old to be known
+            continue
+        options: dict[str, Any] = {}
+        for path, value in state.items():
+            if path.startswith("options."):
+                set_option(options, path.removeprefix("options."), value)
+        name = hardware.named(state.get("gpu", "").replace(" ", "_"))
+        gpu = hardware.load(name) if name in hardware.known() else None
+        inputs = RuleInputs(options, RuleContext(table, gpu=gpu))
+        found += constraints.known_defects(engine.product, version, inputs, state)
+    return found
 
 
 def _standing(table: Release) -> Iterator[Diagnostic]:
@@ -419,18 +461,21 @@ def _inputs(facts: Facts) -> Iterator[tuple[str, str]]:
         *sorted({row.file for row in facts.published}),
         *heuristics.files(facts.release.engine),
         DATA / facts.release.engine.rules,
+        *_of_products(facts.release.engine, sorted(defects.FOLDER.iterdir())),
         *_MEASURED,
     ):
         yield path.relative_to(Path(__file__).parent).as_posix(), _sha256(path)
-    for path in _advisories(facts.release.engine):  # which may be newer than those that ship
+    for path in _of_products(
+        facts.release.engine, advisories.files()
+    ):  # which may be newer than those that ship
         yield f"data/advisories/{path.name}", _sha256(path)
 
 
-def _advisories(engine: Engine) -> Iterator[Path]:
-    """The advisories of an engine and of the servers that can run it."""
+def _of_products(engine: Engine, files: Iterable[Path]) -> Iterator[Path]:
+    """The files that have the name of an engine or of a server that can run it."""
     carriers = [row for row in map(servers.load, servers.names()) if engine.name in row.engines]
     products = {engine.product, *(row.image["product"] for row in carriers)}
-    return (path for path in advisories.files() if path.stem in products)
+    return (path for path in files if path.stem in products)
 
 
 def memory(plan: Plan) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def run_miniature(options: argparse.Namespace) -> None:
 
 _KEYS = (
     *("decisions", "engine_defaults", "differences", "warnings"),
-    *("limits", "memory", "estimate", "published", "nearest_published"),
+    *("limits", "memory", "estimate", "published", "nearest_published", "known_defects"),
 )
 
 
@@ -223,6 +223,8 @@ def run_plan(options: argparse.Namespace) -> None:
     planned = pipeline.plan(options.deployment, options.set, options.target)
     document = pipeline.manifest_facts(planned)
     document = {**document, "nearest_published": _nearest_published(planned.plan)}
+    found = pipeline.known_defects(planned)
+    document["known_defects"] = [row.document() for row in found]
     if options.json:
         accepted = document.get("accepted_warnings", [])
         print_json({**{key: document[key] for key in _KEYS}, "accepted_warnings": accepted})
@@ -276,6 +278,7 @@ def summary_text(document: Mapping[str, Any], request: Deployment, words: str) -
         "",
         *_elsewhere(document, words),
         _options(document),
+        *_open_defects(document, request.engine.name),
     ]
     return "\n".join(parts)
 
@@ -384,6 +387,13 @@ def _options(document: Mapping[str, Any]) -> str:
     return "\n".join([columns(table), "", *lines])
 
 
+def _open_defects(document: Mapping[str, Any], product: str = "") -> Iterator[str]:
+    """Known defects, of one product or of all, under conditions that no deployment tells."""
+    for row in document.get("known_defects", ()):
+        if row["only_if"] and product in ("", row["product"]):
+            yield from wrapped("only if ", f"{row['only_if']}: {row['what']}; {row['remedy']}")
+
+
 def _shown(value: Any) -> str:
     """A value as JSON; runs of consecutive numbers in a list are shown as ranges."""
     if not isinstance(value, list) or not all(type(item) is int for item in value):
@@ -404,6 +414,7 @@ def _rest(document: Mapping[str, Any]) -> str:
         "environment variable": variables,
         "published option not used": len(document["differences"]),
         "published result": len(document["published"]),
+        "known defect": sum(bool(row["only_if"]) for row in document["known_defects"]),
     }
     more = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items() if count]
     listed = ", ".join(["the reason and the source of each value", *more])
@@ -421,6 +432,10 @@ def reasons_text(document: Mapping[str, Any]) -> str:
     for row in document.get("accepted_warnings", ()):
         text = f"{row['where']}: {row['what']}; {row['reason']}"
         parts.append("\n".join(wrapped("accepted warning: ", text)))
+    if found := list(_open_defects(document)):
+        parts.append(
+            "\n".join(["Known defects under conditions that no deployment tells:", *found])
+        )
     return "\n\n".join(parts)
 
 

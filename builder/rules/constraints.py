@@ -177,13 +177,27 @@ class KnownDefect(NamedTuple):
     problem: Diagnostic
     is_certain: bool
 
+    @property
+    def text(self) -> str:
+        """The defect, under which condition it holds, and the way around it."""
+        only_if = f" (holds only if {self.row.condition})" if not self.is_certain else ""
+        return f"{self.problem.message}{only_if}; {self.problem.fix}"
+
+    def document(self) -> dict[str, Any]:
+        """The defect as JSON; `only_if` is empty where it is certain."""
+        row, said = self.row, self.problem
+        named = {"id": row.id, "product": self.product, "version": self.version}
+        texts = {"where": said.where, "what": said.message, "remedy": said.fix}
+        known = {"confidence": row.confidence, "source": row.source, "date": row.date}
+        return {**named, **texts, "only_if": "" if self.is_certain else row.condition, **known}
+
 
 def known_defects(
     product: str, version: str, inputs: RuleInputs, state: State | None = None
 ) -> Iterator[KnownDefect]:
     """The known defects of a version for these options and facts, on a machine in this state."""
     for row, rule in _defects(product, version):
-        holds = True if not row.condition else agrees(state or {}, row.only_if or {})
+        holds = agrees(state or {}, row.only_if or {})
         if holds is False or not rule.applies(inputs):
             continue
         problem = rule.problem(row.where, inputs.value)
@@ -201,10 +215,8 @@ def _defects(product: str, version: str) -> tuple[tuple[Defect, Constraint], ...
 
 
 def _rule_of(row: Defect) -> Constraint:
-    what = f"{row.what}; this holds only if {row.condition}" if row.condition else row.what
-    return Constraint(
-        row.rule, "warning", what, row.fix, row.source, row.confidence, row.where, when=row.when
-    )
+    known = row.fix, row.source, row.confidence, row.where
+    return Constraint(row.rule, "warning", row.what, *known, when=row.when)
 
 
 def load(engine: Engine) -> RulesFile:

@@ -208,7 +208,7 @@ def _page_of(runs: Sequence[Path]) -> Path:
 
 
 def _up(options: argparse.Namespace) -> None:
-    from .. import engine, run, serving, target, trust
+    from .. import engine, known_defects, run, serving, target, trust
     from ..process import Interrupted, Interrupts
 
     requirements = arguments.requirements_from(options)
@@ -217,7 +217,10 @@ def _up(options: argparse.Namespace) -> None:
     served = served.on_checkpoints_of(os.environ)
     served.check_nodes()
     served.check_ports()
-    used = engine.choose(options.engine, found.launch["engine"]["name"])
+    used = engine.choose(options.engine, name := found.launch["engine"]["name"])
+    defects = known_defects.of_bundle(found.folder, known_defects.machine(name))
+    for line in known_defects.lines(defects):
+        say(f"{served.name}: {line}")
     with (
         Interrupts() as interrupts,
         run.create(found, served.name, used, options.run_dir) as its_run,

@@ -142,7 +142,9 @@ def test_the_rules_that_can_blame_a_path_say_all_that_is_said_of_it(reported: Re
 
 
 def test_every_rule_that_a_release_lists_is_defined() -> None:
-    defined = {rule.id for rule in constraints.every(engines.default())} | set(ALL_RULES.option_table)
+    defined = {rule.id for rule in constraints.every(engines.default())} | set(
+        ALL_RULES.option_table
+    )
     defined |= set(ALL_RULES.engine_conduct)
     for name in release.known():
         assert set(release.load(name).rule_ids) <= defined
