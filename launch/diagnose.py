@@ -150,7 +150,7 @@ def diagnose(found: Found, last_bytes: int | None = None) -> tuple[Diagnosis, li
         state |= flat(data)
         seen.append(watch.watch(io.BytesIO(text.encode()), str(path)))
     values = planned(found.bundle) if found.bundle else {}
-    return judgement.judge(seen, state), list(in_force.held_against(seen, values))
+    return judgement.judge(seen, state, values), list(in_force.held_against(seen, values))
 
 
 def planned(bundle: Path) -> dict[str, Any]:

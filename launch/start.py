@@ -117,7 +117,7 @@ class Start:
     def diagnosis(self, state: Mapping[str, str]) -> Diagnosis:
         """Why it failed, as far as its whole log tells."""
         self.advance()
-        return judgement.judge([self._watcher.seen], state)
+        return judgement.judge([self._watcher.seen], state, self._planned)
 
 
 def expected(run: Run) -> dict[str, float]:

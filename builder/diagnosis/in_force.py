@@ -31,11 +31,13 @@ class InForce:
 def held_against(logs: Sequence[Seen], planned: Mapping[str, Any]) -> Iterator[InForce]:
     """Each quantity that a log tells and the plan has; `planned` are values by path."""
     told: dict[str, tuple[str, Line]] = {}
+    serves = False
     for seen in logs:
         told |= seen.readings
+        serves |= any(mark.step.phase == "serving" for mark in seen.marks)
     for name, quantity in readings().quantities.items():
         path = next((path for path in quantity.planned if planned.get(path) is not None), None)
-        if name not in told or path is None:
+        if name not in told or path is None or (quantity.final and not serves):
             continue
         value, line = told[name]
         wanted = planned[path]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from .. import credentials
 from . import state as states
@@ -20,6 +21,9 @@ _QUIET = ("serving", "shutdown")
 LONGEST_TEXT = 300  # characters of a line of evidence
 # Clusters of failures in which the server lives and does not serve.
 _HANGS = ("hang",)
+# Terms of details: a name, or names whose values are subtracted.
+_TERM = re.compile(r"\{([\w.]+(?: - [\w.]+)*)\}")
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,11 @@ class Diagnosis:
     silence_s: float = 0.0
 
 
-def judge(logs: Sequence[Seen], state: State) -> Diagnosis:
-    """The diagnosis of a server from all its logs."""
-    causes = sorted(_causes(logs, state), key=_rank)
+def judge(
+    logs: Sequence[Seen], state: State, planned: Mapping[str, Any] | None = None
+) -> Diagnosis:
+    """The diagnosis of a server from all its logs; `planned` are values of its plan by path."""
+    causes = sorted(_causes(logs, state, planned or {}), key=_rank)
     if any(not cause.signature.generic for cause in causes):
         causes = [cause for cause in causes if not cause.signature.generic]
     errors = sorted((line for seen in logs for line in seen.errors), key=_moment)
@@ -87,7 +93,10 @@ def _rank(cause: FailureCause) -> tuple[object, ...]:
     return cause.at, -len(row.patterns) - len(row.needs or ()), -row.fixed_text, row.id
 
 
-def _causes(logs: Sequence[Seen], state: State) -> Iterator[FailureCause]:
+def _causes(
+    logs: Sequence[Seen], state: State, planned: Mapping[str, Any]
+) -> Iterator[FailureCause]:
+    logged = {name: value for seen in logs for name, (value, _) in seen.readings.items()}
     for row in signatures():
         needed = states.agrees(state, row.needs) if row.needs else True
         fits = states.agrees(state, row.fits) if row.fits else None
@@ -104,7 +113,7 @@ def _causes(logs: Sequence[Seen], state: State) -> Iterator[FailureCause]:
             confidence = "assumed"
         yield FailureCause(
             row,
-            _filled(row.cause, values),
+            " ".join([_filled(row.cause, values), *_details(row, {**planned, **logged, **values})]),
             _filled(row.fix, values),
             tuple(_evidence(line) for line in lines[:MOST_EVIDENCE]),
             confidence,
@@ -173,6 +182,26 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", value.strip(" .,;:'\""))
     return credentials.mask(text)
+
+
+def _details(row: Signature, values: Mapping[str, Any]) -> Iterator[str]:
+    """The details of a cause that have all their values."""
+    for detail in row.details:
+        filled = {term: _value(term, values, detail.above) for term in _TERM.findall(detail.text)}
+        if all(filled.values()):
+            yield _filled(detail.text, filled)
+
+
+def _value(term: str, values: Mapping[str, Any], above: float) -> str:
+    """A value, or a difference that is larger than `above`; empty where there is none."""
+    names = term.split(" - ")
+    if not all(_NUMBER.fullmatch(str(values.get(name))) for name in names):
+        return ""
+    first, *others = (float(str(values[name]).replace(",", "")) for name in names)
+    difference = first - sum(others)
+    if others and difference <= above:
+        return ""
+    return f"{difference:.2f}" if abs(difference) < 1 else f"{difference:,.1f}".removesuffix(".0")
 
 
 def _phase(

@@ -49,6 +49,18 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
+class Detail:
+    """A sentence that follows a cause where there are values for it.
+
+    `{name}` stands for what a line holds, a quantity of the readings, or a path of the plan, and
+    `{name - other}` for their difference, which must be larger than `above`.
+    """
+
+    text: Text
+    above: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """A failure: how its log and state look, its cause, its fix and who says so.
 
@@ -57,8 +69,9 @@ class Signature:
     of `unless_after` behind the last evidence, rules the failure out. State must agree with
     `needs`, and must not contradict `fits`; where it does not tell, the failure is assumed.
     `stall_s` is how long the log has been silent while the process is alive. A `generic` failure
-    counts only where no other is found. `example` is a log that has the failure and
-    `counterexample` one that has not; `example_state` is the state beside both.
+    counts only where no other is found. `details` compare its numbers with the plan. `example` is a
+    log that has the failure and `counterexample` one that has not; `example_state` is the state
+    beside both.
     """
 
     id: Text
@@ -78,6 +91,7 @@ class Signature:
     fits: Mapping[str, Text] | None = None
     stall_s: Positive | None = None
     generic: bool = False
+    details: tuple[Detail, ...] = ()
     edit: Mapping[str, Any] | None = None
     example: Text | None = None
     example_state: Mapping[str, Any] | None = None
@@ -156,13 +170,15 @@ class Quantity:
     """What a start log tells of an option or of memory.
 
     `planned` are paths of its value in a plan; the first that is there counts. The value in force
-    may be `at_least` this share of it, or `at_most`; without both it must be the same.
+    may be `at_least` this share of it, or `at_most`; without both it must be the same. Of one that
+    is `final`, only a log that reached service tells: before it is a first estimate.
     """
 
     planned: tuple[Text, ...]
     unit: str
     at_least: float | None = None
     at_most: float | None = None
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

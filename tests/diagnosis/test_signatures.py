@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from builder.credentials import mask
-from builder.diagnosis import judgement, signatures, watch
+from builder.diagnosis import judgement, signatures, templates, watch
 from builder.diagnosis.judgement import LONGEST_TEXT, Diagnosis
 from builder.diagnosis.signatures import Pattern, Signature
 from builder.diagnosis.state import flat
+from builder.planning.memory import Budget
 
 ROWS = signatures.signatures()
 
@@ -54,3 +58,56 @@ def test_a_cause_names_only_what_every_line_captures() -> None:
 def test_each_failure_has_its_own_name() -> None:
     names = [row.id for row in ROWS]
     assert len(names) == len(set(names))
+
+
+OUT_OF_MEMORY = """
+[TensorRT-LLM][INFO] Estimated max memory in KV cache : {wanted} GiB
+[09/14/2026-12:10:42] [TRT-LLM] [E] Failed to initialize executor on rank 0: Executor creation failed due to insufficient GPU memory.
+
+The following component could not be created: KV cache
+Total GPU memory (GiB): 79.11
+Free GPU memory before component creation attempt (GiB): 40.20
+
+Previously created components and free GPU memory before/after creation (GiB):
+Model: {before} / 41.00
+"""  # noqa: E501
+FRACTION = "fraction is set 0.90, kv size is 65536.\n"
+BUDGET = {"budget.kv_cache_gib": 61.0, "kv_cache_config.free_gpu_memory_fraction": 0.62}
+WANTED = "The engine wanted 61 GiB for it, 20.8 GiB more than were free."
+PLANNED = "The plan gives it 61 GiB, 20.8 GiB more than were free."
+HELD = "19.1 of 79.1 GiB were taken before the model was loaded: another process holds them."
+SHARE = "free_gpu_memory_fraction in force is 0.90, 0.28 above the plan's 0.62."
+
+
+@pytest.mark.parametrize(
+    ("log", "plan", "details"),
+    [
+        (OUT_OF_MEMORY.format(wanted=61, before=60), {}, [WANTED, HELD]),
+        (OUT_OF_MEMORY.format(wanted=20, before=60), BUDGET, [PLANNED, HELD]),
+        (FRACTION + OUT_OF_MEMORY.format(wanted=20, before=78.5), BUDGET, [PLANNED, SHARE]),
+        (OUT_OF_MEMORY.format(wanted=20, before=78.5), {"budget.kv_cache_gib": 30.0}, []),
+    ],
+)
+def test_the_numbers_of_a_failure_are_compared_with_the_plan(
+    log: str, plan: dict[str, float], details: list[str]
+) -> None:
+    seen = watch.watch(io.BytesIO(log.encode()), "server.log")
+    [cause] = judgement.judge([seen], {}, plan).causes
+    _, found = cause.cause.split("other buffers.")
+    assert found.strip() == " ".join(details)
+
+
+def test_the_details_of_a_row_name_what_a_log_or_a_plan_has() -> None:
+    quantities = signatures.readings().quantities
+    budget = {f"budget.{field.name}" for field in dataclasses.fields(Budget)}
+    known = {*quantities, *budget}.union(*(row.planned for row in quantities.values()))
+    for row in ROWS:
+        captured = {name for one in row.patterns for line in one.lines for name in _names(line)}
+        for detail in row.details:
+            terms = re.findall(r"\{([^}]+)\}", detail.text)
+            named = {name for term in terms for name in term.split(" - ")}
+            assert named <= known | captured, row.id
+
+
+def _names(line: str) -> Iterator[str]:
+    yield from templates.compiled(line).pattern.groupindex

@@ -118,6 +118,17 @@ def test_a_failed_start_tells_its_cause(run: Run) -> None:
     assert [cause.signature.id for cause in found.causes] == ["open-mpi-is-missing"]
 
 
+def test_the_kv_cache_is_compared_once_it_is_that_of_the_service(run: Run) -> None:
+    write(run, "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.90 GiB for max tokens in paged KV cache (8224).\n")  # fmt: skip  # noqa: E501
+    start = Start(run.log, planned={"budget.kv_tokens": 9000, "budget.kv_cache_gib": 1.2})
+    assert start.in_force() == []
+    write(run, READY)
+    assert [(row.difference, row.differs) for row in start.in_force()] == [
+        ("-776", False),
+        ("-0.3", True),
+    ]
+
+
 def test_what_the_engine_logged_is_compared_with_the_plan(run: Run) -> None:
     write(run, "[TensorRT-LLM][INFO] max_seq_len=8192, max_num_requests=64, max_num_tokens=8192, max_batch_size=64\n")  # fmt: skip  # noqa: E501
     rows = Start(run.log, planned={"max_batch_size": 16, "max_seq_len": 8192}).in_force()
