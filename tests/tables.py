@@ -1,6 +1,7 @@
 """Parametrises a test by the table of its name in the YAML file next to its module.
 
-The first row names the parameters; each other row is one case.
+The first row names the parameters; each other row is one case. A first column `case` names the
+cases and is no parameter.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ def by_table(test: Test) -> Test:
     """As `pytest.mark.parametrize`, with the table that has the name of the test."""
     code = inspect.unwrap(test).__code__
     names, *rows = tables(Path(code.co_filename).with_suffix(".yaml"))[code.co_name]
-    marked: Test = pytest.mark.parametrize(names, rows)(test)
+    ids = None
+    if names[0] == "case":
+        names, ids, rows = names[1:], [row[0] for row in rows], [row[1:] for row in rows]
+    if len(names) == 1:
+        rows = [row[0] for row in rows]
+    marked: Test = pytest.mark.parametrize(names, rows, ids=ids)(test)
     return marked
 
 

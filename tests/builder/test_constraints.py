@@ -30,7 +30,7 @@ from builder.rules.flags import flag_traps, with_flags
 from builder.rules.rule_inputs import MISSING, RuleInputs, words
 from builder.rules.validation import validate
 from tests.conftest import ABSENT, ROOT
-from tests.tables import by_table
+from tests.tables import by_table, tables
 
 HERE = Path(__file__).parent
 # The cases of another engine stand in a file of its own.
@@ -278,26 +278,7 @@ def of_version(version: str, known: Mapping[str, Any]) -> RuleContext:
     return replace(found, release=Release(table, found.release.path))
 
 
-@pytest.mark.parametrize(
-    ("version", "known", "options"),
-    [
-        ("1.3.0rc18", {"checkpoint": V32, "gpu": "gb200"}, {"moe_config": {"backend": "CUTEDSL"}}),
-        ("1.3.0rc20", {"checkpoint": V32, "gpu": "gb200"}, {}),
-        ("1.3.0rc20", {"checkpoint": "deepseek-ai/DeepSeek-R1-0528"}, {}),
-        ("1.3.0rc21", {"checkpoint": V32, "gpu": "b300"}, {"tensor_parallel_size": 8}),
-        (
-            "1.3.0rc21",
-            {"checkpoint": V32, "gpu": "gb200"},
-            {
-                "kv_cache_config": {"host_cache_size": 1 << 30},
-                "speculative_config": {"decoding_type": "MTP"},
-            },
-        ),
-        ("1.3.0rc22", {"checkpoint": "deepseek-ai/DeepSeek-V3.2", "gpu": "h200"}, {}),
-        ("1.3.0rc24", {"checkpoint": "openai/gpt-oss-120b"}, {"tensor_parallel_size": 2}),
-        ("1.3.0rc25", {**MINIMAX_M3, "quantization": {"quant_algo": "MXFP8"}}, {}),
-    ],
-)
+@by_table
 def test_a_known_issue_is_said_of_its_version_and_of_no_other(
     version: str, known: dict[str, Any], options: dict[str, Any]
 ) -> None:
@@ -426,25 +407,7 @@ DTYPE_ONLY = {"kv_cache_config": {"dtype": "fp8"}}
 FRACTION = "--kv_cache_free_gpu_memory_fraction"
 
 
-@pytest.mark.parametrize(
-    ("name", "flags", "options", "found"),
-    [
-        ("1.2.1", {"--tp_size": "4"}, TP8, {"flag-value-lost": "--tp_size"}),
-        ("main", {"--tp_size": "4"}, TP8, {"file-value-lost": "--tp_size"}),
-        ("1.2.1", {"--tp_size": "8"}, TP8, {}),
-        ("1.2.1", {"--tp_size": "4"}, {}, {}),
-        ("1.1.0", {FRACTION: "0.5"}, DTYPE_ONLY, {"flag-lost-with-block": FRACTION}),
-        ("1.2.1", {FRACTION: "0.5"}, DTYPE_ONLY, {}),
-        ("main", {"--kv_cache_dtype": "auto"}, DTYPE_ONLY, {"file-value-lost": "--kv_cache_dtype"}),
-        ("1.1.0", {"--tensor_parallel_size": "4"}, {}, {"unknown-flag": "--tensor_parallel_size"}),
-        ("1.2.1", {"--backend": "vllm"}, {}, {"flag-value": "--backend"}),
-        ("1.2.1", {"--tp_size": None}, {}, {"flag-without-value": "--tp_size"}),
-        ("1.2.1", {"--tp_size": "2.0"}, {}, {"flag-value": "--tp_size"}),
-        ("1.2.1", {"--max_seq_len": "long"}, {}, {"flag-value": "--max_seq_len"}),
-        ("1.2.1", {"--trust_remote_code": True}, {"trust_remote_code": True}, {}),
-        ("1.2.1", {"--port": "8000"}, {"port": 1}, {}),
-    ],
-)
+@by_table
 def test_flags_that_are_lost_or_unknown(
     name: str, flags: dict[str, Any], options: dict[str, Any], found: dict[str, str]
 ) -> None:
@@ -453,7 +416,7 @@ def test_flags_that_are_lost_or_unknown(
 
 
 def test_every_rule_of_flags_has_a_case_above() -> None:
-    cases = test_flags_that_are_lost_or_unknown.pytestmark[0].args[1]
+    _, *cases = tables(Path(__file__).with_suffix(".yaml"))["test_flags_that_are_lost_or_unknown"]
     assert {rule.id for rule in ALL_RULES.flags} == {id for row in cases for id in row[3]}
 
 

@@ -63,18 +63,7 @@ def test_an_expression_is_rounded_up_and_bounded(expression: Any, expected: Any)
     assert evaluate(expression, inputs(one=7, unknown=UNKNOWN)) == expected
 
 
-@pytest.mark.parametrize(
-    ("largest", "every_up_to", "expected"),
-    [
-        (3, 4, [1, 2, 3]),
-        (4, 4, [1, 2, 3, 4]),
-        (5, 4, [1, 2, 3, 4, 5]),
-        (8, 4, [1, 2, 3, 4, 8]),
-        (9, 4, [1, 2, 3, 4, 8, 9]),
-        (1, 16, [1]),
-        (33, 16, [*range(1, 17), 32, 33]),
-    ],
-)
+@by_table
 def test_batch_sizes_end_with_the_largest(
     largest: int, every_up_to: int, expected: list[int]
 ) -> None:

@@ -46,96 +46,12 @@ UP_TO_16 = [*range(1, 17)]
 R1_B200, LLAMA = "deepseek-r1-0528-nvfp4-b200", "llama-3.3-70b-fp8-h100"
 GPT_OSS = "gpt-oss-120b-h200"
 PREFILL, DECODE = "deepseek-v3.2-nvfp4-gb300-prefill", "deepseek-v3.2-nvfp4-gb300-decode"
-ABSENT = ...
+ABSENT = "absent"
 CUTLASS = {"moe_config.backend": "CUTLASS"}
 H100_PREFILL = ("role=prefill", "targets=[trtllm_serve]", "hardware={gpu: h100, num_gpus: 8}")
 
 
-@pytest.mark.parametrize(
-    ("preset", "overrides", "expected"),
-    [
-        # An override of a mapping replaces all below it; null leaves an option to the engine.
-        (NVFP4_GB200, ["engine_config.cuda_graph_config=null"], {"cuda_graph_config": None}),
-        (NVFP4_GB200, ["engine_config.speculative_config=null"], {"speculative_config": None}),
-        (
-            NVFP4_GB200,
-            ["engine_config.max_batch_size=null"],
-            {"max_batch_size": None, GRAPHS: [*UP_TO_16, *(2**power for power in range(5, 12))]},
-        ),
-        # Numbers count as numbers in other spellings.
-        (
-            NVFP4_GB200,
-            ['engine_config.max_batch_size="32"'],
-            {"max_batch_size": 32, GRAPHS: [*UP_TO_16, 32]},
-        ),
-        (
-            NVFP4_GB200,
-            ["engine_config.max_batch_size=32.0"],
-            {"max_batch_size": 32, GRAPHS: [*UP_TO_16, 32]},
-        ),
-        # No publication overrules what follows from the workload; graphs reach the batch size.
-        (NVFP4_GB200, ["workload.concurrency=1"], {GRAPHS: [1]}),
-        (NVFP4_GB200, ["workload.concurrency=16"], {GRAPHS: UP_TO_16}),
-        (NVFP4_GB200, ["workload.concurrency=17"], {GRAPHS: [*UP_TO_16, 17]}),
-        (
-            NVFP4_GB200,
-            ["workload.concurrency=32"],
-            {"max_batch_size": 32, GRAPHS: [*UP_TO_16, 32]},
-        ),
-        (NVFP4_GB200, ["workload.concurrency=100"], {GRAPHS: [*UP_TO_16, 32, 64, 100]}),
-        # With attention data parallelism, 64 on each of four ranks, which draft fewer tokens.
-        (NVFP4_GB200, ["workload.concurrency=256"], {GRAPHS: [*UP_TO_16, 32, 64]}),
-        (
-            NVFP4_GB200,
-            ["engine_config.enable_attention_dp=false", "workload.concurrency=100"],
-            {DEPTH: 3},
-        ),
-        (
-            NVFP4_GB200,
-            ["engine_config.enable_attention_dp=true", "workload.concurrency=100"],
-            {DEPTH: 1},
-        ),
-        ("deepseek-v3.2-fp8-gb200", ["hardware.gpu=gb300"], {"kv_cache_config.dtype": "fp8"}),
-        # No weights of an MTP layer are published.
-        (
-            NVFP4_GB200,
-            ["checkpoint=nvidia/MiniMax-M2.5-NVFP4", "engine_config={}", "hardware.gpu=b300"],
-            {DECODING_TYPE: ABSENT},
-        ),
-        # A draft model replaces the checkpoint's own layer.
-        (
-            NVFP4_GB200,
-            ["draft={checkpoint: /models/draft, tokens: 2}"],
-            {DECODING_TYPE: "Eagle", DEPTH: ABSENT},
-        ),
-        # A step holds a prompt, its template's tokens, and four tokens of every running request.
-        (NVFP4_GB200, ["workload.isl=10000"], {"max_num_tokens": 10368}),
-        (GPT_OSS, ["workload.isl=1000"], {"max_num_tokens": 20_000}),
-        (GPT_OSS, ["workload.isl=19000"], {"max_num_tokens": 20_000}),
-        (GPT_OSS, ["workload.isl=25000"], {"max_num_tokens": 25_216}),
-        # 2048 requests with seven draft tokens each; the engine's default of 8192 is too small.
-        (
-            LLAMA,
-            [
-                *("workload={isl: 32768, osl: 8, concurrency: 2048}", "instances=1"),
-                "draft={checkpoint: /models/draft, tokens: 7}",
-            ],
-            {"enable_chunked_prefill": True, "max_num_tokens": 2048 * 8},
-        ),
-        # Instances share GPUs and workload.
-        (LLAMA, [], {"tensor_parallel_size": 1, "max_batch_size": 8}),
-        (LLAMA, ["instances=1"], {"tensor_parallel_size": 2, "max_batch_size": 16}),
-        # An asked latency between tokens keeps streams smooth.
-        (R1_B200, [], {"stream_interval": 10}),
-        (R1_B200, ["slo.itl_ms=20"], {"stream_interval": 1}),
-        # Wide expert parallelism is for the model that it was seen with.
-        ("qwen3-235b-nvfp4-gb200", [*H100_PREFILL, "checkpoint=Qwen/Qwen3-235B-A22B-FP8"], CUTLASS),
-        ("qwen3-235b-nvfp4-gb200", [*H100_PREFILL, "checkpoint=MiniMaxAI/MiniMax-M2.5"], CUTLASS),
-        # Both sides draft equally many on whatever GPUs.
-        (PREFILL, ["workload.concurrency=128"], {DEPTH: 3}),
-        (DECODE, ["workload.concurrency=128", "hardware.num_gpus=4"], {DEPTH: 3}),
-    ],
-)
+@by_table
 def test_an_option_follows_from_the_request(
     preset: str, overrides: list[str], expected: dict[str, Any]
 ) -> None:

@@ -11,7 +11,7 @@ from builder import pipeline
 from builder.deployment import Choice
 from builder.facts import release
 from builder.planning import Decision, engine_default, plan
-from tests.builder.test_requirements import LLAMA, ONE, V32, refused
+from tests.builder.test_requirements import LLAMA, V32, refused
 from tests.tables import by_table
 
 # --- Refusals and warnings ------------------------------------------------------------------------
@@ -21,64 +21,7 @@ DRAFT = "draft={{checkpoint: {}, tokens: 4, method: {}}}"
 UNMEASURED = "compare the budget with the engine's log of its first start"
 
 
-@pytest.mark.parametrize(
-    ("preset", "overrides", "expected"),
-    [
-        (
-            LLAMA,
-            ("instances=3",),
-            "instances: 2 GPUs cannot be shared by 3 instances; "
-            "give a divisor of hardware.num_gpus",
-        ),
-        (
-            LLAMA,
-            (ONE, "engine_config.tensor_parallel_size=4"),
-            "engine_config.tensor_parallel_size: 4 x pipeline_parallel_size 1 uses 4 GPUs; "
-            "hardware.num_gpus is 2",
-        ),
-        (
-            LLAMA,
-            ("hardware.num_gpus=4", "engine_config.tensor_parallel_size=4"),
-            "engine_config.tensor_parallel_size: 4 x pipeline_parallel_size 1 uses 4 GPUs; "
-            "an instance has 2",
-        ),
-        (
-            LLAMA,
-            (ONE, "engine_config.pipeline_parallel_size=3"),
-            "engine_config.pipeline_parallel_size: 3 stages cannot share 2 GPUs; "
-            "give a divisor of them",
-        ),
-        (
-            LLAMA,
-            (ONE, "hardware.num_gpus=16"),
-            "hardware.num_gpus: 16 GPUs need more than one node: a h100 node has 8; "
-            "give at most 8, or add the target kubernetes or slurm, which takes several",
-        ),
-        (
-            LLAMA,
-            (DRAFT.format("nvidia/Llama-3.3-70B-Instruct-NVFP4", "draft_target"),),
-            "draft.checkpoint: h100 has no NVFP4 arithmetic, which "
-            "nvidia/Llama-3.3-70B-Instruct-NVFP4 needs; use a checkpoint in BF16, FP8, "
-            "FP8_BLOCK_SCALES, MXFP4, or a GPU that has NVFP4",
-        ),
-        (
-            LLAMA,
-            (DRAFT.format("Qwen/Qwen3-32B-FP8", "draft_target"),),
-            "draft.checkpoint: Qwen/Qwen3-32B-FP8 has 151936 tokens in its vocabulary, "
-            "nvidia/Llama-3.3-70B-Instruct-FP8 has 128256; take a draft model of the same "
-            "family, which shares the tokenizer",
-        ),
-        (
-            V32,
-            ("hardware.num_gpus=2",),
-            "hardware.num_gpus: nvidia/DeepSeek-V3.2-NVFP4 does not fit on 2 x gb200: each GPU "
-            "has 184.3 GiB, weights take 195.1, activations 5.7, CUDA graphs 0.4, the rest of "
-            "the engine 6.8, which leaves 0.0 GiB of KV cache for requests of 2400 tokens, "
-            "0.1 GiB each; take at least 4 GPUs (this has 2), larger ones, or a "
-            "checkpoint of lower precision",
-        ),
-    ],
-)
+@by_table
 def test_a_refusal_names_the_place_what_is_wrong_and_the_remedy(
     preset: str, overrides: tuple[str, ...], expected: str
 ) -> None:
@@ -198,49 +141,7 @@ def test_a_warning_names_the_place_what_to_expect_and_what_to_do(
     assert [str(row) for row in pipeline.plan(preset, overrides).plan.warnings] == expected
 
 
-@pytest.mark.parametrize(
-    ("overrides", "value", "reason", "source"),
-    [
-        (
-            ("hardware.num_gpus=4",),
-            2,
-            "Every layer is split over all GPUs of an instance, which gives the lowest latency "
-            "within one node.",
-            "hardware.num_gpus 4, instances 2",
-        ),
-        (
-            (ONE,),
-            2,
-            "Every layer is split over all GPUs, which gives the lowest latency within one node.",
-            "hardware.num_gpus 2",
-        ),
-        (
-            ("hardware.num_gpus=2",),
-            1,
-            "One GPU holds every layer of an instance: there is nothing to split.",
-            "hardware.num_gpus 2, instances 2",
-        ),
-        (
-            (ONE, "hardware.num_gpus=1"),
-            1,
-            "One GPU holds every layer of the model: there is nothing to split.",
-            "hardware.num_gpus 1",
-        ),
-        (
-            (ONE, "hardware.num_gpus=4", "engine_config.pipeline_parallel_size=2"),
-            2,
-            "Every layer is split over all GPUs of a stage, which gives the lowest latency "
-            "within one node.",
-            "hardware.num_gpus 4, pipeline_parallel_size 2",
-        ),
-        (
-            (ONE, "hardware.num_gpus=16", TARGETS),
-            16,
-            "Every layer is split over all GPUs, on 2 nodes.",
-            "hardware.num_gpus 16",
-        ),
-    ],
-)
+@by_table
 def test_the_layers_are_split_for_a_reason_that_holds(
     overrides: tuple[str, ...], value: int, reason: str, source: str
 ) -> None:

@@ -160,65 +160,7 @@ def blamed(planned: ServicePlan, **parts: float) -> tuple[str, str]:
     return diagnostic.where, diagnostic.fix
 
 
-@pytest.mark.parametrize(
-    ("setting", "parts", "where", "remedy"),
-    [
-        # 84 GiB are left, and the budget may be off by 4.
-        (
-            f"{CACHE}.free_gpu_memory_fraction=0.5",
-            {"request_gib": 79.0},
-            *(
-                f"{CACHE}.free_gpu_memory_fraction",
-                "give a larger share of the 84.0 GiB that are left",
-            ),
-        ),
-        (f"{CACHE}.free_gpu_memory_fraction=0.5", {"request_gib": 80.0}, "workload", "shorten isl"),
-        (
-            "workload.concurrency=16",
-            {"request_gib": 79.0},
-            *(
-                "workload",
-                "shorten isl or osl, or take at least 2 GPUs (this has 1) or larger ones",
-            ),
-        ),
-        (
-            f"{CACHE}.tokens_per_block=1024",
-            {"request_gib": 90.0},
-            *(
-                f"{CACHE}.tokens_per_block",
-                "give 32 or 64: a block of 640 or more holds one request",
-            ),
-        ),
-        (f"{CACHE}.tokens_per_block=64", {"request_gib": 90.0}, "workload", "shorten isl or osl"),
-        (f"{GRAPHS}=[1, 2]", {"request_gib": 9.0, "cuda_graphs_gib": 90.0}, GRAPHS, "lower it"),
-        (
-            "workload.concurrency=16",
-            {"request_gib": 9.0, "cuda_graphs_gib": 90.0},
-            *("hardware.num_gpus", "take at least 2 GPUs (this has 1), larger ones"),
-        ),
-        (
-            f"{STEP}=8192",
-            {"request_gib": 9.0, "activations_gib": 60.0, "other_gib": 30.0},
-            *(STEP, "lower it: it is the largest part"),
-        ),
-        # What a step takes is its activations and the rest of the engine together.
-        (
-            f"{STEP}=8192",
-            {"weights_gib": 40.0, "request_gib": 9.0, "activations_gib": 30.0, "other_gib": 30.0},
-            *(STEP, "lower it: it is the largest part"),
-        ),
-        (
-            "workload.concurrency=16",
-            {"request_gib": 9.0, "activations_gib": 90.0},
-            *("workload.isl", "shorten it: a step of"),
-        ),
-        (
-            "workload.concurrency=16",
-            {"request_gib": 9.0, "weights_gib": 94.0},
-            *("hardware.num_gpus", "or a checkpoint of lower precision"),
-        ),
-    ],
-)
+@by_table
 def test_what_is_too_large_is_blamed_on_what_it_follows_from(
     setting: str, parts: dict[str, float], where: str, remedy: str
 ) -> None:

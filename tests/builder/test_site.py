@@ -10,6 +10,7 @@ import yaml
 
 from builder import site
 from builder.errors import BadInput
+from tests.tables import by_table
 
 LEAST: dict[str, Any] = {
     "name": "here",
@@ -34,37 +35,7 @@ def test_the_least_profile_asks_for_nothing_else() -> None:
     assert others == {"python": "python3"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"partiton": "a"}, "7: partiton: unknown key; did you mean partition?"),
-        (
-            {"gpu_request": "gpus"},
-            "2: gpu_request: gpus is not allowed; did you mean gpus_per_node?",
-        ),
-        ({"mpi": "openmpi"}, "5: mpi: openmpi is not allowed; it must match"),
-        ({"partition": "a b"}, "7: partition: a b is not allowed"),
-        ({"account": "x\n#SBATCH --uid=0"}, "account: x"),
-        ({"state_folder": "runs"}, "state_folder: runs is not allowed; it must match ^(/"),
-        ({"sbatch": ["--nodes=2"]}, "sbatch has --nodes=2, which the scripts set; remove it"),
-        ({"srun": ["--mpi=none"]}, "srun has --mpi=none, which the scripts set; remove it"),
-        ({"sbatch": ["-N2"]}, "sbatch.0: -N2 is not allowed"),
-        ({"gpu_request": "none", "exclusive": False}, "set exclusive: true"),
-        ({"gpu_request": "none", "gpu_type": "h100"}, "gpu_type is not used"),
-        ({"container": {"runtime": "none", "mounts": ["/a"]}}, "runtime none uses no mounts"),
-        (
-            {"container": {"runtime": "apptainer", "remap_root": True}},
-            "remap_root is of pyxis only",
-        ),
-        ({"container": {"runtime": "pyxis", "mounts": ["a:b"]}}, "mounts.0: a:b is not allowed"),
-        ({"environment": {"A": "x\ny"}}, "environment.A: x"),
-        *(
-            ({"environment": {name: "/x"}}, f"environment: {name} decides which programs and")
-            for name in ("PATH", "LD_PRELOAD", "BASH_ENV")
-        ),
-        ({"exclusive": False}, "name cpus_per_node"),
-    ],
-)
+@by_table
 def test_faults_name_the_field_and_the_remedy(
     tmp_path: Path, changes: dict[str, Any], expected: str
 ) -> None:

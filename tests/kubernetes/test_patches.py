@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import pytest
-
 from tests.kubernetes import patches, schemas
+from tests.tables import by_table
 
 MINOR = schemas.MINORS[-1]
 DEPLOYMENT = {
@@ -18,25 +17,12 @@ DEPLOYMENT = {
         "selector": {"matchLabels": {"a": "b"}},
     },
 }
-CASES = {
-    "what a field may not keep beside another goes": (
-        {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}},
-        {"strategy": {"type": "Recreate"}},
-    ),
-    "a field is replaced as a whole where it says so": (
-        {"selector": {"$patch": "replace", "matchLabels": {"c": "d"}}},
-        {"selector": {"matchLabels": {"c": "d"}}},
-    ),
-    "otherwise its parts are merged": (
-        {"selector": {"matchLabels": {"c": "d"}}},
-        {"selector": {"matchLabels": {"a": "b", "c": "d"}}},
-    ),
-}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_strategic_patch_changes_what_it_means(case: str) -> None:
-    change, result = CASES[case]
+@by_table
+def test_a_strategic_patch_changes_what_it_means(
+    change: dict[str, Any], result: dict[str, Any]
+) -> None:
     schema, field = schemas.schema(MINOR, DEPLOYMENT), partial(schemas.field, MINOR)
     found: Any = patches.strategic(DEPLOYMENT, {"spec": change}, schema, field)
     assert found["spec"] == {**DEPLOYMENT["spec"], **result}  # type: ignore[dict-item]

@@ -16,6 +16,7 @@ from builder.choice.candidates import MOST_CONCURRENCY, Search, candidates, load
 from builder.choice.selection import Selection, rank
 from builder.estimates import Estimator, Question, Refusal
 from tests.conftest import Run
+from tests.tables import by_table
 
 OPEN = """\
 name: r1
@@ -373,45 +374,10 @@ def test_without_evidence_there_is_a_plan_to_measure_and_no_number(
     assert not (tmp_path / "chosen.yaml").exists()
 
 
-WRONG: dict[str, tuple[dict[str, str], str]] = {
-    "two prices of a GPU": (
-        {"{b200: 4.5}": "{b200: 4.5, B200: 5}"},
-        ":8: price_per_gpu_hour_usd.B200: repeats b200; keep one",
-    ),
-    "no price for a cost": (
-        {"price_per_gpu_hour_usd: {b200: 4.5}\n": ""},
-        "price_per_gpu_hour_usd: has no price of b200",
-    ),
-    "a price of another GPU": (
-        {"{b200: 4.5}": "{b200: 4.5, h100: 2}"},
-        ":8: price_per_gpu_hour_usd: prices h100, which hardware.gpu does not name",
-    ),
-    "a misspelt range": (
-        {"at_most": "at_mots"},
-        ":3: hardware.num_gpus.at_mots: unknown key; did you mean at_most?",
-    ),
-    "a range the wrong way round": (
-        {"{at_most: 8}": "{at_most: 2, at_least: 4}"},
-        "at_least 4 is above at_most 2",
-    ),
-    "two loads": (
-        {"concurrency: 32": "concurrency: 32, request_rate: 2"},
-        ":5: workload: has not one load; give either concurrency or request_rate",
-    ),
-    "an unknown GPU": ({"gpu: b200": "gpu: [b200, b2000]"}, "b2000 is unknown"),
-    "one side of disaggregated serving": (
-        {"targets:": "role: decode\ntargets:"},
-        "role: is decode: only servers that read prompts and answer them are chosen",
-    ),
-    "an unknown key": ({"name: r1": "nmae: r1"}, "nmae: unknown key; did you mean name?"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
+@by_table
 def test_a_wrong_file_is_refused_with_place_and_remedy(
-    case: str, write: Write, builder: Run
+    replaced: dict[str, str], line: str, write: Write, builder: Run
 ) -> None:
-    replaced, line = WRONG[case]
     done = builder("choose", write(replaced))
     assert done.returncode in (2, 3)
     assert line in done.stderr
