@@ -50,6 +50,11 @@ VALUE_RANGE = Rule("value-range", "The value is outside the range that the optio
 VALUE = Rule("value", "The values of a data file do not fit together.")
 CREDENTIAL = Rule("credential", "The file holds a credential.")
 DEPLOYMENT = Rule("deployment", "A deployment file cannot be planned, or its plan has a warning.")
+PARSER_MISMATCH = Rule(
+    "parser-mismatch",
+    "A parser of answers does not read what the model's chat template writes.",
+    "warning",
+)
 UNPUBLISHED_RELEASE = Rule("unpublished-release", "No release of this name was published.")
 RELEASE_WITHOUT_TABLE = Rule(
     "release-without-table",

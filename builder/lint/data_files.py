@@ -24,7 +24,7 @@ def schemas() -> Mapping[str, Any]:
     from ..credentials.shapes import SCHEMA as CREDENTIALS_FILE
     from ..diagnosis import signatures as failures
     from ..estimates.fits import SCHEMAS as measurement_schemas
-    from ..facts import hardware, images, plain_data
+    from ..facts import chat_turns, hardware, images, plain_data
     from ..facts.advisories import FatalRequests, ProductAdvisories
     from ..facts.architecture import Architecture
     from ..facts.architecture.fields import FIELDS_FILE
@@ -63,6 +63,7 @@ def schemas() -> Mapping[str, Any]:
         "models/*.yaml": ModelFacts,
         "packages.yaml": plain_data.Packages,
         **failures.SCHEMAS,
+        **chat_turns.SCHEMAS,
         "heuristics/*.yaml": heuristics.HeuristicsFile,
         "published_releases/*.yaml": PublishedReleases,
         "releases/*.json": RELEASE_TABLE,

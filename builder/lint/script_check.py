@@ -37,7 +37,15 @@ from .read.shell_files import WrittenFile, unread_words, unread_writes, written_
 from .read.yaml_text import variable_paths
 from .rules import PORT_UNREACHED, sides
 from .rules.files import of_scripts
-from .rules.model import at_model, context, find_model, named_model, unknown_model, unknown_models
+from .rules.model import (
+    at_model,
+    context,
+    find_model,
+    named_model,
+    parser_findings,
+    unknown_model,
+    unknown_models,
+)
 from .rules.names import misspelt_program, script_diagnostics
 from .rules.options import beside_flags, section_diagnostics
 from .rules.references import server_diagnostics
@@ -218,6 +226,11 @@ def check_script(
             server = servers[min(index, len(servers) - 1)] if servers else None
             here = context(rule_context, server)
             result += beside_flags(command, options, here, section)
+            for row in parser_findings(here, command.values, server.model if server else None):
+                if isinstance(row, str):
+                    judged += Judged(unread=(row,))
+                else:
+                    result.append(row)
     if unguided and (asked := sides.unguided(found.text, "the server has")):
         result.append(asked)
     return Verdict(SCRIPT, result, judged)

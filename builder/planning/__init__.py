@@ -22,7 +22,7 @@ from .decision import MONITORING, Decision, Difference, Evidence, Facts, Limits,
 from .memory_budget import budget_of, check_budget, limits_of
 from .plan_builder import PlanBuilder
 from .requirements import check_batch, check_draft, check_request
-from .server_flags import server_flags
+from .server_flags import check_parsers, server_flags
 
 __all__ = [
     "MONITORING",
@@ -66,7 +66,7 @@ def plan(deployment: Deployment, facts: Facts) -> Plan:
     if builder.diagnostics:
         raise BadInput(builder.diagnostics)
     _warn_without_evidence(builder)
-    flags = list(server_flags(builder))
+    flags = check_parsers(builder, list(server_flags(builder)))
     return Plan(
         deployment,
         facts,

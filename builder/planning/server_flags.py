@@ -6,6 +6,7 @@ A decision whose value is `None` sets nothing, and gives the reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 from ..diagnostics import either
@@ -15,7 +16,7 @@ from ..facts.checkpoint import read_shipped, same_model
 from ..facts.model_facts import ModelFacts
 from ..facts.model_names import known_names
 from ..facts.release import Flag
-from ..rules import heuristics
+from ..rules import answer_parsers, heuristics
 from .decision import Decision, Evidence
 from .plan_builder import PlanBuilder
 
@@ -44,6 +45,22 @@ def server_flags(builder: PlanBuilder) -> Iterator[Decision]:
             f"answered as if it had none; {_GUIDES}: xgrammar in engine_config makes it heeded"
         )
         yield _unset(builder, _GUIDES, what)
+
+
+def check_parsers(builder: PlanBuilder, flags: list[Decision]) -> list[Decision]:
+    """Warns of parsers that do not read what the model's chat template writes. Returns the flags;
+    the reason of one that cannot be checked says so.
+    """
+    checkpoint, release = builder.facts.checkpoint, builder.facts.release
+    rows = {row.path.lstrip("-").replace("-", "_"): row for row in flags}
+    options = {path: row.value for path, row in {**rows, **builder.decisions}.items()}
+    for option, found in answer_parsers.check(release, options, checkpoint.name, checkpoint.path):
+        if not isinstance(found, str):
+            builder.warnings.append(found)
+        elif option in rows:
+            reason = f"{rows[option].reason} Not checked: {found}."
+            rows[option] = replace(rows[option], reason=reason)
+    return list(rows.values())
 
 
 def _served_name(builder: PlanBuilder) -> Decision:

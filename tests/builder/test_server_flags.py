@@ -35,7 +35,7 @@ def test_parsers_are_those_of_the_model() -> None:
     found = flags(planned(R1))
     assert (found["--tool_parser"], found["--reasoning_parser"]) == ("deepseek_v3", "deepseek-r1")
     found = flags(planned(QWEN35))
-    assert (found["--tool_parser"], found["--reasoning_parser"]) == ("qwen3", "qwen3_5")
+    assert (found["--tool_parser"], found["--reasoning_parser"]) == ("qwen3_coder", "qwen3_5")
 
 
 def test_a_parser_that_would_take_answers_for_thoughts_is_left_out_and_says_so() -> None:

@@ -48,6 +48,13 @@ class ParsedCommand:
         word = self._last(name)
         return word.text if word else ""
 
+    @property
+    def values(self) -> dict[str, tuple[str, Location]]:
+        """The values of flags, each with its location, by the names of their options."""
+        return {
+            row.flag.name: (row.value.text, row.value.location) for row in self.given if row.value
+        }
+
     def _last(self, name: str) -> Word | None:
         values = [row.value for row in self.given if row.flag.name == name]
         return values[-1] if values else None

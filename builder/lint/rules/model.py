@@ -9,11 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...diagnostics import Diagnostic, closest, located, nearest
+from ...diagnostics import Diagnostic, Location, closest, located, nearest
 from ...documents import Variable, Yaml, value_at
 from ...errors import BadFacts, BadInput
 from ...facts import hardware, model_names
 from ...general_rules import Severity
+from ...rules import answer_parsers
 from ...rules.context import RuleContext
 from ..engine import surroundings
 from ..model import Named, Server, is_open
@@ -240,6 +241,23 @@ def unknown_models(workers: Sequence[Server]) -> Iterator[Diagnostic]:
             seen.add(model.name)
             if find_model(model.name) is None:
                 yield unknown_model(model)
+
+
+def parser_findings(
+    rule_context: RuleContext, options: Mapping[str, tuple[str, Location]], model: Named | None
+) -> Iterator[Diagnostic | str]:
+    """Reports parsers that do not read what the model's chat template writes, and names those that
+    cannot be checked. `options` are values with their locations."""
+    facts, values = rule_context.checkpoint, {name: value for name, (value, _) in options.items()}
+    if facts is None and (model is None or is_open(model.name)):
+        return
+    name = facts.name if facts else _on_the_hub(model.name) if model else ""
+    folder = facts.path if facts else None
+    for option, found in answer_parsers.check(rule_context.release, values, name, folder):
+        if isinstance(found, str):
+            yield f"{option} {values[option]}: {found}"
+        else:
+            yield replace(found, location=options[option][1], path=option)
 
 
 def context(rule_context: RuleContext, worker: Server | None) -> RuleContext:

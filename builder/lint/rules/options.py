@@ -30,7 +30,7 @@ from ..model import Gpus, Named, Section, Server, StatedWorkload, below
 from ..read.file import Text
 from . import MODEL_ON_GPU, TOO_MANY_FAULTS, UNKNOWN_FLAG
 from .gpus import ranks_diagnostic
-from .model import at_model, context, for_model, named_gpu, named_model
+from .model import at_model, context, for_model, named_gpu, named_model, parser_findings
 
 if TYPE_CHECKING:
     from ..read.commands import CommandLine
@@ -199,13 +199,13 @@ class Given:
 
 def given_diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Reports wrong options and option names that the release does not have."""
+    model = model_of(given.arguments)
+    of_model = for_model(rule_context, model)
     found = [
         *given.arguments.diagnostics,
         *_unknown(given, rule_context.release),
-        *(
-            _as_written(row, given, rule_context.release)
-            for row in _values(given, for_model(rule_context, model_of(given.arguments)))
-        ),
+        *(_as_written(row, given, rule_context.release) for row in _values(given, of_model)),
+        *_parser_mismatches(given.arguments, of_model, model),
     ]
     for row in found:
         path = row.path if given.as_flags else below(given.path, row.path)
@@ -236,6 +236,17 @@ def model_of(arguments: Arguments) -> Named | None:
     name = arguments.options.get("model")
     is_told = isinstance(name, str) and not isinstance(name, Variable)
     return Named(str(name), arguments.places["model"]) if is_told else None
+
+
+def _parser_mismatches(
+    arguments: Arguments, rule_context: RuleContext, model: Named | None
+) -> Iterator[Diagnostic]:
+    """Reports parsers that do not read what the model writes."""
+    texts = {name: value for name, value in arguments.options.items() if isinstance(value, str)}
+    options = {name: (value, arguments.places.get(name, NOWHERE)) for name, value in texts.items()}
+    for row in parser_findings(rule_context, options, model):
+        if not isinstance(row, str):
+            yield row
 
 
 def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:

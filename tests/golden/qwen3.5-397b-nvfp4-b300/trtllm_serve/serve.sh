@@ -25,6 +25,6 @@ exec trtllm-serve serve "$CHECKPOINT" \
   --host "$SERVE_HOST" \
   --port "$SERVE_HTTP_PORT" \
   --served_model_name Qwen3.5-397B-A17B-NVFP4 \
-  --tool_parser qwen3 \
+  --tool_parser qwen3_coder \
   --reasoning_parser qwen3_5 \
   --config "$here/config.yaml"
