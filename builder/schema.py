@@ -38,6 +38,11 @@ from .documents import DATA
 from .errors import BadInput
 
 MAX_DEPTH = 50  # of a recursive schema
+# The names of bounds of a number, and what holds of a number and its bound.
+BOUNDS = tuple(
+    (name, sign, getattr(operator, name))
+    for name, sign in (("le", "<="), ("lt", "<"), ("ge", ">="), ("gt", ">"))
+)
 
 T = TypeVar("T")
 
@@ -333,13 +338,8 @@ class _Reader:
                 what = f"{_shown(value, path)} is not allowed"
                 self._add(path, what, f"it must match {bounds.pattern}", general_rules.VALUE_RANGE)
             return
-        for limit, sign, holds in (
-            (bounds.le, "<=", operator.le),
-            (bounds.lt, "<", operator.lt),
-            (bounds.ge, ">=", operator.ge),
-            (bounds.gt, ">", operator.gt),
-        ):
-            if limit is not None and not holds(value, limit):
+        for name, sign, holds in BOUNDS:
+            if (limit := getattr(bounds, name)) is not None and not holds(value, limit):
                 self._out_of_range(given, path, f"{sign} {limit}")
                 return
         if not math.isfinite(value):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from math import log
 from typing import NamedTuple
 
@@ -69,7 +70,7 @@ class Errors:
             some, residuals = [rows[i] for i in kept], np.array([values[i] for i in kept])
             for with_release in (True, False) if some else ():
                 crowd, name = Crowd(some, residuals, with_release), release_name(with_release)
-                alone, of_curves = crowd.standardized(fit.scales(with_release)._asdict())
+                alone, of_curves = crowd.standardized(asdict(fit.scales(with_release)))
                 curves: dict[tuple[object, ...], list[float]] = defaultdict(list)
                 for row, error, of_curve in zip(crowd.rows, alone, of_curves, strict=True):
                     yield _Error(False, name, place, key_of(row), abs(error))

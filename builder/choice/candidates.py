@@ -25,7 +25,8 @@ from ..estimates.measurements import layout_text
 from ..estimates.names import layout_of, weight_precision
 from ..facts import published_results
 from ..planning import Plan
-from ..planning.choices import SIZE, Layout, layouts
+from ..planning.choices import SIZE, layouts
+from ..planning.memory import Sharding
 from ..planning.plan_builder import DRAFT_METHOD, MTP_DRAFT_TOKENS
 from .request import Base, ChoiceRequest
 
@@ -47,7 +48,7 @@ class Candidate:
     """
 
     base: Base
-    layout: Layout
+    sharding: Sharding
     mtp_draft_tokens: int | None
     instances: int
     max_batch_size: int | None = None
@@ -58,18 +59,18 @@ class Candidate:
 
     @property
     def num_gpus(self) -> int:
-        return self.layout.num_gpus * self.instances
+        return self.sharding.tensor_parallel_size * self.instances
 
     @property
     def title(self) -> str:
         """The layout and the drafts in a few letters: DP8/EP8 MTP1."""
-        text = layout_text(self.layout.tp, self.layout.ranks, self.layout.ep)
+        text = layout_text(*self.sharding.layout)
         return f"{text} MTP{self.mtp_draft_tokens}" if self.mtp_draft_tokens else text
 
     def settings(self) -> dict[str, Any]:
         """The engine options that make the layout, by their paths in the release."""
         release = self.base.facts.release
-        found = self.layout.settings(release, self.base.facts.checkpoint)
+        found = self.sharding.settings(release, self.base.facts.checkpoint)
         if self.mtp_draft_tokens == 0:
             found[_SPECULATION] = None
         elif self.mtp_draft_tokens:
@@ -83,14 +84,15 @@ class Candidate:
         """How fast one of the servers is with so many requests at a time."""
         request, facts = self.base.deployment, self.base.facts
         own_drafts = layout_of(self.base.overrides)[-1]
+        tp, attention_dp, ep = self.sharding.layout
         return Question(
             model=self.base.model,
             gpu=facts.gpu.name,
             precision=weight_precision(facts.checkpoint.precision),
             engine=request.engine.name,
-            tp=self.layout.tp,
-            ep=self.layout.ep,
-            attention_dp=self.layout.ranks,
+            tp=tp,
+            ep=ep,
+            attention_dp=attention_dp,
             isl=request.workload.isl,
             osl=request.workload.osl,
             concurrency=concurrency,
@@ -133,16 +135,16 @@ def _sizes(request: ChoiceRequest, base: Base) -> list[int]:
     return sorted({given} if isinstance(given, int) else found)
 
 
-def _is_allowed(base: Base, layout: Layout) -> bool:
+def _is_allowed(base: Base, layout: Sharding) -> bool:
     """Whether the user's own options leave room for the layout."""
     wanted = layout.settings(base.facts.release, base.facts.checkpoint)
     return all(base.overrides.get(path, value) == value for path, value in wanted.items())
 
 
-def _counts(request: ChoiceRequest, base: Base, layout: Layout) -> list[int]:
+def _counts(request: ChoiceRequest, base: Base, layout: Sharding) -> list[int]:
     """Counts of servers within the GPUs: all small ones, then the most and steps of a quarter."""
-    most = request.num_gpus.at_most // layout.num_gpus
-    least = max(1, -(-request.num_gpus.at_least // layout.num_gpus))
+    most = request.num_gpus.at_most // layout.tensor_parallel_size
+    least = max(1, -(-request.num_gpus.at_least // layout.tensor_parallel_size))
     if (load := request.workload.concurrency) is not None:
         most = min(most, load)
     given = base.deployment.instances
@@ -226,7 +228,7 @@ class Search:
             return refused
         server = (
             candidate.gpu,
-            candidate.layout,
+            candidate.sharding,
             candidate.mtp_draft_tokens,
             candidate.instances > 1,
             candidate.max_batch_size,

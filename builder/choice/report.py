@@ -288,7 +288,7 @@ def refusal(found: Selection) -> ToolkitError:
 
 def _gpus_for(option: Option, times: float) -> int:
     candidate = option.candidate
-    return ceil(candidate.instances * times) * candidate.layout.num_gpus
+    return ceil(candidate.instances * times) * candidate.sharding.tensor_parallel_size
 
 
 def _too_large(found: Selection) -> Diagnostic:
@@ -379,9 +379,9 @@ def _option(option: Option, found: Selection, on_front: bool) -> dict[str, Any]:
         "num_gpus": candidate.num_gpus,
         "instances": candidate.instances,
         "layout": candidate.title,
-        "tensor_parallel_size": candidate.layout.num_gpus,
-        "moe_expert_parallel_size": candidate.layout.ep,
-        "enable_attention_dp": candidate.layout.attention_dp,
+        "tensor_parallel_size": candidate.sharding.tensor_parallel_size,
+        "moe_expert_parallel_size": candidate.sharding.moe_expert_parallel_size,
+        "enable_attention_dp": candidate.sharding.enable_attention_dp,
         "mtp_draft_tokens": candidate.mtp_draft_tokens,
         "max_batch_size": candidate.max_batch_size,
         "fits": option.fits,

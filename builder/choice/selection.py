@@ -193,7 +193,7 @@ def _told_apart(options: Iterable[Option], search: Search) -> Iterable[Option]:
     groups: dict[tuple[object, ...], list[Option]] = {}
     for option in options:
         candidate, found = option.candidate, option.forecast
-        place = (candidate.gpu, candidate.layout, candidate.instances, candidate.max_batch_size)
+        place = (candidate.gpu, candidate.sharding, candidate.instances, candidate.max_batch_size)
         told = (found.e2e_ms, found.ttft_ms) if candidate.mtp_draft_tokens and found else ()
         drafts = () if told else (candidate.mtp_draft_tokens,)
         groups.setdefault((*place, *told, *drafts), []).append(option)
@@ -214,7 +214,7 @@ def _option(candidate: Candidate, search: Search) -> Option:
         outcome = search.forecast(candidate)
         running = outcome.running if isinstance(outcome, Forecast) else 1
         return Option(candidate, search.plan(candidate, running), outcome, request.slo)
-    ranks = candidate.layout.ranks
+    ranks = candidate.sharding.data_parallel_ranks
     if 0 < planned.holds < share and (room := planned.holds // ranks):
         return _of_batch(candidate, room, search)
     return Option(candidate, planned, search.forecast(candidate), request.slo)
@@ -222,7 +222,7 @@ def _option(candidate: Candidate, search: Search) -> Option:
 
 def _of_batch(candidate: Candidate, batch: int, search: Search) -> Option:
     candidate = replace(candidate, max_batch_size=batch)
-    outcome = search.forecast(candidate, batch * candidate.layout.ranks)
+    outcome = search.forecast(candidate, batch * candidate.sharding.data_parallel_ranks)
     planned = search.plan(candidate, search.share(candidate))
     return Option(candidate, planned, outcome, search.request.slo)
 
@@ -235,7 +235,9 @@ def _with_smaller_batch(option: Option, search: Search) -> Sequence[Option]:
         return ()
     if "itl_ms" not in option.misses:
         return ()
-    batch = candidate.max_batch_size or -(-search.share(candidate) // candidate.layout.ranks)
+    batch = candidate.max_batch_size or -(
+        -search.share(candidate) // candidate.sharding.data_parallel_ranks
+    )
     while batch > 1:
         batch //= 2
         smaller = _of_batch(candidate, batch, search)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadFacts
-from ..files import read_text
+from .. import schema
+from ..facts import data_file
 from . import roofline
 from .interpolation import Scales
 from .measurements import MEASUREMENT_INDEX, MEASUREMENTS, DisaggregatedRow, Row
@@ -19,29 +18,7 @@ FACTORS = MEASUREMENTS / "factors.json"
 SHORTEST_MS = 1e-6
 
 # With a release or without, by cell or engine: standard deviations of TPOT and TTFT.
-Ends = Mapping[str, Mapping[str, Sequence[float]]]
-
-_SCALES: Any = dict.fromkeys(Scales._fields, float)
-_FIT: Any = {
-    "factors": {"*": [float]},
-    "with_release": _SCALES,
-    "without_release": _SCALES,
-}
-# Schemas of the measurement files, by their paths in the data folder.
-SCHEMAS: Mapping[str, Any] = {
-    "measurements/factors.json": {
-        "rows_sha256": str,
-        "tpot": _FIT,
-        "ttft": _FIT,
-        "intervals": {"*": {"*": [float]}},
-        "promises": {"*": {"*": [float]}},
-        "untried": float,
-    },
-    "measurements/index.yaml": MEASUREMENT_INDEX,
-    "measurements/models.yaml": MeasuredModels,
-    "measurements/disaggregated.csv": DisaggregatedRow,
-    "measurements/*.csv": Row,
-}
+Ends = Mapping[str, Mapping[str, list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +26,11 @@ class Fit:
     """For TPOT or TTFT the roofline's factors by engine, and the kernel's scales for known and for
     unknown releases."""
 
-    factors: Mapping[str, Sequence[float]]
+    factors: Mapping[str, list[float]]
     with_release: Scales
     without_release: Scales
 
-    def time(self, engine: str, terms: Sequence[float]) -> float:
+    def time(self, engine: str, terms: tuple[float, ...]) -> float:
         """The roofline's time in milliseconds."""
         return max(SHORTEST_MS, roofline.total(self.factors[engine], terms))
 
@@ -82,7 +59,17 @@ class Fits:
         return self.tpot, self.ttft
 
 
-def of_cell(ends: Ends, cell: Sequence[str], with_release: bool) -> Sequence[float]:
+# Schemas of the measurement files, by their paths in the data folder.
+SCHEMAS: Mapping[str, Any] = {
+    "measurements/factors.json": Fits,
+    "measurements/index.yaml": MEASUREMENT_INDEX,
+    "measurements/models.yaml": MeasuredModels,
+    "measurements/disaggregated.csv": DisaggregatedRow,
+    "measurements/*.csv": Row,
+}
+
+
+def of_cell(ends: Ends, cell: Sequence[str], with_release: bool) -> list[float]:
     """The values for a cell, or else for its engine, the last part of its name."""
     found = ends[release_name(with_release)]
     return found.get(" ".join(cell)) or found[cell[-1]]
@@ -93,18 +80,10 @@ def release_name(with_release: bool) -> str:
 
 
 def load(path: Path = FACTORS) -> Fits:
-    return of(json.loads(read_text(path, BadFacts)))
+    return data_file.load(path, Fits)
 
 
 def of(document: Mapping[str, Any]) -> Fits:
     """The fits in a document like `factors.json`."""
-    tpot, ttft = (
-        Fit(
-            document[name]["factors"],
-            Scales(**document[name]["with_release"]),
-            Scales(**document[name]["without_release"]),
-        )
-        for name in ("tpot", "ttft")
-    )
-    ends = document["intervals"], document["promises"]
-    return Fits(document["rows_sha256"], tpot, ttft, *ends, document["untried"])
+    found: Fits = schema.build(Fits, document)[0]
+    return found

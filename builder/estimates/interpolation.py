@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, compress, product
 from math import ceil, exp, floor, log2, sqrt
@@ -29,7 +30,8 @@ Vector = list[float]
 Parts = tuple[Vector, Vector]  # the smooth part, and that of the curve
 
 
-class Scales(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Scales:
     """The doublings of each size that make a distance of 1, and the distance between two kinds;
     standard deviations of the log residual: smooth part, part of the curve, repetition."""
 
@@ -69,8 +71,9 @@ class Kernel:
 
     def __init__(self, scales: Scales) -> None:
         self.scales = scales
-        self._sizes = tuple(1 / scale for scale in scales[1:6])
-        self._kinds = scales[6:11]
+        sizes = scales.isl, scales.osl, scales.tp, scales.attention_dp, scales.ep
+        self._sizes = tuple(1 / scale for scale in sizes)
+        self._kinds = scales.gpu, scales.engine, scales.precision, scales.release, scales.drafting
         self.slope = 1 / scales.concurrency
         self.far, self.near = scales.far**2, scales.near**2
         # The variance of a new measurement without any known row.

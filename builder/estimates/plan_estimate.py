@@ -12,7 +12,7 @@ from .. import planning, site
 from ..errors import BadInput
 from ..facts.published_results import UNITS, Published
 from ..planning import Decision, Plan
-from ..planning.choices import SIZE, Layout, layouts
+from ..planning.choices import SIZE, layouts
 from ..planning.decision import concurrency_per_instance, gpus_per_instance
 from ..planning.plan_builder import MTP_DRAFT_TOKENS
 from . import batch, fits, names, refusals
@@ -253,36 +253,27 @@ def _faster(
     plan: Plan, asked: Question, rows: Sequence[Row]
 ) -> tuple[Estimate, dict[str, object], str] | None:
     """The fastest measured layout that is certainly faster, its settings, and both times."""
-    others = list(_measured_layouts(plan, asked, rows))
+    measured = {row.layout for row in rows} - {asked.layout}
+    ways = layouts(plan.facts.checkpoint, gpus_per_instance(plan.deployment))
+    others = [way for way in ways if way.layout in measured]
     own = estimate(asked) if others else None
     if not isinstance(own, Estimate):
         return None
-    answers = {
-        layout: estimate(replace(asked, tp=layout.tp, attention_dp=layout.ranks, ep=layout.ep))
-        for layout in others
-    }
-    faster = [
-        (found.e2e_ms.value, layout.ranks, layout.ep, found, layout)
-        for layout, found in answers.items()
-        if isinstance(found, Estimate) and found.e2e_ms.high < own.e2e_ms.low
-    ]
+    faster = []
+    for other in others:
+        tp, attention_dp, ep = other.layout
+        found = estimate(replace(asked, tp=tp, attention_dp=attention_dp, ep=ep))
+        if isinstance(found, Estimate) and found.e2e_ms.high < own.e2e_ms.low:
+            faster.append((found.e2e_ms.value, attention_dp, ep, found, other))
     if not faster:
         return None
-    *_, found, layout = min(faster, key=lambda one: one[:3])
-    wanted = layout.settings(plan.facts.release, plan.facts.checkpoint)
+    *_, found, fastest = min(faster, key=lambda one: one[:3])
+    wanted = fastest.settings(plan.facts.release, plan.facts.checkpoint)
     decided = {row.path: row.value for row in plan.decisions}
     settings = {path: value for path, value in wanted.items() if decided.get(path) != value}
     if not settings.keys() <= decided.keys():
         return None
     return found, settings, f"{_layout_time(found)} for a request, {_layout_time(own)}"
-
-
-def _measured_layouts(plan: Plan, asked: Question, rows: Sequence[Row]) -> Iterator[Layout]:
-    """Measured layouts on the GPUs of a server, without the plan's own."""
-    measured = {row.layout for row in rows} - {asked.layout}
-    for layout in layouts(plan.facts.checkpoint, gpus_per_instance(plan.deployment)):
-        if (layout.tp, layout.ranks, layout.ep) in measured:
-            yield layout
 
 
 def _planned_with(

@@ -6,67 +6,32 @@ They are parallelism, speculative decoding, the MoE backend and the environment.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ..facts.checkpoint import Checkpoint
-from ..facts.release import Release
 from ..facts.release.support import compute_capability, moe_backends
 from ..facts.release.support import moe_backend as moe_backend_support
 from ..rules import heuristics
 from ..rules.heuristics import HeuristicRow
 from .decision import Decision, concurrency_per_instance, gpus_per_instance
+from .memory import COPIES, Sharding
 from .plan_builder import DRAFT_METHOD, PlanBuilder
 from .requirements import check_division, check_gpus
 
 SIZE, _STAGES = "tensor_parallel_size", "pipeline_parallel_size"
-_COPIES = "data_parallel_size"  # of the attention; an engine that has no such option has a switch
 _MOE_BACKEND = "moe_config.backend"
 _IN_THE_OPTION_FILE = "env_overrides"
 _MANY_REQUESTS, _MANY_REQUESTS_PER_GPU = 4096, 512  # at once; from there on drafts cost others time
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """`ep` GPUs share the routed experts as a whole; with attention DP each has whole requests."""
-
-    num_gpus: int
-    attention_dp: bool
-    ep: int
-
-    @property
-    def tp(self) -> int:
-        """The GPUs that share the attention of a request."""
-        return 1 if self.attention_dp else self.num_gpus
-
-    @property
-    def ranks(self) -> int:
-        """The number of GPU groups that take requests in turn, each with a separate batch."""
-        return self.num_gpus if self.attention_dp else 1
-
-    def settings(self, release: Release, checkpoint: Checkpoint) -> dict[str, Any]:
-        """The options that make the layout."""
-        has_experts = checkpoint.architecture.experts_field is not None
-        if _COPIES in release.paths:
-            found: dict[str, Any] = {SIZE: self.tp, _COPIES: self.ranks}
-            return found | ({"enable_expert_parallel": self.ep > 1} if has_experts else {})
-        found = {SIZE: self.num_gpus}
-        if has_experts:
-            found |= {
-                "enable_attention_dp": self.attention_dp,
-                "moe_expert_parallel_size": self.ep,
-            }
-        return found
-
-
-def layouts(checkpoint: Checkpoint, num_gpus: int) -> Iterator[Layout]:
+def layouts(checkpoint: Checkpoint, num_gpus: int) -> Iterator[Sharding]:
     """Every layout of a server: attention whole or split, experts whole or split."""
     if checkpoint.architecture.experts_field is None or num_gpus == 1:
-        yield Layout(num_gpus, False, 1)
+        yield Sharding(num_gpus)
         return
     for attention_dp in (False, True):
         for ep in (1, num_gpus):
-            yield Layout(num_gpus, attention_dp, ep)
+            yield Sharding(num_gpus, 1, attention_dp, ep)
 
 
 def parallelism(builder: PlanBuilder) -> bool:
@@ -91,7 +56,7 @@ def parallelism(builder: PlanBuilder) -> bool:
     given = builder.value(SIZE)
     if (used := given * stages * copies) != gpus:
         parts = [f"{given}", f"{_STAGES} {stages}"]
-        parts += [f"{_COPIES} {copies}"] if copies > 1 else []
+        parts += [f"{COPIES} {copies}"] if copies > 1 else []
         what = f"{' x '.join(parts)} uses {used} GPUs"
         owner = "hardware.num_gpus is" if builder.deployment.instances == 1 else "an instance has"
         builder.refuse(f"engine_config.{SIZE}", what, f"{owner} {gpus}")
@@ -106,13 +71,13 @@ def parallelism(builder: PlanBuilder) -> bool:
 
 def _copies(builder: PlanBuilder, gpus: int) -> int:
     """The number of attention replicas on the GPUs of a stage, each with separate requests."""
-    if _COPIES not in builder.facts.release.paths:
+    if COPIES not in builder.facts.release.paths:
         return 1
     builder.apply("parallelism.copies")
-    copies = int(builder.value(_COPIES))
+    copies = int(builder.value(COPIES))
     if copies < 1 or gpus % copies:
         what = f"{copies} copies of the attention cannot share {gpus} GPUs"
-        builder.refuse(f"engine_config.{_COPIES}", what, "give a divisor of them")
+        builder.refuse(f"engine_config.{COPIES}", what, "give a divisor of them")
         return 1
     return copies
 

@@ -26,16 +26,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from ..facts.architecture import Attention, Role
 from ..facts.checkpoint import Checkpoint
 from ..facts.hardware import Gpu
 from ..facts.quantization import TensorGroup
-from ..facts.release import ServerRole
+from ..facts.release import Release, ServerRole
 from ..facts.weight_layouts import FORMATS
 
 GIB = 2**30
+COPIES = "data_parallel_size"  # of the attention; an engine that has no such option has a switch
 
 # Whole on every rank. All other roles are split over the ranks that share attention, except the
 # routed experts, which all ranks share.
@@ -68,11 +69,31 @@ class Sharding:
 
     @property
     def attention_ranks(self) -> int:
+        """The GPUs that share the attention of a request."""
         return 1 if self.enable_attention_dp else self.tensor_parallel_size
 
     @property
     def data_parallel_ranks(self) -> int:
+        """The number of GPU groups that take requests in turn, each with a separate batch."""
         return self.tensor_parallel_size if self.enable_attention_dp else 1
+
+    @property
+    def layout(self) -> tuple[int, int, int]:
+        """TP, attention DP and EP, as measurements have them."""
+        return self.attention_ranks, self.data_parallel_ranks, self.moe_expert_parallel_size
+
+    def settings(self, release: Release, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The options that spread a model without stages."""
+        has_experts = checkpoint.architecture.experts_field is not None
+        is_split = self.moe_expert_parallel_size > 1
+        if COPIES in release.paths:
+            found: dict[str, Any] = {
+                "tensor_parallel_size": self.attention_ranks,
+                COPIES: self.data_parallel_ranks,
+            }
+            return found | ({"enable_expert_parallel": is_split} if has_experts else {})
+        names = ("enable_attention_dp", "moe_expert_parallel_size") if has_experts else ()
+        return {name: getattr(self, name) for name in ("tensor_parallel_size", *names)}
 
 
 def weights_bytes(

@@ -12,8 +12,8 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from typing import Any, Literal, NamedTuple, Self
+from functools import cache, cached_property, lru_cache
+from typing import Any, Literal, NamedTuple
 
 from ..diagnosis.state import State, agrees
 from ..diagnostics import Diagnostic
@@ -35,7 +35,7 @@ _SHOWN = 60
 _OWN_WORDS = ("_evidence", "_remedy")  # sentences of the data, which are shown whole
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Constraint:
     """One rule. It is broken if every test of `when` holds and one of `must` certainly fails.
 
@@ -104,6 +104,7 @@ class Constraint:
         """Whether every test of `when` holds for certain."""
         return all_hold(self.when or {}, inputs)
 
+    @cached_property
     def needs(self) -> frozenset[str]:
         """The paths of options that must be set for the rule to be broken."""
         asked = [word for word, test in (self.when or {}).items() if test != {"given": False}]
@@ -112,10 +113,21 @@ class Constraint:
             asked += [word for word, test in must.items() if not _asks_presence(test)]
         return frozenset(word for word in asked if option_of(word) == word)
 
-    def facts(self) -> Mapping[str, Any]:
-        """The tests of `when` that do not depend on options."""
+    @cached_property
+    def _facts(self) -> tuple[Mapping[str, Any], str]:
+        """The tests of `when` that do not depend on options, and the key under which a context
+        keeps their result."""
         tests = (self.when or {}).items()
-        return {word: test for word, test in tests if is_fact(word) and not _compares(test)}
+        found = {word: test for word, test in tests if is_fact(word) and not _compares(test)}
+        return found, repr(found)
+
+    def is_ruled_out(self, inputs: RuleInputs) -> bool:
+        """Whether the facts alone decide that the rule does not apply."""
+        facts, text = self._facts
+        known = inputs.context.known
+        if facts and text not in known:
+            known[text] = all_hold(facts, inputs)
+        return bool(facts) and not known[text]
 
     def options(self) -> Iterator[str]:
         """The paths of the options that the tests use, and of the one to blame."""
@@ -276,30 +288,8 @@ def _all_names(engine: Engine) -> frozenset[str]:
     return frozenset(name for name in names if "_" in name)
 
 
-class _Prepared(NamedTuple):
-    """A rule, the options that it needs, and its tests of facts; `text` is the key under which a
-    context keeps their result."""
-
-    rule: Constraint
-    needs: frozenset[str]
-    facts: Mapping[str, Any]
-    text: str
-
-    @classmethod
-    def of(cls, rule: Constraint) -> Self:
-        facts = rule.facts()
-        return cls(rule, rule.needs(), facts, repr(facts))
-
-    def is_ruled_out(self, inputs: RuleInputs) -> bool:
-        """Whether the facts alone decide that the rule does not apply."""
-        known = inputs.context.known
-        if self.facts and self.text not in known:
-            known[self.text] = all_hold(self.facts, inputs)
-        return bool(self.facts) and not known[self.text]
-
-
 @lru_cache(maxsize=4096)
-def _prepared(release: Release, blamed: str | None) -> tuple[_Prepared, ...]:
+def _rules(release: Release, blamed: str | None) -> tuple[Constraint, ...]:
     """The rules and known defects of a release; with a path, only the rules that can blame it.
 
     Defects that hold only on some machines are left out.
@@ -307,7 +297,7 @@ def _prepared(release: Release, blamed: str | None) -> tuple[_Prepared, ...]:
     known = _defects(release.engine.product, release.judged_name)
     rules = (*of_release(release), *(rule for row, rule in known if not row.condition))
     if blamed is None:
-        return tuple(map(_Prepared.of, rules))
+        return rules
     wanted = {rule.id for rule in rules if blamed in rule.blamed}
     depending: set[str] = set()
     while depending != wanted:
@@ -315,7 +305,7 @@ def _prepared(release: Release, blamed: str | None) -> tuple[_Prepared, ...]:
         for rule in rules:
             if rule.id in depending:
                 wanted.update(rule.unless)
-    return tuple(_Prepared.of(rule) for rule in rules if rule.id in wanted)
+    return tuple(rule for rule in rules if rule.id in wanted)
 
 
 def violations(
@@ -332,10 +322,9 @@ def violations(
     inputs = RuleInputs(options, context)
     reported: set[str] = set()
     given = frozenset(_paths(options))
-    for each in _prepared(context.release, blamed):
-        if not each.needs <= given or each.is_ruled_out(inputs):
+    for rule in _rules(context.release, blamed):
+        if not rule.needs <= given or rule.is_ruled_out(inputs):
             continue
-        rule = each.rule
         if reported.intersection(rule.unless):
             continue
         word = rule.broken(inputs)

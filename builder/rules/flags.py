@@ -157,7 +157,7 @@ def with_flags(flags: Flags, options: Mapping[str, Any], release: Release) -> di
     for spelling, value in flags.items():
         flag = known.get(spelling)
         path = option_path(flag, release) if flag else None
-        if path and next(_loser(path, options, release), None) != "flag":
+        if path and _loser(path, options, release) != "flag":
             set_option(merged, path, value)
     return merged
 
@@ -168,26 +168,27 @@ def option_path(flag: Flag, release: Release) -> str | None:
     return flag.yaml_path or (flag.name if sets_option else None)
 
 
-def _loser(path: str, options: Mapping[str, Any], release: Release) -> Iterator[str]:
+def _loser(path: str, options: Mapping[str, Any], release: Release) -> str:
     """Which value is dropped if both set an option: `flag`, `file` or neither."""
     top, _, nested = path.partition(".")
     given = RuleInputs(options, RuleContext(release)).value(path) is not MISSING
     if release.precedence != "yaml":
-        yield from ["file"] * given
-    elif given or (nested and top in options and top not in release.deep_merged_keys):
-        yield "flag"
+        return "file" if given else ""
+    is_replaced = nested and top in options and top not in release.deep_merged_keys
+    return "flag" if given or is_replaced else ""
 
 
 def _lost(
     path: str, spelling: str, value: Any, options: Mapping[str, Any], release: Release
 ) -> Iterator[Diagnostic]:
     file_value = RuleInputs(options, RuleContext(release)).value(path)
-    for loser in _loser(path, options, release):
-        if file_value is MISSING:
-            block = path.partition(".")[0]
-            yield _problem("flag-lost-with-block", spelling, release, value, path, block=block)
-        elif not same(file_value, value):
-            yield _problem(f"{loser}-value-lost", spelling, release, value, path, file=file_value)
+    if not (loser := _loser(path, options, release)):
+        return
+    if file_value is MISSING:
+        block = path.partition(".")[0]
+        yield _problem("flag-lost-with-block", spelling, release, value, path, block=block)
+    elif not same(file_value, value):
+        yield _problem(f"{loser}-value-lost", spelling, release, value, path, file=file_value)
 
 
 def _problem(

@@ -12,6 +12,7 @@ from typing import Any
 from ..diagnostics import Diagnostic
 from ..facts.release import Field, Release, discriminator
 from ..general_rules import UNKNOWN_VALUE, VALUE_RANGE, VALUE_TYPE
+from ..schema import BOUNDS
 
 WRONG_VALUES = frozenset({VALUE_TYPE, UNKNOWN_VALUE, VALUE_RANGE})
 MAX_DIGITS = 4300  # Python reads no longer number from text
@@ -173,7 +174,7 @@ def spelled(field: Field, value: Any) -> Any:
 def bounds(field: Field, value: Any, path: str) -> Iterator[Diagnostic]:
     if field["type"] in ("int", "float", "either") and (_is_number(value) or _is_int(value)):
         number = value if isinstance(value, int) else float(value)
-        for bound, holds, sign in _BOUNDS:
+        for bound, sign, holds in BOUNDS:
             if (limit := field.get(bound)) is not None and not holds(number, limit):
                 remedy = f"must be {sign} {limit}"
                 if bound == "le" and limit == 1 and 10 <= number <= 100:
@@ -185,14 +186,6 @@ def bounds(field: Field, value: Any, path: str) -> Iterator[Diagnostic]:
             yield Diagnostic(path, what, remedy, rule=VALUE_RANGE, severity="warning")
     elif isinstance(value, str) and len(value) < field.get("min_length", 0):
         yield Diagnostic(path, "is empty", "give a value", rule=VALUE_RANGE)
-
-
-_BOUNDS: tuple[tuple[str, Callable[[float, float], bool], str], ...] = (
-    ("ge", lambda value, limit: value >= limit, ">="),
-    ("gt", lambda value, limit: value > limit, ">"),
-    ("le", lambda value, limit: value <= limit, "<="),
-    ("lt", lambda value, limit: value < limit, "<"),
-)
 
 
 def _is_number(value: Any) -> bool:

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..facts.checkpoint import Checkpoint
 from ..facts.checkpoint_files import CheckpointFile
 from ..facts.images import Image
 from ..facts.plain_data import Package
+from ..render import text
 from ..servers import RenderContext
 
 PACKAGES = DATA / "packages.yaml"
@@ -147,15 +148,15 @@ MIRROR_FORMAT = 1
 
 _IMAGE_DIGEST = "docker buildx imagetools inspect {image}"
 _WHEELS = "pip download --only-binary :all: --dest wheels"
-_GB = 1e9
 
 
 def render_mirror(components: Components) -> dict[str, File]:
     """The list for programs and for people, and the digests of each checkpoint for `sha256sum`."""
     document = _mirror_document(components)
+    functions = {"code": _code, "gigabytes": lambda nbytes: f"{nbytes / 1e9:.2f}"}
     files = {
         "mirror.json": File(to_json(document)),
-        "mirror.md": File("\n".join(_mirror_lines(document)).encode() + b"\n"),
+        "mirror.md": File(text("handoff/mirror.md.j2", **document, **functions).encode()),
     }
     for index, row in enumerate(components.checkpoints):
         known = {file.name: file.sha256 for file in row.listing.files if file.sha256}
@@ -227,77 +228,9 @@ def _digests_by(row: Checkpoint) -> str:
     return "render with the folder of the checkpoint instead of its name"
 
 
-def _mirror_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """The list as Markdown."""
-    yield "# Mirror list"
-    yield ""
-    yield "The components of this deployment. Copy them into the network before the start."
-    yield ""
-    columns = ("image", "digest", "size", "for")
-    yield from _table("Container images", columns, map(_image_cells, document["images"]))
-    for row in document["checkpoints"]:
-        title = f"Checkpoint {_code(row['name'])}"
-        yield from _checkpoint_lines(title, row)
-    python = document["python"]
-    cells = ((_code(row["requirement"]), row["for"]) for row in python["requirements"])
-    yield from _table("Python packages", ("requirement", "for"), cells)
-    yield f"The engine, {_code(python['engine']['requirement'])}, is in {python['engine']['in']}."
-    yield f"The wheels for your platform, and their digests: {_code(python['digests_by'])}"
-    yield ""
-    yield from _network_lines(document)
-
-
-def _image_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    digest = _code(row["digest"]) if row["digest"] else f"not known: {_code(row['digest_by'])}"
-    size = f"{row['size_gb']} GB" if row["size_gb"] else "not known"
-    return (_code(row["image"]), digest, size, ", ".join(map(_code, row["for"])))
-
-
-def _checkpoint_lines(title: str, row: Mapping[str, Any]) -> Iterator[str]:
-    cells = (
-        (
-            _code(file["name"]),
-            str(file["bytes"]),
-            _code(file["sha256"]) if file["sha256"] else "not known",
-        )
-        for file in row["files"]
-    )
-    yield from _table(title, ("file", "bytes", "SHA-256"), cells)
-    revision = _code(row["revision"]) if row["revision"] else "not known"
-    yield f"In all {row['bytes'] / _GB:.2f} GB; revision {revision}."
-    if row["digests_by"]:
-        yield f"Digests that are not known: {row['digests_by']}."
-    yield ""
-
-
-def _network_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    yield "## Hosts"
-    yield ""
-    for row in document["hosts"]:
-        yield f"- {_code(row['host'])}: {_code(row['asked'])}"
-    if not document["hosts"]:
-        yield "None: the start script, the engine and the server contact no other hosts."
-    yield ""
-    telemetry = document["telemetry"]
-    given = ", ".join(_code(f"{name}={value}") for name, value in telemetry["variables"].items())
-    word = "off" if telemetry["off"] else "ON"
-    yield f"Usage data of the engine is {word}: the start scripts set {given}."
-
-
-def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    lines = [f"| {' | '.join(cells)} |" for cells in rows]
-    yield f"## {title}"
-    yield ""
-    if lines:
-        yield f"| {' | '.join(columns)} |"
-        yield f"|{' --- |' * len(columns)}"
-        yield from lines
-        yield ""
-
-
-def _code(text: str) -> str:
+def _code(words: str) -> str:
     """Text that no reader of Markdown takes for anything else, in a table too."""
-    plain = " ".join(text.split()).replace("|", "\\|").replace("`", "'")
+    plain = " ".join(words.split()).replace("|", "\\|").replace("`", "'")
     return f"`{plain}`"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import log
 from pathlib import Path
 from statistics import median
@@ -163,7 +163,7 @@ class TestWidths:
         values = [log(row.tpot_ms) for row in some]
         scales = fits.load().tpot.without_release
         crowd = left_out.Crowd(some, np.array(values), with_release=False)
-        _, of_curves = crowd.standardized(scales._asdict())
+        _, of_curves = crowd.standardized(asdict(scales))
         points = [point_of(row, with_release=False) for row in some]
         curves = [left_out.curve_of(row) for row in some]
         for curve in set(curves):

@@ -12,7 +12,7 @@ import pytest
 from builder import pipeline, planning
 from builder.estimates import Estimate, Estimator, Refusal, measurements, plan_estimate
 from builder.planning import Decision, Plan
-from builder.planning.choices import Layout
+from builder.planning.memory import Sharding
 from builder.servers import RenderContext
 from builder.targets.handoff import plan_sections
 from builder.targets.handoff.document import Section
@@ -227,7 +227,9 @@ def test_a_layout_is_in_the_options_of_the_engine(
     given = f"engine={{name: {engine}, release: {release}}}"
     facts = pipeline.plan(preset, [given]).plan.facts
     size = 1 if engine == "vllm" else 2
-    found = Layout(2, attention_dp=True, ep=2).settings(facts.release, facts.checkpoint)
+    found = Sharding(2, enable_attention_dp=True, moe_expert_parallel_size=2).settings(
+        facts.release, facts.checkpoint
+    )
     assert found == {"tensor_parallel_size": size, **experts_shared}
 
 

@@ -81,7 +81,7 @@ def test_an_objective_between_value_and_upper_end_is_not_promised(select: Select
     assert first.forecast is not None
     itl = first.forecast.itl_ms
     between = select({"itl_ms: 20": f"itl_ms: {(itl.value + itl.high) / 2:.4f}"})
-    same = [o for o in between.options if o.candidate.layout == first.candidate.layout]
+    same = [o for o in between.options if o.candidate.sharding == first.candidate.sharding]
     assert same and not any(o.keeps for o in same if o.candidate.instances == 1)
     assert any(o.misses for o in same)
 
@@ -155,9 +155,11 @@ def test_numbers_of_drafts_that_the_rows_do_not_tell_apart_are_the_planners_own(
     """The rows of this model draft, but do not say how many tokens."""
     monkeypatch.setattr(estimator, "promised_margin", 0.5)  # or none with attention DP is told
     drafting = [row.candidate for row in select().estimated if row.candidate.mtp_draft_tokens]
-    places = [(row.layout, row.instances, row.max_batch_size) for row in drafting]
+    places = [(row.sharding, row.instances, row.max_batch_size) for row in drafting]
     assert drafting and len(set(places)) == len(places)
-    by_attention_dp = {row.layout.ranks > 1: row.mtp_draft_tokens for row in drafting}
+    by_attention_dp = {
+        row.sharding.data_parallel_ranks > 1: row.mtp_draft_tokens for row in drafting
+    }
     assert by_attention_dp == {False: 3, True: 1}
 
 
@@ -261,7 +263,7 @@ def test_load_levels_rise_by_about_a_quarter() -> None:
 def test_the_options_of_the_user_are_not_chosen_again(select: Select) -> None:
     fixed = "targets: [trtllm_serve]\nengine_config: {moe_expert_parallel_size: 1}"
     found = select({"targets: [trtllm_serve]": fixed})
-    assert {option.candidate.layout.ep for option in found.options} == {1}
+    assert {option.candidate.sharding.moe_expert_parallel_size for option in found.options} == {1}
     document = report.chosen_document(found, found.kept[0])
     assert "moe_expert_parallel_size" not in document.data["choice"]["settings"]
     assert document.data["engine_config"]["moe_expert_parallel_size"] == 1
