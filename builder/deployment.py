@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 
 from .command import Override
 from .diagnostics import Diagnostic, nearest
-from .documents import DATA, MAX_DEPTH, parse_yaml, value_at
+from .documents import DATA, MAX_DEPTH, load_yaml_mapping, parse_yaml, value_at
 from .errors import BadInput
 from .facts import advisories, engines, hardware, servers
 from .facts.images import REFERENCE_PATTERN
+from .facts.measured_memory import MeasuredMemory
 from .facts.model_names import served_name
 from .facts.release import published
 from .files import is_there, read_text
@@ -118,6 +119,7 @@ def open_choices(data: dict[str, Any], file: str) -> dict[str, Diagnostic]:
 
 PRESETS = DATA / "presets"
 _SET = "--set"
+MEASURED = "measured"  # the field that --facts sets
 MAX_CHARACTERS = 500_000  # of a deployment file or a site profile
 
 # Far beyond every real machine, model and load: larger values are typing errors.
@@ -262,6 +264,7 @@ class Deployment(Strict):
 
     `accepted_advisories` are versions used despite known vulnerabilities; `strict` also refuses
     versions whose vulnerabilities are unknown. `accepted_warnings` are no longer shown.
+    `measured` is the memory of an earlier start, in a file also its path.
     `served_model_name` is the model name that clients use. `objective` is what `choose` optimizes
     within the `slo`; the price of a GPU hour may differ per GPU type. `choice` records the result.
     `notes` are for readers.
@@ -314,6 +317,7 @@ class Deployment(Strict):
     accepted_advisories: list[Accepted] = default(list)
     accepted_warnings: list[AcceptedWarning] | None = None
     strict: Literal[True] | None = None
+    measured: MeasuredMemory | None = None
     notes: list[str] = default(list)
 
     @property
@@ -438,7 +442,16 @@ def read(
     document = replace(parse(read_text(path), name), folder=path.parent)
     if more_targets:
         document = _with_targets(document, more_targets)
-    return _with_overrides(document, overrides)
+    return _with_measurements(_with_overrides(document, overrides))
+
+
+def _with_measurements(document: Document) -> Document:
+    """The document with the contents of the file of measurements that it names."""
+    given = document.get(MEASURED)
+    if not isinstance(given, str):
+        return document
+    contents = load_yaml_mapping(document.home(MEASURED) / given)
+    return replace(document, data={**document.data, MEASURED: dict(contents)})
 
 
 def parse(text: str, name: str) -> Document:

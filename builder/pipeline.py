@@ -491,6 +491,7 @@ def memory(plan: Plan) -> dict[str, Any]:
         "kv_tokens": budget.kv_tokens,
         "max_concurrency": budget.max_concurrency,
         "fits": budget.fits,
+        **({"evidence": "measured", "source": budget.measured} if budget.measured else {}),
     }
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, TextIO
 
 from builder import miniature
 from builder.diagnostics import Diagnostic
+from builder.documents import dump_yaml
 from builder.errors import NotReady
 from builder.facts import checkpoint as checkpoints
 from builder.facts import engines as known_engines
@@ -39,6 +40,7 @@ POLL_S = 0.2
 PROBE_TIMEOUT_S = 2.0
 PLAIN_PERIOD_S = 10.0
 WEIGHTS = "*.safetensors"
+FACTS = "memory.facts.yaml"  # in a run folder
 
 State = Literal["ready", "died", "timed_out"]
 
@@ -141,6 +143,12 @@ def _compare_options(target: Target, run: Run, start: Start) -> None:
             what = f"planned {row.planned}, in force {row.in_force} {row.unit}".rstrip()
             place = f"{row.line.file}:{row.line.number}"
             print(f"warning: {target.name}: {row.name}: {what} ({place})", file=sys.stderr)
+    if measured := start.measured(target.folder):
+        file = run.folder / FACTS
+        file.write_text(dump_yaml(measured), encoding="utf-8")
+        print(
+            f"{target.name}: measured memory in {file}, for builder plan --facts", file=sys.stderr
+        )
 
 
 def not_ready(target: Target, what: str, run: Run, server: ServerProcess) -> NotReady:

@@ -14,6 +14,7 @@ from builder.diagnosis.in_force import InForce
 from builder.diagnosis.judgement import Diagnosis
 from builder.diagnosis.state import STALL_S
 from builder.diagnosis.watch import Watcher
+from builder.documents import load_yaml_mapping
 from builder.files import parse_json
 
 from .run import SUMMARY, Run
@@ -113,6 +114,31 @@ class Start:
         """What the engine logged of its options and memory, with the planned values."""
         self.advance()
         return list(in_force.held_against([self._watcher.seen], self._planned))
+
+    def measured(self, bundle: Path) -> dict[str, Any]:
+        """The memory that the engine logged, as the plan of a bundle takes it with `--facts`.
+
+        Empty where the KV cache is not in the log, or the plan is not of this machine's memory.
+        """
+        logged = {row.name: row for row in self.in_force()}
+        if "kv_cache_gib" not in logged:
+            return {}
+        request = load_yaml_mapping(bundle / "deployment.yaml")
+        paths = (path for path in self._planned if not path.startswith(("budget.", "environment.")))
+        sizes = {
+            name: float(row.in_force.replace(",", ""))
+            for name, row in logged.items()
+            if name in ("kv_cache_gib", "weights_gib", "kv_cache_fraction")
+        }
+        return {
+            "source": f"{self._log.resolve()}:{logged['kv_cache_gib'].line.number}",
+            "checkpoint": request["checkpoint"],
+            **request["hardware"],
+            "engine": request["engine"]["name"],
+            "release": request["engine"]["release"],
+            **sizes,
+            "options": {path: self._planned[path] for path in paths},
+        }
 
     def diagnosis(self, state: Mapping[str, str]) -> Diagnosis:
         """Why it failed, as far as its whole log tells."""

@@ -334,7 +334,8 @@ def _memory(memory: Mapping[str, Any], num_gpus: int) -> str:
         total_label: total,
     }
     several = [f"{num_gpus} GPUS"] if num_gpus > 1 else []
-    rows = [["ESTIMATED MEMORY", "EACH GPU", *several, "UNIT"]]
+    title = "MEASURED MEMORY" if memory.get("evidence") else "ESTIMATED MEMORY"
+    rows = [[title, "EACH GPU", *several, "UNIT"]]
     for name, value in parts.items():
         sums = [f"{value * num_gpus:,.1f}"] if several else []
         rows.append([name, f"{value:,.1f}", *sums, "GiB"])

@@ -7,6 +7,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from ..command import Override
 from ..diagnostics import Diagnostic, one_line
 
 SITE = "targets.slurm.site"  # what --site sets
+MEASURED = "measured"  # what --facts sets
 ASSUME_RELEASE = "engine.assume_release=true"  # what --assume-release sets
 ASSUME_RELEASE_HELP = "accept an engine release that this toolkit does not know"
 
@@ -27,20 +29,24 @@ def add_deployment(parser: Parser) -> None:
     text = "also render this target, e.g. kubernetes, monitoring or handoff"
     parser.add_argument("--target", action="append", default=[], metavar="NAME", help=text)
     add_advisories(parser)
-    parser.add_argument(
-        "--site",
-        action="append",
-        dest="set",
-        type=lambda file: Override(f"{SITE}={file}", "--site"),
-        metavar="FILE",
-        help="the profile of a Slurm cluster; adds the target slurm",
-    )
+    for option, path, text in (
+        ("--site", SITE, "the profile of a Slurm cluster; adds the target slurm"),
+        ("--facts", MEASURED, "memory that an earlier start measured, from its run folder"),
+    ):
+        made_of_file = partial(_override, path, option)
+        parser.add_argument(
+            option, action="append", dest="set", type=made_of_file, metavar="FILE", help=text
+        )
     for option, change, text in (
         ("--strict", "strict=true", "refuse versions whose vulnerabilities are unknown"),
         ("--assume-release", ASSUME_RELEASE, ASSUME_RELEASE_HELP),
     ):
         made = Override(change, option)
         parser.add_argument(option, action="append_const", dest="set", const=made, help=text)
+
+
+def _override(path: str, option: str, file: str) -> Override:
+    return Override(f"{path}={file}", option)
 
 
 def add_set(parser: Parser, example: str) -> None:

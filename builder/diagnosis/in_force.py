@@ -77,5 +77,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:.2f}"
+        return f"{value:,.6g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -31,6 +31,7 @@ from typing import Any, Literal
 from ..facts.architecture import Attention, Role
 from ..facts.checkpoint import Checkpoint
 from ..facts.hardware import Gpu
+from ..facts.measured_memory import MeasuredMemory
 from ..facts.quantization import TensorGroup
 from ..facts.release import Release, ServerRole
 from ..facts.weight_layouts import FORMATS
@@ -451,7 +452,8 @@ class Budget:
     run, which the KV cache replaces; the engine shrinks it if it must. `needed_gib` is the cache
     for all concurrent requests of the workload, `request_gib` for one. `cached_requests` fit into
     the cache of all GPUs of one server, and `max_concurrency` of them run concurrently: at most a
-    batch on every rank. `uncertainty_gib` is the largest error of such budgets against logs.
+    batch on every rank. `uncertainty_gib` is the largest error of such budgets against logs; of
+    sizes that were `measured`, whose source this is, there is none.
     """
 
     total_gib: float
@@ -469,6 +471,7 @@ class Budget:
     temporary_kv_gib: float
     uncertainty_gib: float
     free_gpu_memory_fraction: float
+    measured: str = ""
 
     @property
     def used_gib(self) -> float:
@@ -499,10 +502,12 @@ def budget(
     sharding: Sharding,
     load: Load,
     draft: Checkpoint | None = None,
+    measured: MeasuredMemory | None = None,
 ) -> Budget:
     """The memory budget of one GPU of a server.
 
-    `draft` is the checkpoint of a draft model, which is split like the model itself.
+    `draft` is the checkpoint of a draft model, which is split like the model itself. `measured` is
+    what a start with the same options took.
     """
     with_mtp = load.mtp_draft_tokens > 0 and checkpoint.mtp_layers > 0
     weights = weights_bytes(checkpoint, sharding, with_mtp, load.moe_backend) / GIB
@@ -513,8 +518,14 @@ def budget(
     activations += expert_workspace_gib(checkpoint, sharding, tokens, with_mtp, backend, most)
     graphs = cuda_graphs_gib(checkpoint, load.num_cuda_graphs)
     other = other_gib(checkpoint, sharding, tokens, with_mtp, decode=load.role == "decode")
-    left = gpu.memory_gib - weights - activations - graphs - other
-    taken = gpu.memory_gib - left
+    if measured:
+        taken = _taken_gib(gpu.memory_gib, load, measured)
+        weights = min(measured.weights_gib or weights, taken)
+        graphs = min(graphs, taken - weights)
+        activations = min(activations, taken - weights - graphs)
+        other = taken - weights - graphs - activations
+    taken = weights + activations + graphs + other
+    left = gpu.memory_gib - taken
     share = load.free_gpu_memory_fraction
     pool = max(0.0, left * share if load.share_of == "left" else gpu.memory_gib * share - taken)
     per_token = _kv_bytes_per_token(checkpoint, sharding, load, draft)
@@ -536,9 +547,18 @@ def budget(
         needed_gib=ceil(load.concurrency / ranks) * request / GIB,
         # The longest request, and a block for each other one.
         temporary_kv_gib=(longest + (load.max_batch_size or 1) * block) * per_token / GIB,
-        uncertainty_gib=uncertainty_gib(checkpoint, sharding, load.role),
+        uncertainty_gib=0.0 if measured else uncertainty_gib(checkpoint, sharding, load.role),
         free_gpu_memory_fraction=load.free_gpu_memory_fraction,
+        measured=measured.source if measured else "",
     )
+
+
+def _taken_gib(total_gib: float, load: Load, measured: MeasuredMemory) -> float:
+    """All but the KV cache, from the size that its share of the memory came to."""
+    share = measured.kv_cache_fraction or load.free_gpu_memory_fraction
+    if load.share_of == "left":
+        return max(0.0, total_gib - measured.kv_cache_gib / share)
+    return max(0.0, total_gib * share - measured.kv_cache_gib)
 
 
 def _kv_bytes_per_token(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..facts.measured_memory import MeasuredMemory
 from ..facts.release.support import compute_capability
 from .decision import Limits, concurrency_per_instance, gpus_per_instance
 from .memory import MEASURED_SM, Budget, Load, Sharding, budget
-from .plan_builder import PlanBuilder
+from .plan_builder import MTP_DRAFT_TOKENS, PlanBuilder
 from .requirements import undivided
 
 _CACHE = "kv_cache_config"
@@ -19,8 +20,45 @@ _PAUSES = "MAX_UTILIZATION"
 
 def budget_of(builder: PlanBuilder) -> Budget:
     """The budget of one GPU; instances share no GPUs."""
-    facts = builder.facts
-    return budget(facts.checkpoint, facts.gpu, _sharding(builder), _load(builder), facts.draft)
+    facts, sharding, load = builder.facts, _sharding(builder), _load(builder)
+    measured = _measured(builder, load)
+    return budget(facts.checkpoint, facts.gpu, sharding, load, facts.draft, measured)
+
+
+# What all memory but that of the KV cache depends on.
+_MEASURED_WITH = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "enable_attention_dp"),
+    *("moe_expert_parallel_size", "max_num_tokens", "max_batch_size", MTP_DRAFT_TOKENS),
+    *("moe_config.backend", "cuda_graph_config.batch_sizes"),
+)
+
+
+def _measured(builder: PlanBuilder, load: Load) -> MeasuredMemory | None:
+    """The measurements of a start, if it is the one of this plan; else a warning."""
+    request, release = builder.deployment, builder.facts.release
+    measured, spell = request.measured, release.option_path
+    if measured is None:
+        return None
+    ours = {
+        "checkpoint": request.checkpoint,
+        "gpu": request.hardware.gpu,
+        "num_gpus": request.hardware.num_gpus,
+        "engine": request.engine.name,
+        "release": request.engine.release,
+    }
+    pairs = {name: (getattr(measured, name), value) for name, value in ours.items()}
+    for path in _MEASURED_WITH:
+        own, default = builder.given(path), release.default(spell(path))
+        pairs[path] = measured.options.get(spell(path), default), default if own is None else own
+    differing = [name for name, (theirs, own) in pairs.items() if theirs != own]
+    if not differing:
+        share = measured.options.get(spell(f"{_CACHE}.free_gpu_memory_fraction"))
+        known = measured.kv_cache_fraction or share or load.free_gpu_memory_fraction
+        return measured.replaced(kv_cache_fraction=known)
+    theirs, own = pairs[differing[0]]
+    what = f"not used: {differing[0]} was {theirs} there, and this plan has {own}"
+    builder.warn("measured", what, "measure again with these values, or leave out --facts")
+    return None
 
 
 def _sharding(builder: PlanBuilder) -> Sharding:
@@ -158,7 +196,8 @@ def check_budget(builder: PlanBuilder, result: Budget) -> None:
     if not result.fits:
         _refuse_too_large(builder, result)
         return
-    _warn_unmeasured(builder)
+    if not result.measured:
+        _warn_unmeasured(builder)
     before = len(builder.warnings)
     _warn_waiting(builder, result)
     if len(builder.warnings) == before and result.tight:

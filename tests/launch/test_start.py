@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from builder.cli.main import main as builder_main
+from builder.documents import dump_yaml
+from launch import diagnose
 from launch.run import Run
 from launch.start import CHECKPOINT_BYTES, EXPECTED, PHASES, Start, expected
 
@@ -133,3 +136,47 @@ def test_what_the_engine_logged_is_compared_with_the_plan(run: Run) -> None:
     write(run, "[TensorRT-LLM][INFO] max_seq_len=8192, max_num_requests=64, max_num_tokens=8192, max_batch_size=64\n")  # fmt: skip  # noqa: E501
     rows = Start(run.log, planned={"max_batch_size": 16, "max_seq_len": 8192}).in_force()
     assert {row.name: row.differs for row in rows} == {"max_seq_len": False, "max_batch_size": True}
+
+
+KV_CACHE = "[TensorRT-LLM][INFO] [MemUsageChange] Allocated {} GiB for max tokens in paged KV cache (8224).\n"  # fmt: skip  # noqa: E501
+
+
+def test_the_next_plan_takes_the_memory_that_a_start_logged(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "llama-3.3-70b-fp8-h100"
+    assert builder_main(["render", name, "-o", str(tmp_path / "bundle")]) == 0
+    write(run, KV_CACHE.format("12.50") + READY)
+    start = Start(run.log, planned=diagnose.planned(tmp_path / "bundle"))
+    facts = tmp_path / "memory.facts.yaml"
+    facts.write_text(dump_yaml(start.measured(tmp_path / "bundle")))
+    capsys.readouterr()
+
+    def memory(*changes: str) -> tuple[dict[str, Any], str]:
+        assert builder_main(["plan", name, "--json", "--facts", str(facts), *changes]) == 0
+        shown = capsys.readouterr()
+        found: dict[str, Any] = json.loads(shown.out)["memory"]
+        return found, shown.err
+
+    found, _ = memory()
+    assert found["per_gpu"]["kv_cache_gib"] == 12.5
+    assert (found["evidence"], found["source"]) == ("measured", f"{run.log}:1")
+    found, said = memory("--set", "engine_config.max_num_tokens=4096")
+    assert "evidence" not in found
+    assert "not used: max_num_tokens was 8192 there, and this plan has 4096" in said
+    assert builder_main(["plan", name, "--facts", str(facts)]) == 0
+    assert "MEASURED MEMORY" in capsys.readouterr().out
+
+
+def test_a_bundle_that_was_planned_with_measurements_is_rendered_again_alike(
+    tmp_path: Path,
+) -> None:
+    bundle = tmp_path / "bundle"
+    facts = tmp_path / "x.yaml"
+    assert builder_main(["render", "llama-tiny", "-o", str(bundle)]) == 0
+    log = tmp_path / "server.log"
+    log.write_text(KV_CACHE.format("9.00") + READY)
+    facts.write_text(dump_yaml(Start(log, planned=diagnose.planned(bundle)).measured(bundle)))
+    words = ["render", "llama-tiny", "--force", "--facts", str(facts), "-o", str(bundle)]
+    assert builder_main(words) == 0
+    assert builder_main(["verify", str(bundle)]) == 0
