@@ -25,6 +25,7 @@ GROUPS = (
     ("slurm/test_handover.py", "handover on a cluster"),
     ("slurm/test_state_faults.py", "faults of state on a cluster"),
     ("slurm/test_faults.py", "faults on a cluster"),
+    ("diagnosis/test_real_failures.py", "real failures"),
     ("slurm", "Slurm"),
     ("handoff/test_runbook_commands.py", "runbook"),
     ("model_repository/test_drain.py", "servers of Triton that end"),
