@@ -148,7 +148,9 @@ def diagnose(found: Found, last_bytes: int | None = None) -> tuple[Diagnosis, li
     for path in found.states:
         text, data = _state(path)
         state |= flat(data)
-        seen.append(watch.watch(io.BytesIO(text.encode()), str(path)))
+        facts = watch.watch(io.BytesIO(text.encode()), str(path))
+        facts.errors.clear()  # what it tells is of the machine: a first error is the server's
+        seen.append(facts)
     values = planned(found.bundle) if found.bundle else {}
     return judgement.judge(seen, state, values), list(in_force.held_against(seen, values))
 

@@ -41,7 +41,7 @@ PYTHON = "import {module}\nclass TritonPythonModel:\n    def initialize(self, ar
 
 @dataclass(frozen=True)
 class Place:
-    """A folder with a checkpoint of its own, and the programs on the path."""
+    """A folder with a checkpoint, and the programs on the path."""
 
     folder: Path
     programs: Sequence[Path]

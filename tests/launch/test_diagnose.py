@@ -60,6 +60,19 @@ def test_an_unknown_failure_ends_with_3_and_tells_its_first_error(
     }
 
 
+def test_a_state_file_proves_causes_and_has_no_first_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.log").write_text("error: x9 is odd\n")
+    state = tmp_path / "a.state.yaml"
+    state.write_text("why: |\n  error: a word of the state\n")
+    _, found = diagnosed(capsys, str(tmp_path / "a.log"))
+    assert found["first_error"]["file"] == str(tmp_path / "a.log")
+    state.write_text("dmesg: |\n  NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus\n")
+    _, found = diagnosed(capsys, str(tmp_path / "a.log"))
+    assert found["causes"][0]["evidence"][0]["file"] == str(state)
+
+
 def test_a_wrong_path_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(tmp_path / "none.log")]) == 2
     assert "there is no such file, folder or job" in capsys.readouterr().err
