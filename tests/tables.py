@@ -25,8 +25,6 @@ def by_table(test: Test) -> Test:
     ids = None
     if names[0] == "case":
         names, ids, rows = names[1:], [row[0] for row in rows], [row[1:] for row in rows]
-    if len(names) == 1:
-        rows = [row[0] for row in rows]
     marked: Test = pytest.mark.parametrize(names, rows, ids=ids)(test)
     return marked
 

@@ -76,15 +76,7 @@ def test_a_plan_of_what_nobody_published_names_the_most_alike(
     assert found is None if nearest is None else nearest in found
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        ("plan", PRESET),
-        ("plan", PRESET, "--why"),
-        ("plan", "deepseek-r1-0528-nvfp4-gb200x16"),
-        ("inspect", "nvidia/DeepSeek-V3.2-NVFP4"),
-    ],
-)
+@by_table
 def test_text_fits_a_terminal(verb: Sequence[str], builder: Run) -> None:
     done = builder(*verb)
     assert done.returncode == 0
@@ -200,14 +192,7 @@ def test_explain_leaves_out_options_of_methods_that_the_plan_does_not_use(explai
     assert names("sparse_attention_config") == ["sparse_attention_config.algorithm"]
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        ("moe_config.backnd", "did you mean moe_config.backend?"),
-        ("max_num_seqs", "that is vLLM's; TensorRT-LLM has max_batch_size"),
-        ("free_gpu_memory_fraction", "its place is kv_cache_config.free_gpu_memory_fraction"),
-    ],
-)
+@by_table
 def test_explain_tells_what_an_unknown_option_is_called(
     explain: Explain, asked: str, told: str
 ) -> None:

@@ -42,15 +42,7 @@ def test_a_full_disk_behind_the_output_is_an_error_in_words(
     assert b"no space left" in done.stderr or stream == "2"
 
 
-@pytest.mark.parametrize(
-    ("words", "verb"),
-    [
-        (("builder",), "plan "),
-        (("launch",), "rehearse "),
-        (("builder", "release"), "import "),
-        (("launch", "slurm"), "submit "),
-    ],
-)
+@by_table
 def test_without_a_verb_the_help_lists_them(words: Sequence[str], verb: str) -> None:
     done = run(*words)
     assert (done.returncode, done.stderr) == (2, "")
@@ -64,14 +56,7 @@ def test_a_misspelt_verb_or_option_gets_the_nearest(words: Sequence[str], said: 
     assert f"error: {said}" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("plan", "llama-tiny", "--target", "kubernets"), "did you mean kubernetes?"),
-        (("plan", "llama-tyni"), "did you mean llama-tiny?"),
-        (("plan", "llama-tiny", "--set", "workload.concurency=3"), "did you mean concurrency?"),
-    ],
-)
+@by_table
 def test_a_misspelt_value_gets_the_nearest(words: Sequence[str], said: str) -> None:
     done = run("builder", *words)
     assert done.returncode == 2

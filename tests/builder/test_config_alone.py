@@ -83,14 +83,7 @@ def test_it_is_planned_and_says_what_is_assumed(
         assert "its folder holds no weights" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("ranks", "windows", "per_token", "per_request"),
-    [
-        (1, (), 50 * 2 * 16 * 256 + 10 * 2 * 4 * 512, 0),
-        (8, (), 50 * 2 * 2 * 256 + 10 * 2 * 1 * 512, 0),  # four heads: each is kept twice
-        (1, (1024,) * 5 + (8192,), 10 * 2 * 4 * 512, 50 * 1024 * 2 * 16 * 256),
-    ],
-)
+@by_table
 def test_layers_of_two_kinds_are_cached_with_the_heads_of_each(
     ranks: int, windows: tuple[int, ...], per_token: int, per_request: int, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from builder.lint.data_files import schema_of
 from builder.rules import defects
 from builder.rules.constraints import KnownDefect
 from tests.conftest import of_release
+from tests.tables import by_table
 
 PAIR = "nvidia-ml-py-by-value"
 GUIDED_EAGLE3 = (
@@ -27,15 +28,7 @@ def by_id(found: list[KnownDefect]) -> dict[str, KnownDefect]:
     return {row.row.id: row for row in found}
 
 
-@pytest.mark.parametrize(
-    ("releases", "has", "lacks"),
-    [
-        (["1.2.1"], ["1.2.1", "v1.2.1"], ["1.2.0", "1.2.1.post1", "1.3.0rc0"]),
-        (["1.2.0..1.2.1"], ["1.2.0", "1.2.1"], ["1.2.0rc8", "1.3.0rc0"]),
-        (["1.2.0..<1.3.0rc11"], ["1.2.0", "1.3.0rc10"], ["1.3.0rc11", "1.3.0", "main-0004"]),
-        (["..<1.3.0rc8", "1.4.0rc0"], ["0.5.0", "1.3.0rc7", "1.4.0rc0"], ["1.3.0rc8"]),
-    ],
-)
+@by_table
 def test_a_defect_is_one_of_exact_releases_or_of_ranges(
     releases: list[str], has: list[str], lacks: list[str]
 ) -> None:
@@ -43,18 +36,7 @@ def test_a_defect_is_one_of_exact_releases_or_of_ranges(
     assert [version for version in (*has, *lacks) if row.is_in(version)] == has
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "fault"),
-    [
-        ('["1.2.0..<1.3.0rc19"]', '["1.2.0..<soon"]', "write a release"),
-        ("confidence: confirmed", "confidence: confimred", "did you mean confirmed?"),
-        ("schedule_smallest: 0", "schedule_smalest: 0", "did you mean schedule_smallest?"),
-        ("{version} ends while", "{verson} ends while", "did you mean version?"),
-        ("only_if: {pip", "onlyif: {pip", "did you mean only_if?"),
-        ("id: nvidia-ml-py-by-value-older", f"id: {PAIR}", f"repeats {PAIR}"),
-        ('date: "2026-09-07"', "date: lately", "YEAR-MONTH-DAY"),
-    ],
-)
+@by_table
 def test_a_wrong_row_is_refused_with_its_remedy(
     right: str, wrong: str, fault: str, tmp_path: Path
 ) -> None:

@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from builder.estimates import (
-    Estimate,
-    Interval,
-    Question,
-    cells,
-    interpolation,
-    refusals,
-    roofline,
-)
+from builder.estimates import Estimate, Interval, Question, cells, interpolation, refusals, roofline
 from builder.estimates.roofline import WEIGHT_BYTES, Shape
 from builder.facts import hardware
 

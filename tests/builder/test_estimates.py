@@ -484,14 +484,7 @@ class TestOwnRuns:
             bench(tmp_path / folder / "bench.json", 4, 5, 100)
         assert len(own_runs.read(tmp_path)) == 1
 
-    @pytest.mark.parametrize(
-        ("old", "new", "words"),
-        [
-            ('"ok": 64', '"ok": 0', "that were all answered"),
-            ('"failed": 0', '"failed": 3', "that were all answered"),
-            ('"p50": 5', '"p50": 0.005', r"0\.005 ms per token, and 4 gb200 need 0\.\d+ to read"),
-        ],
-    )
+    @by_table
     def test_what_no_gpu_can_have_measured_is_refused(
         self, tmp_path: Path, old: str, new: str, words: str
     ) -> None:
@@ -719,28 +712,13 @@ class TestBatch:
         assert all(found["tpot_ms"] == other["tpot_ms"] for other in others)
         assert found["tpot_ms"] != batch.document(estimator.estimate(R1)).get("tpot_ms")
 
-    @pytest.mark.parametrize(
-        ("written", "run"),
-        [
-            ({"tp": 8, "ep": 1, "attention_dp": True}, {"tp": 1, "ep": 1, "attention_dp": 8}),
-            ({"tp": 8, "ep": True, "attention_dp": False}, {"tp": 8, "ep": 8, "attention_dp": 1}),
-            ({"tp": 2, "ep": True, "attention_dp": 4}, {"tp": 2, "ep": 8, "attention_dp": 4}),
-        ],
-    )
+    @by_table
     def test_a_switch_is_over_all_gpus(
         self, written: dict[str, object], run: dict[str, object]
     ) -> None:
         assert batch.read(line(R1, **written), "q") == batch.read(line(R1, **run), "q")
 
-    @pytest.mark.parametrize(
-        ("changes", "words"),
-        [
-            ({"tp": 3}, "128 attention heads cannot be shared by 3 GPUs"),
-            ({"ep": 3}, "8 GPUs cannot be shared by EP 3"),
-            ({"ep": 16}, "8 GPUs cannot be shared by EP 16"),
-            ({"tp": 1}, "the weights leave no room"),
-        ],
-    )
+    @by_table
     def test_a_layout_that_cannot_be_is_not_measured_either(
         self, estimator: Estimator, changes: dict[str, Any], words: str
     ) -> None:

@@ -32,56 +32,10 @@ def refusals(folder: Path, *overrides: str, preset: str = "llama-tiny") -> list[
 
 
 TRITON = "targets.kubernetes.server=triton"
-REFUSED = {
-    "two servers": (
-        (),
-        "kubernetes.server: must be given: the deployment has triton and trtllm_serve",
-    ),
-    "no server": (("targets={kubernetes: {}}",), "has no server to run"),
-    "another server": (
-        ("targets={trtllm_serve: {}, kubernetes: {server: triton}}",),
-        "triton is not a target of the deployment; Known: trtllm_serve",
-    ),
-    "a port of root's": ((TRITON, "targets.triton.http_port=80"), "port 80 for http needs rights"),
-    "open HTTP beside encrypted gRPC": (
-        (TRITON, "targets.triton.grpc_tls={certificate: /c, key: /k}"),
-        "kubernetes.host: grpc_tls protects gRPC only",
-    ),
-    "two homes of a model": (
-        (TRITON, "targets.kubernetes.model={claim: a, host_path: /b}"),
-        "names claim and host_path; give exactly one",
-    ),
-    "no home of a model": ((TRITON, "targets.kubernetes.model={}"), "none of claim, host_path"),
-    "a way out of a volume": (
-        (TRITON, "targets.kubernetes.model={claim: a, path: ../b}"),
-        "leaves its folder by ..",
-    ),
-    "an update that never moves": (
-        (TRITON, "targets.kubernetes.update={max_surge: 0, max_unavailable: 0}"),
-        "max_surge and max_unavailable are both 0",
-    ),
-    "fewer than the fewest": (
-        (TRITON, "targets.kubernetes.autoscaling={min_replicas: 3, max_replicas: 2}"),
-        "min_replicas 3 is above max_replicas 2",
-    ),
-    "a name that is none": (
-        (TRITON, 'targets.kubernetes.priority_class="a; rm -rf /"'),
-        "a; rm -rf / is not allowed",
-    ),
-    "a gateway before encrypted servers": (
-        (
-            TRITON,
-            "targets.triton={http: false, grpc_tls: {certificate: /c, key: /k}}",
-            f"targets.kubernetes.gateway={{image: '{IMAGE}', tls_secret: door}}",
-        ),
-        "the gateway speaks plain gRPC",
-    ),
-}
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_run_is_refused(case: str, tmp_path: Path) -> None:
-    overrides, said = REFUSED[case]
+@by_table
+def test_what_cannot_run_is_refused(overrides: list[str], said: str, tmp_path: Path) -> None:
     found = refusals(tmp_path, *overrides)
     assert any(said in line for line in found), found
     assert not (tmp_path / "bundle").exists()
@@ -114,49 +68,12 @@ def test_one_side_of_disaggregated_serving_is_refused(
 
 DECODE, OTHER = "deepseek-v3.2-nvfp4-gb300-decode", "deepseek-v3.2-nvfp4-gb300-prefill"
 SIDES = f"targets.kubernetes.prefill={{deployment: {OTHER}, servers: 2}}"
-NO_SERVICE = {
-    "no side": (("role=agg",), "targets.kubernetes.prefill: is there, and role is agg"),
-    "instances": (("instances=2",), "set instances: 1, and the number by targets.kubernetes.repl"),
-    "an autoscaler": (
-        ("targets.kubernetes.autoscaling={max_replicas: 3}",),
-        "targets.kubernetes.autoscaling: is there, and the router of both sides has a fixed list",
-    ),
-    "KServe": (("targets.kubernetes.kserve=true",), "the router is before both sides"),
-    "a surge": (
-        ("targets.kubernetes.update={max_surge: 1, max_unavailable: 0}",),
-        "targets.kubernetes.update.max_surge: is there, and the router",
-    ),
-    "several at once": (
-        ("targets.kubernetes.update={max_unavailable: 2}",),
-        "update.max_unavailable: is 2, and servers of a side come one after the other; give 1",
-    ),
-    "Compose": (
-        ("targets.compose={}",),
-        "serve the decode side of disaggregated serving; name trtllm_serve, slurm, kubernetes",
-    ),
-    "NVLink that ends": (
-        ("hardware.gpu=b300", "targets.kubernetes.compute_domain=true"),
-        "targets.kubernetes.compute_domain: is there, and NVLink of b300 ends at its node",
-    ),
-    "another GPU": (
-        ("hardware={gpu: gb200, num_gpus: 4}",),
-        "prefill.deployment.hardware.gpu: is gb300, the dec",
-    ),
-    "two decode sides": (
-        (SIDES.replace(OTHER, DECODE),),
-        "prefill.deployment.role: is decode; name a deployment of role prefill",
-    ),
-    "prefill servers that are instances": (
-        (SIDES.replace(OTHER, "FILE"),),
-        "prefill.deployment.instances: is 2; give 1, and the number by prefill.servers",
-    ),
-    "no such deployment": ((SIDES.replace(OTHER, "nowhere.yaml"),), "nowhere.yaml"),
-}
 
 
-@pytest.mark.parametrize("case", NO_SERVICE)
-def test_sides_that_are_no_service_are_refused(case: str, tmp_path: Path) -> None:
-    overrides, said = NO_SERVICE[case]
+@by_table
+def test_sides_that_are_no_service_are_refused(
+    overrides: list[str], said: str, tmp_path: Path
+) -> None:
     preset = yaml.safe_load((PRESETS / f"{OTHER}.yaml").read_text())
     halves = {**preset, "hardware": {"gpu": "gb300", "num_gpus": 4}, "instances": 2}
     (tmp_path / "halves.yaml").write_text(yaml.safe_dump(halves))
@@ -178,15 +95,7 @@ def changed(preset: str, **changes: Any) -> str:
     return yaml.safe_dump({**yaml.safe_load((PRESETS / f"{preset}.yaml").read_text()), **changes})
 
 
-@pytest.mark.parametrize(
-    ("there", "here", "override", "same"),
-    [
-        ("p.yaml", "p.yaml", "kubernetes.prefill.deployment=p.yaml", False),
-        ("p.yaml", "p.yaml", "kubernetes.prefill={deployment: p.yaml}", False),
-        ("p.yaml", "p.yaml", "kubernetes.prefill.deployment=there/p.yaml", True),
-        ("p.yaml", "./p.yaml", None, True),
-    ],
-)
+@by_table
 def test_prefill_servers_are_the_same_where_their_files_are(
     there: str,
     here: str,

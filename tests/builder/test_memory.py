@@ -387,22 +387,12 @@ def test_the_rest_of_the_engine_is_the_sum_of_what_each_kind_adds(
     assert found == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "attention_dp", "by_role"),
-    [
-        (LLAMA_70B, False, (1.0, 1.0, 1.0)),
-        (LLAMA_70B, True, (1.0, 1.0, 1.0)),
-        (R1, False, (2.0, 6.5, 8.0)),
-        (V32, True, (9.0, 6.5, 8.0)),
-    ],
-)
+@by_table
 def test_how_far_a_budget_may_be_off_follows_from_the_kind_of_server(
-    name: str, attention_dp: bool, by_role: tuple[float, ...]
+    name: str, attention_dp: bool, by_role: list[float]
 ) -> None:
     facts, sharding = checkpoint.gather(name), Sharding(4, enable_attention_dp=attention_dp)
-    assert tuple(uncertainty_gib(facts, sharding, r) for r in ("agg", "prefill", "decode")) == (
-        by_role
-    )
+    assert [uncertainty_gib(facts, sharding, r) for r in ("agg", "prefill", "decode")] == by_role
 
 
 @pytest.mark.parametrize("tokens", [1536, 4096, 16384])

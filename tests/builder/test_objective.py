@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from builder import deployment
 from builder.deployment import Deployment
 from builder.observability import slo
 from tests.builder.test_deployment import GOOD
 from tests.conftest import Run
+from tests.tables import by_table
 
 
 def read(folder: Path, old: str = "", new: str = "") -> Deployment:
@@ -23,14 +22,7 @@ def read(folder: Path, old: str = "", new: str = "") -> Deployment:
     return found
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "where"),
-    [
-        ("num_gpus: 4", "num_gpus: {at_most: 8}", ":3: hardware.num_gpus: gives a range"),
-        ("gpu: gb200", "gpu: [gb200, b200]", ":3: hardware.gpu: names several GPUs"),
-        ("concurrency: 64", "request_rate: 2.5", ":5: workload.request_rate: does not say how"),
-    ],
-)
+@by_table
 def test_an_open_choice_is_left_to_choose(
     old: str, new: str, where: str, tmp_path: Path, builder: Run
 ) -> None:

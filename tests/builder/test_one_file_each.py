@@ -15,6 +15,7 @@ import pytest
 
 from builder.documents import DATA
 from tests.conftest import ROOT
+from tests.tables import by_table
 
 GPU, MODEL, RELEASE, PRESET = "z900", "example/Tiny-Two", "1.2.9", "tiny-two-z900"
 LABEL = "NVIDIA-Z900-96GB"
@@ -109,15 +110,7 @@ def test_what_was_added_is_listed(toolkit: Toolkit) -> None:
     assert toolkit("inspect", MODEL).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "old", "new", "fault"),
-    [
-        ("gpu", "tdp_w", "tpd_w", "tpd_w: unknown key; did you mean tdp_w?"),
-        ("model", "num_hidden_layers", "num_hiden_layers", "did you mean num_hidden_layers?"),
-        ("release", '"engine_default"', '"engine_defualt"', "did you mean engine_default?"),
-        ("preset", '"concurrency"', '"concurency"', "did you mean concurrency?"),
-    ],
-)
+@by_table
 def test_a_wrong_file_says_which_line(
     kind: str, old: str, new: str, fault: str, checkout: Path, toolkit: Toolkit
 ) -> None:

@@ -405,12 +405,7 @@ def test_a_good_file_costs_one_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "found"),
-    [
-        (0.5, []),
-        ({"prefill": 0.5}, []),
-        (1.5, ["must be <= 1"]),
-        (-1, ["must be >= 0"]),
-    ],
+    [(0.5, []), ({"prefill": 0.5}, []), (1.5, ["must be <= 1"]), (-1, ["must be >= 0"])],
 )
 def test_bounds_hold_for_the_number_among_several_types(given: object, found: list[str]) -> None:
     sparse = {"algorithm": "skip_softmax", "target_sparsity": given}

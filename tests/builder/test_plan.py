@@ -63,10 +63,7 @@ def test_the_first_preset_holds_exactly_the_published_values() -> None:
     assert options(NVFP4_GB200) == {
         "tensor_parallel_size": 4,
         "max_batch_size": 64,
-        "cuda_graph_config": {
-            "enable_padding": True,
-            "batch_sizes": [*range(1, 17), 32, 64],
-        },
+        "cuda_graph_config": {"enable_padding": True, "batch_sizes": [*range(1, 17), 32, 64]},
         "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.8},
         "moe_config": {"backend": "TRTLLM"},
         "speculative_config": {"decoding_type": "MTP", "num_nextn_predict_layers": 3},
@@ -303,12 +300,7 @@ def test_the_environment_is_decided_with_reasons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "found"),
-    [
-        (DECODE, False),
-        ("deepseek-v3.2-nvfp4-b300", True),
-        (R1_B200, True),
-    ],
+    ("preset", "found"), [(DECODE, False), ("deepseek-v3.2-nvfp4-b300", True), (R1_B200, True)]
 )
 def test_transfers_use_no_nvlink_between_nodes_that_have_none(preset: str, found: bool) -> None:
     decided = variables(preset, "role=decode", "targets=[trtllm_serve]")
@@ -520,8 +512,7 @@ def test_pipeline_stages_leave_fewer_gpus_to_a_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "able"),
-    [("prefill", "trtllm_serve"), ("decode", "trtllm_serve, slurm, kubernetes")],
+    ("role", "able"), [("prefill", "trtllm_serve"), ("decode", "trtllm_serve, slurm, kubernetes")]
 )
 def test_one_side_is_not_served_by_triton(role: str, able: str) -> None:
     (line,) = refused(NVFP4_GB200, f"role={role}")
@@ -529,15 +520,7 @@ def test_one_side_is_not_served_by_triton(role: str, able: str) -> None:
     assert f"name {able} only" in line
 
 
-@pytest.mark.parametrize(
-    ("preset", "overrides", "path", "words"),
-    [
-        (GPT_OSS, (), "tensor_parallel_size", "nothing to split"),
-        (DECODE, (), "enable_attention_dp", "Attention is split over the GPUs"),
-        (PREFILL, (), "max_seq_len", "The longest prompt;"),
-        (DECODE, ("workload.concurrency=128",), DEPTH, "only the workload decides"),
-    ],
-)
+@by_table
 def test_a_reason_holds_for_its_value(
     preset: str, overrides: tuple[str, ...], path: str, words: str
 ) -> None:

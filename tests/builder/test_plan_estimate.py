@@ -17,6 +17,7 @@ from builder.servers import RenderContext
 from builder.targets.handoff import plan_sections
 from builder.targets.handoff.document import Section
 from tests.conftest import Run
+from tests.tables import by_table
 
 MEASURED, REFUSED = "gpt-oss-120b-h200", "deepseek-v3.2-nvfp4-gb200"
 ATTENTION, EXPERTS = "enable_attention_dp", "moe_expert_parallel_size"
@@ -212,14 +213,7 @@ def test_where_practice_is_published_the_planner_keeps_it(plain: Plan) -> None:
     assert _decided(planning.plan(plain.deployment, facts))[ATTENTION].value is False
 
 
-@pytest.mark.parametrize(
-    ("preset", "engine", "experts_shared"),
-    [
-        (MEASURED, "tensorrt_llm", {ATTENTION: True, EXPERTS: 2}),
-        (MEASURED, "vllm", {"data_parallel_size": 2, "enable_expert_parallel": True}),
-        ("llama-tiny", "vllm", {"data_parallel_size": 2}),
-    ],
-)
+@by_table
 def test_a_layout_is_in_the_options_of_the_engine(
     preset: str, engine: str, experts_shared: dict[str, object]
 ) -> None:

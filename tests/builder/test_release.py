@@ -136,22 +136,7 @@ def test_a_release_older_than_all_tables_and_an_unknown_name_are_refused(name: s
         release.load(name)
 
 
-# What a release without a table is judged by, and what is said of it.
-BESIDE = [
-    ("1.2.0rc6", ["1.1.0", "1.2.1"], "an error is what both refuse"),
-    ("1.3.0rc17", ["1.2.1", "1.3.0rc23"], "an error is what both refuse"),
-    ("1.3.0rc25", ["1.3.0rc24", "main-00043967"], "an error is what both refuse"),
-    ("1.3.0rc28", ["main-00043967", "1.3.0rc29"], "an error is what both refuse"),
-    ("1.3.0rc26", ["main-00043967"], "a development table, the nearest to it"),
-    ("1.3.0rc24.post1", ["1.3.0rc24"], "of which it is a patch"),
-    ("1.3.0rc22.post1", ["1.2.1", "1.3.0rc23"], "an error is what both refuse"),
-    ("1.3.0", ["1.3.0rc29"], "the newest table"),
-    ("1.4.0rc1", ["1.3.0rc29"], "the newest table"),
-    ("1.2.1+cu130", ["1.2.1"], "of which it is a build"),
-]
-
-
-@pytest.mark.parametrize(("name", "names", "words"), BESIDE)
+@by_table
 def test_a_release_without_a_table_stands_between_its_neighbours(
     name: str, names: list[str], words: str
 ) -> None:
@@ -164,19 +149,7 @@ def test_a_release_without_a_table_stands_between_its_neighbours(
     assert not list(lacking(found.engine, found.paths, found.default))
 
 
-# What people write -> the release that is meant.
-SPELLINGS = [
-    ("tensorrt_llm", "v1.2.1", "1.2.1"),
-    ("tensorrt_llm", " V1.2.1 ", "1.2.1"),
-    ("tensorrt_llm", "1.3.0-RC24", "1.3.0rc24"),
-    ("tensorrt_llm", "1.3.0.rc24", "1.3.0rc24"),
-    ("tensorrt_llm", "v1.3.0rc22-post1", "1.3.0rc22.post1"),
-    ("vllm", "v0.20.0", "0.20.0"),
-    ("vllm", "v0.33.0", "0.33.0"),
-]
-
-
-@pytest.mark.parametrize(("engine", "written", "meant"), SPELLINGS)
+@by_table
 def test_a_release_may_be_written_as_a_tag(engine: str, written: str, meant: str) -> None:
     """In a deployment, in a bundle and for `check`, it has one name."""
     record = engines.load(engine)
@@ -188,21 +161,7 @@ def test_a_release_may_be_written_as_a_tag(engine: str, written: str, meant: str
     assert planned.plan.facts.release.name == meant
 
 
-# What is refused -> the releases that the remedy offers.
-UNPUBLISHED = [
-    ("tensorrt_llm", "1.2.2", "use 1.2.1 or 1.3.0rc0"),
-    ("tensorrt_llm", "v1.2.2", "use 1.2.1 or 1.3.0rc0"),
-    ("tensorrt_llm", "1.20.1", "use 1.2.1 or 1.4.0rc1"),
-    ("tensorrt_llm", "9.9.9", "use 1.2.1 or 1.4.0rc1"),
-    ("tensorrt_llm", "1.3.0", "use 1.3.0rc29 or 1.4.0rc0"),
-    ("tensorrt_llm", "1.3.0rc24.post1", "use 1.3.0rc24 or 1.3.0rc25"),
-    ("tensorrt_llm", "1.2.2+cu130", "use 1.2.1 or 1.3.0rc0"),
-    ("vllm", "0.20.3", "use 0.20.2 or 0.21.0"),
-    ("vllm", "v1.0.0", "use 0.33.0"),
-]
-
-
-@pytest.mark.parametrize(("engine", "name", "remedy"), UNPUBLISHED)
+@by_table
 def test_a_release_that_nobody_published_is_refused_unless_it_is_assumed(
     engine: str, name: str, remedy: str
 ) -> None:

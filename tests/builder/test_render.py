@@ -442,14 +442,7 @@ def test_what_waits_in_triton_is_bounded_where_triton_knows_how(
     assert 0 <= int(words[words.index("--http-max-input-size") + 1]) - len(longest) < 2**20
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (["engine_config.max_batch_size=128"], 512),
-        (["engine_config.max_batch_size=2"], 64),
-        (["targets.triton.max_requests=7"], 7),
-    ],
-)
+@by_table
 def test_the_limit_of_requests_follows_the_batch(
     settings: list[str], expected: int, tmp_path: Path
 ) -> None:

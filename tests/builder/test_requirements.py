@@ -176,15 +176,7 @@ def needed(words: str) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize(
-    ("preset", "gpus"),
-    [
-        ("deepseek-v3.2-nvfp4-gb200", 2),
-        ("deepseek-v3.2-nvfp4-b300", 1),
-        ("deepseek-r1-0528-nvfp4-b200", 1),
-        ("deepseek-v3.2-nvfp4-b300-vllm", 1),
-    ],
-)
+@by_table
 def test_as_many_gpus_as_a_refusal_names_are_enough_and_fewer_are_not(
     preset: str, gpus: int
 ) -> None:

@@ -11,17 +11,7 @@ import pytest
 
 from builder.errors import BadFacts, BadInput
 from builder.facts import data_file
-from builder.schema import (
-    After,
-    Before,
-    Bounds,
-    Plain,
-    Positive,
-    Sourced,
-    Strict,
-    Text,
-    default,
-)
+from builder.schema import After, Before, Bounds, Plain, Positive, Sourced, Strict, Text, default
 from tests.tables import by_table
 
 Range = Annotated[Mapping[str, Any], Plain({"low": int, "high?": int})]

@@ -13,6 +13,7 @@ from builder.facts import release
 from builder.planning import Plan, plan
 from builder.rules.flags import flag_faults
 from tests.conftest import of_release
+from tests.tables import by_table
 
 R1, V32 = "deepseek-r1-0528-nvfp4-gb200", "deepseek-v3.2-nvfp4-gb200"
 QWEN35 = "qwen3.5-397b-nvfp4-b300"  # on a release that has a flag for the name
@@ -78,11 +79,7 @@ def test_the_prefill_side_writes_no_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "name"),
-    [
-        ((), "Qwen3.5-397B-A17B-NVFP4"),
-        (("served_model_name=chat",), "chat"),
-    ],
+    ("overrides", "name"), [((), "Qwen3.5-397B-A17B-NVFP4"), (("served_model_name=chat",), "chat")]
 )
 def test_the_model_has_one_name_wherever_its_weights_lie(
     overrides: tuple[str, ...], name: str, tmp_path: Path
@@ -105,14 +102,7 @@ def test_a_name_that_the_release_cannot_give_is_warned_of() -> None:
     assert "served_model_name" not in {row.where for row in only_triton.warnings}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "name"),
-    [
-        ((), "tensorrt_llm"),
-        (("served_model_name=chat",), "chat"),
-        (("served_model_name=chat", "targets.triton.model_name=own"), "own"),
-    ],
-)
+@by_table
 def test_triton_names_its_model_after_it(
     overrides: tuple[str, ...], name: str, tmp_path: Path
 ) -> None:
@@ -133,14 +123,7 @@ def test_requests_may_be_guided_where_the_release_supports_it_and_no_drafts_wait
     assert "guided_decoding_backend: xgrammar" in why_not(planned(V32), "guided_decoding_backend")
 
 
-@pytest.mark.parametrize(
-    "name, spelling, remedy",
-    [
-        ("1.1.0", "--config", "release 1.1.0 calls it --extra_llm_api_options"),
-        ("1.0.0", "--enable_chunked_prefill", "it is a flag of 1.2.1, 1.3.0rc23"),
-        ("1.2.1", "--tp_siz", "did you mean --tp_size?"),
-    ],
-)
+@by_table
 def test_a_flag_of_another_release_is_told_by_its_name_here(
     name: str, spelling: str, remedy: str
 ) -> None:

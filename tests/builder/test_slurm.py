@@ -338,9 +338,7 @@ def test_without_mpi_the_engine_starts_its_ranks_itself(render: Render) -> None:
     assert "KEPT" in names
 
 
-def test_the_toolkit_on_the_cluster_gives_the_smoke_suite_and_the_benchmark(
-    render: Render,
-) -> None:
+def test_the_toolkit_on_the_cluster_gives_the_smoke_suite_and_the_benchmark(render: Render) -> None:
     bundle = render(site={"toolkit": "/opt/toolkit/bin/python"}, server="triton")
     ports = "grpc={port:grpc}&metrics={port:metrics}"
     url = f"triton://{{host}}:{{port:http}}?{ports}&model=tensorrt_llm"

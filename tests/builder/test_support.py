@@ -215,15 +215,7 @@ def test_where_no_backend_is_known_the_engines_choice_stays_with_a_warning() -> 
     assert "names no backend for NVFP4 on new_gpu" in warning.message
 
 
-@pytest.mark.parametrize(
-    ("backend", "message"),
-    [
-        ("TRTLLM", "TRTLLM does not start on new_gpu"),
-        ("CUTEDSL", "has no kernels for NVFP4 on new_gpu: it is for compute capability 10.0 and"),
-        ("WIDEEP", "no source names WIDEEP for NVFP4 on new_gpu"),
-        ("CUTLASS", None),  # the engine's own fallback
-    ],
-)
+@by_table
 def test_check_says_which_backends_are_refused_or_unknown(backend: str, message: str) -> None:
     context = RuleContext(release.load("1.2.1"), gpu=gpu(120), precision="NVFP4")
     options = {"moe_config": {"backend": backend}}

@@ -15,6 +15,7 @@ from builder import pipeline, verification
 from builder.bundle import MANIFEST, MAX_TOTAL_BYTES, SIGNATURE, SUMS, File
 from builder.verification import Corruption, Verification
 from tests.conftest import Run
+from tests.tables import by_table
 
 PRESET = "llama-tiny"
 SAMPLES = 25  # positions of each file
@@ -167,14 +168,7 @@ def test_where_it_cannot_be_rendered_again_the_file_is_named(bundle: Path) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("path", "what"),
-    [
-        ("notes.txt", "is not in the manifest"),
-        (".hidden", "is not in the manifest"),
-        ("evidence/other/bench.json", "is not in SHA256SUMS"),
-    ],
-)
+@by_table
 def test_a_file_too_many_is_found(path: str, what: str, bundle: Path) -> None:
     (bundle / path).parent.mkdir(parents=True, exist_ok=True)
     (bundle / path).write_text("mine")

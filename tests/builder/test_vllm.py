@@ -16,6 +16,7 @@ from builder import pipeline
 from builder.errors import BadInput
 from builder.pipeline import ServicePlan
 from tests.conftest import ROOT
+from tests.tables import by_table
 
 ENGINE = "engine={name: vllm, release: 0.32.0}"
 V32, LLAMA = "deepseek-v3.2-nvfp4-b300-vllm", "llama-3.3-70b-fp8-h100-vllm"
@@ -144,14 +145,7 @@ def test_groups_are_json_text_for_a_release_that_reads_no_others(tmp_path: Path)
     assert json.loads(files["old"]["speculative_config"]) == meant
 
 
-@pytest.mark.parametrize(
-    ("targets", "remedy"),
-    [
-        ("{vllm_serve: {}}", "add the target kubernetes or slurm, which takes several"),
-        ("{triton_vllm: {}}", "give at most 8; instances: 2 are so many servers"),
-        ("{vllm_serve: {}, triton_vllm: {}}", "or leave triton_vllm out, of one node only"),
-    ],
-)
+@by_table
 def test_a_server_on_several_nodes_is_refused_where_nothing_starts_it(
     targets: str, remedy: str
 ) -> None:

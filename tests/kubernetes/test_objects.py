@@ -21,13 +21,7 @@ from builder.bundle import File
 from builder.render import yaml_document
 from builder.targets.kubernetes import workload
 from tests.kubernetes import cluster_files
-from tests.kubernetes.cluster_files import (
-    ALL_PARTS,
-    DIGEST,
-    SEVERAL_NODES,
-    config_maps,
-    pod_files,
-)
+from tests.kubernetes.cluster_files import ALL_PARTS, DIGEST, SEVERAL_NODES, config_maps, pod_files
 from tests.tables import by_table
 
 LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")

@@ -60,11 +60,7 @@ SHAPES = {
             "targets.kubernetes.model={host_path: /data}",
         ),
     ),
-    "a draft model": (
-        "llama-tiny",
-        "triton",
-        ("draft={checkpoint: /models/draft, tokens: 3}",),
-    ),
+    "a draft model": ("llama-tiny", "triton", ("draft={checkpoint: /models/draft, tokens: 3}",)),
 }
 
 

@@ -719,11 +719,7 @@ def test_a_failed_job_is_not_replaced_once_its_service_is_stopped(
 @pytest.mark.usefixtures("restarting")
 @pytest.mark.parametrize(
     ("restart", "failed", "events"),
-    [
-        (False, 0, None),
-        (True, 1, ["successor_submitted"]),
-        (True, 2, ["gave_up"]),
-    ],
+    [(False, 0, None), (True, 1, ["successor_submitted"]), (True, 2, ["gave_up"])],
 )
 def test_a_failed_job_is_replaced_unless_they_fail_in_a_row(
     make_job: MakeJob, restart: bool, failed: int, events: list[str] | None

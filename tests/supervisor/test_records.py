@@ -16,6 +16,7 @@ import pytest
 
 from supervisor import lock, record, state
 from supervisor.state import name_new
+from tests.tables import by_table
 
 # Years away, so that it does not matter when these tests begin.
 LATER = state.timestamp(4e9)
@@ -296,14 +297,7 @@ def test_a_name_that_another_file_has_by_now_is_left_to_it(
     assert path.read_text() == "newer"
 
 
-@pytest.mark.parametrize(
-    ("held", "is_free"),
-    [
-        ({"owner": "5", "successor": "7"}, True),  # this one has taken over
-        ({"owner": "7", "successor": "8"}, False),  # whom an operator submits in its name
-        ({"owner": "7", "successor": None}, False),
-    ],
-)
+@by_table
 def test_a_lock_that_could_not_be_removed_blocks_no_hand_over(
     service: state.ServiceFolder, held: state.Json, is_free: bool
 ) -> None:
@@ -588,10 +582,7 @@ ENDPOINT_VALUES: dict[str, Values] = {
     "ports": ([{}, {"http": 0, "grpc": 8001}], [[], {"http": "1"}, {"http": -1}, None]),
     "urls": ([{}, {"http": "http://a:1"}], [[], {"http": 1}, None]),
 }
-LOCK_VALUES: dict[str, Values] = {
-    "owner": (["7"], ["", "x", 7, None]),
-    "successor": NULL_OR_ID,
-}
+LOCK_VALUES: dict[str, Values] = {"owner": (["7"], ["", "x", 7, None]), "successor": NULL_OR_ID}
 KINDS: dict[str, tuple[state.Fields, dict[str, Any], dict[str, Values]]] = {
     "run": (state.RUN_FIELDS, {"state": "serving", "heartbeat": EPOCH}, RUN_VALUES),
     "endpoint": (state.ENDPOINT_FIELDS, {"job_id": "7"}, ENDPOINT_VALUES),

@@ -126,9 +126,7 @@ def test_each_job_of_a_service_is_a_generation_of_its_own(
     )
 
 
-def test_a_job_after_the_last_generation_that_a_record_holds_is_of_the_last(
-    job: Job,
-) -> None:
+def test_a_job_after_the_last_generation_that_a_record_holds_is_of_the_last(job: Job) -> None:
     fresh = {"state": "ended", "heartbeat": state.timestamp(), "generation": 2**53 - 1}
     state.write_json(job.path.with_name("3") / state.RUN, fresh)
     job.once("published", job.stop)
@@ -497,8 +495,7 @@ def test_a_server_that_is_ready_but_no_longer_generates_has_lost_its_health(job:
 
 
 @pytest.mark.parametrize(
-    ("code", "exit_code", "outcome"),
-    [(0, 71, "server_exited_0"), (3, 72, "server_failed")],
+    ("code", "exit_code", "outcome"), [(0, 71, "server_exited_0"), (3, 72, "server_failed")]
 )
 def test_a_server_that_ends_by_itself_ends_the_job(
     job: Job, code: int, exit_code: int, outcome: str

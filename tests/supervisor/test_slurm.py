@@ -104,15 +104,7 @@ def test_why_slurm_ends_the_job(commands: Commands, info: str, outcome: str | No
         assert found.why == "by Slurm at 2023-11-14T22:13:20.000Z"
 
 
-@pytest.mark.parametrize(
-    ("node", "is_lost", "silent"),
-    [
-        ("down", True, []),  # Slurm has given it up
-        ("down*", True, []),
-        ("alloc*", False, ["node2"]),  # perhaps only its daemon is away
-        ("alloc", False, []),
-    ],
-)
+@by_table
 def test_a_job_whose_node_is_down_ends(
     commands: Commands, node: str, is_lost: bool, silent: list[str]
 ) -> None:
@@ -279,14 +271,7 @@ def test_a_job_has_the_nodes_of_all_its_parts(
     assert cluster.nodes == ["node1", "node2"] * 2
 
 
-@pytest.mark.parametrize(
-    ("listed", "names"),
-    [
-        ("node1", ["node1"]),
-        ("login,gpu-[08-10,3]", ["login", "gpu-08", "gpu-09", "gpu-10", "gpu-3"]),
-        ("r[1-2]n[01-02]-ib,x", ["r1n01-ib", "r1n02-ib", "r2n01-ib", "r2n02-ib", "x"]),
-    ],
-)
+@by_table
 def test_the_nodes_of_a_job_are_those_of_slurms_list(listed: str, names: list[str]) -> None:
     assert slurm.node_names(listed) == names
 
@@ -517,10 +502,7 @@ def said_nothing(ask: Callable[[], object]) -> None:
             lambda cluster: cluster.lost_nodes(["node1", "node2"]),
             "sinfo --noheader --Node --nodes=node1,node2 --format=%N %t",
         ),
-        (
-            lambda cluster: cluster.step_ids(),
-            "squeue --steps --noheader --jobs=7 --format=%i|%j",
-        ),
+        (lambda cluster: cluster.step_ids(), "squeue --steps --noheader --jobs=7 --format=%i|%j"),
         (
             lambda cluster: cluster.job_state("5"),
             "squeue --noheader --states=all --jobs=5 --format=%T %A",
@@ -529,10 +511,7 @@ def said_nothing(ask: Callable[[], object]) -> None:
             lambda cluster: said_nothing(lambda: cluster.newer_job(Path("/b/serve.sbatch"))),
             "squeue --noheader --me --format=%A %o",
         ),
-        (
-            lambda cluster: cluster.signal_step("7.1", "TERM"),
-            "scancel --signal TERM 7.1",
-        ),
+        (lambda cluster: cluster.signal_step("7.1", "TERM"), "scancel --signal TERM 7.1"),
         (lambda cluster: cluster.kill_step("7.1"), "scancel 7.1"),
         (
             lambda cluster: cluster.submit(Path("/b/serve.sbatch"), ["--qos=high"], {}),

@@ -216,12 +216,7 @@ TASKS = "srun: error: node1: task {}: {}\n"
     ],
 )
 def test_a_step_ends_for_a_reason(
-    commands: Commands,
-    tmp_path: Path,
-    code: int,
-    role: str,
-    said: str,
-    reason: tuple[str, str],
+    commands: Commands, tmp_path: Path, code: int, role: str, said: str, reason: tuple[str, str]
 ) -> None:
     one: Any = step(commands(), tmp_path, role=role, ntasks_per_node=8)
     one.process = Ended(code)
