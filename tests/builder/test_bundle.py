@@ -112,6 +112,8 @@ def test_the_manifest_tells_where_everything_comes_from(rendered: Path) -> None:
     } == {
         "data/advisories/tensorrt_llm.yaml",
         "data/advisories/triton.yaml",
+        "data/defects/tensorrt_llm.yaml",
+        "data/defects/triton.yaml",
         "data/measurements/aggregated.csv",
         "data/measurements/factors.json",
         "data/measurements/models.yaml",
