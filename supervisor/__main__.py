@@ -18,11 +18,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from supervisor.checks import canary_error, check_ports, count_connections, foreign_listener
+from supervisor.network import environment_of, read
 from supervisor.preflight import preflight_checks
 from supervisor.service import TICK_S, Service
 from supervisor.slurm import Cluster
 from supervisor.spec import Spec
 from supervisor.state import DRAIN, FORMAT, PREFLIGHT, log, timestamp, write_json
+
+RESULTS = {True: "ok    ", False: "FAILED", None: "unread"}  # of a check of the preflight
 
 
 def serve(folder: str) -> int:
@@ -36,13 +39,23 @@ def preflight(folder: str) -> int:
     rows = []
     for check, ok, what in preflight_checks(spec, cluster):
         rows.append({"check": check, "ok": ok, "what": what})
-        log(f"{'ok    ' if ok else 'FAILED'} {check}: {what}")
-    passed = all(row["ok"] for row in rows)
+        log(f"{RESULTS[ok]} {check}: {what}")
+    passed = all(row["ok"] is not False for row in rows)
     job = spec.service.job(cluster.job_id)
     job.path.mkdir(parents=True, exist_ok=True)
     result = {"format": FORMAT, "ok": passed, "node": cluster.node, "time": timestamp()}
     write_json(job.path / PREFLIGHT, {**result, "checks": rows})
     return 0 if passed else 6
+
+
+def network(folder: str) -> int:
+    """What this node has for transfers between GPUs of different nodes."""
+    file = Path(folder) / "service.json"
+    spec = Spec.read(Path(folder)).raw.get("network") or {} if file.is_file() else {}
+    node = os.environ.get("SLURMD_NODENAME", "")
+    facts = read(node, environment_of(spec, os.environ), Path(spec.get("root", "/")))
+    print(json.dumps(facts))
+    return 0
 
 
 def smoke(folder: str, address: str, port: str) -> int:
@@ -83,6 +96,7 @@ def drain(job_folder: str) -> int:
 COMMANDS: dict[str, tuple[Callable[..., int], list[str]]] = {
     "serve": (serve, ["[folder]"]),
     "preflight": (preflight, ["[folder]"]),
+    "network": (network, ["[folder]"]),
     "smoke": (smoke, ["folder", "address", "port"]),
     "ports": (ports, ["wanted"]),
     "listener": (listener, ["port", "mark"]),

@@ -8,8 +8,10 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Optional
 
 from .checks import check_ports
+from .network import environment_of, findings, read
 from .slurm import COMMAND_TIMEOUT_S, Cluster
 from .spec import Spec
 from .state import Json, is_there, parse_json, read_json
@@ -22,7 +24,8 @@ MOST_NESTED = 1_000_000
 MOST_FILES = 10_000  # of a checkpoint
 MOST_SHOWN = 5  # of the errors of a checkpoint
 
-Check = tuple[str, bool, str]  # its name, whether it passed, what it found
+# Its name, whether it passed (`None`: it could not be made), and what it found.
+Check = tuple[str, Optional[bool], str]
 
 
 def preflight_checks(spec: Spec, cluster: Cluster) -> Iterator[Check]:
@@ -57,6 +60,7 @@ def preflight_checks(spec: Spec, cluster: Cluster) -> Iterator[Check]:
     taken = check_ports(cluster.node, ports)["taken"]
     what = f"in use: {', '.join(map(str, taken))}" if taken else f"free: {ports}"
     yield "ports", not taken, what
+    yield from _check_network(spec.raw.get("network") or {}, cluster.node)
     cluster.timeout_s = float(wanted.get("timeout_s") or COMMAND_TIMEOUT_S)
     yield from _check_steps(spec, cluster)
 
@@ -95,6 +99,17 @@ def _check_steps(spec: Spec, cluster: Cluster) -> Iterator[Check]:
         done = cluster.command(*argv, "true", environment=cluster.environment())
         errors = [line for line in done.stderr.splitlines() if "error" in line] or ["it runs"]
         yield "step", done.returncode == 0, f"{' '.join(options)}: {errors[0]}"
+
+
+def _check_network(wanted: Json, node: str) -> Iterator[Check]:
+    """Of this node alone: whether nodes fit each other is checked in the service's job."""
+    rows = [row for row in wanted.get("checks") or [] if not row.get("same")]
+    environment = environment_of(wanted, os.environ)
+    facts = [read(node, environment, Path(wanted.get("root", "/")))] if rows else []
+    for _, (name, state, severity, what) in findings(rows, facts):
+        passed = None if state == "not read" else state == "ok" or severity == "warning"
+        label = "" if state == "ok" else f"{state}: " if state == "not read" else f"{severity}: "
+        yield f"network {name}", passed, f"{label}{what}"
 
 
 def file_digest(path: Path) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from . import state
+from . import network, state
 from .allocation import Allocation
 from .checks import Probe, canary_error, count_connections
 from .handover import Publication, Successor
@@ -26,6 +26,7 @@ from .steps import Steps
 TICK_S = 0.2
 SLURM_GRACE_S = 10.0  # for steps when Slurm ends the job: it kills all after its KillWait
 SMOKE_LINES = 20  # of a failed suite that are recorded
+MOST_ERRORS = 3  # of nodes that the end of a job names; network.json has them all
 LAST_GENERATION = 2**53 - 1  # that a record can hold: an odd one may say that it was the last
 
 Result = TypeVar("Result")
@@ -72,6 +73,7 @@ class Service:
         self._check_bundle()
         self._until_done("endpoint", self._publication.begin)
         self._until_done("nodes", self._steps.create)
+        self._check_network()
         self._until_done("ports", lambda: self._steps.assign_ports(self._auxiliary))
         while not self._steps.are_ready:
             self._steps.start_next()
@@ -127,6 +129,27 @@ class Service:
             check = functools.partial(bundle_error, self._spec, wanted)
             if wrong := self._until_done("bundle", check):
                 raise JobExit("not_admitted", f"bundle {self._spec.bundle}: {wrong}")
+
+    def _check_network(self) -> None:
+        """What each node has for transfers, before servers load. Raises `JobExit` for errors."""
+        wanted = self._spec.raw.get("network")
+        if not wanted:
+            return
+        nodes = network.read_nodes(self._cluster, self._auxiliary, self._spec.folder)
+        rows = []
+        for node, (check, found, severity, what) in network.findings(wanted["checks"], nodes):
+            rows.append(
+                {"node": node, "check": check, "state": found, "severity": severity, "what": what}
+            )
+        self._record.write(state.NETWORK, {"nodes": nodes, "checks": rows})
+        failed = [row for row in rows if row["state"] == "failed"]
+        unread = sum(row["state"] == "not read" for row in rows)
+        self._record.event("network", checks=len(rows), failed=len(failed), not_read=unread)
+        for row in failed:
+            state.log(f"{row['severity']}: {row['node']}: {row['check']}: {row['what']}")
+        if errors := [row for row in failed if row["severity"] == "error"]:
+            shown = [f"{row['node']}: {row['what']}" for row in errors[:MOST_ERRORS]]
+            raise JobExit("not_admitted", f"network: {'; '.join(shown)}")
 
     def _smoke_suite(self) -> tuple[list[str], float]:
         """The bundle's, else the canary request alone; and how long it may take."""

@@ -49,7 +49,7 @@ RECORD_BYTES, NESTED = 4 << 20, 200_000
 # Files of a service and of its jobs.
 ENDPOINT = "endpoint.json"
 RUN, EVENTS, SUBMISSION = "run.json", "events.jsonl", "submission.json"
-SMOKE, PREFLIGHT = "smoke.json", "preflight.json"
+SMOKE, PREFLIGHT, NETWORK = "smoke.json", "preflight.json", "network.json"
 DRAIN, PROMOTE = "drain", "promote"
 
 # Variables of a job's environment.

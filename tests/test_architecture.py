@@ -94,11 +94,11 @@ def test_nothing_but_main_imports_the_command_line_of_launch() -> None:
 
 
 def test_launch_knows_nothing_of_the_supervisor_but_what_both_need() -> None:
-    """Files of the state and a service's description, words of Slurm, probes, ports: the rest runs
-    on compute nodes only."""
+    """Files of the state and a service's description, words of Slurm, probes, ports, checks of
+    nodes: the rest runs on compute nodes only."""
     names = {name for path in (ROOT / "launch").rglob("*.py") for name in imports(path)}
     used = {name.split(".")[1] for name in names if name.startswith("supervisor.")}
-    assert used == {"state", "spec", "lock", "slurm", "checks", "ports"}
+    assert used == {"state", "spec", "lock", "slurm", "checks", "ports", "network"}
 
 
 @pytest.mark.parametrize("heavy", ["numpy", "grpc", "torch", "jinja2", "pydantic"])

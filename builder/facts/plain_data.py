@@ -142,6 +142,11 @@ LLM_API_MODEL_FILE: Any = {
     "outputs": {"*": Text},
 }
 
+TRITON_FILES: Any = {
+    "triton/llmapi_model.yaml": LLM_API_MODEL_FILE,
+    "triton/model_config.yaml": MODEL_CONFIG_FILE,
+}
+
 # A rule of job scripts; its message is in the code that finds it.
 JOB_RULE: Any = {"severity": Severity, "fix": Text, "source?": Text}
 

@@ -30,6 +30,7 @@ def schemas() -> Mapping[str, Any]:
     from ..facts.architecture.fields import FIELDS_FILE
     from ..facts.engines import Engine
     from ..facts.model_facts import ModelFacts
+    from ..facts.network_checks import NetworkCheck
     from ..facts.published_results import ACCEPTANCE_FILE, PUBLICATION
     from ..facts.release import CHANGED_TABLE
     from ..facts.release.published import PublishedReleases
@@ -61,6 +62,7 @@ def schemas() -> Mapping[str, Any]:
         "metrics/exporters.yaml": plain_data.EXPORTERS_FILE,
         "metrics/*.yaml": plain_data.SERVER_METRICS_FILE,
         "models/*.yaml": ModelFacts,
+        "network_checks.yaml": tuple[NetworkCheck, ...],
         "packages.yaml": plain_data.Packages,
         **failures.SCHEMAS,
         **chat_turns.SCHEMAS,
@@ -69,13 +71,11 @@ def schemas() -> Mapping[str, Any]:
         "releases/*.json": RELEASE_TABLE,
         "releases/*.yaml": CHANGED_TABLE,
         "results/*.yaml": PUBLICATION,
-        "rules.yaml": constraints.RulesFile,
-        "rules/*.yaml": constraints.RulesFile,
+        **dict.fromkeys(("rules.yaml", "rules/*.yaml"), constraints.RulesFile),
         "runbook.yaml": plain_data.RUNBOOK_FILE,
         "servers/*.yaml": Server,
         "signals.yaml": plain_data.SIGNALS_FILE,
-        "triton/llmapi_model.yaml": plain_data.LLM_API_MODEL_FILE,
-        "triton/model_config.yaml": plain_data.MODEL_CONFIG_FILE,
+        **plain_data.TRITON_FILES,
         "weight_formats/*.yaml": WeightFormats,
     }
 

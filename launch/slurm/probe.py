@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -20,7 +21,10 @@ import yaml
 from builder import site
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
-from builder.files import whole_file
+from builder.facts import network_checks
+from builder.files import resource_root, whole_file
+from supervisor import network
+from supervisor.state import json_lines
 
 from . import scheduler, services
 from .jobs import Say
@@ -46,7 +50,8 @@ def probe_site(options: SiteOptions, say: Say) -> str:
         option = GPU_REQUESTS.get(request[1])
         sbatch = [*base, *([option.format(gpus)] if option else ["--exclusive"])]
         nodes_of_partition = partitions[partition]
-        found += _on_nodes(options, sbatch, partition, nodes_of_partition, Path(folder), say)
+        results = _on_nodes(options, sbatch, partition, nodes_of_partition, Path(folder), say)
+        found += results[0]
     found.append(("checkpoints, environment, sbatch, srun", None, "nobody can try them"))
     lines = []
     for key, value, how in found:
@@ -55,7 +60,7 @@ def probe_site(options: SiteOptions, say: Say) -> str:
             lines += [f"# {how}", line.rstrip()]
     left = [f"# - {key}: {why}" for key, value, why in found if value is None]
     heading = ["", "# Left out:"] if left else []
-    return "\n".join([*lines, *heading, *left, ""])
+    return "\n".join([*lines, *heading, *left, *_network(results[1], say), ""])
 
 
 def _folder(options: SiteOptions) -> tempfile.TemporaryDirectory[str]:
@@ -265,6 +270,15 @@ done
 [[ $without ]] && numactl -m "${with#,}" true && echo "${with#,}"
 """
 POLL_S = 0.5
+SUPERVISOR = "supervisor"
+# Facts of a node that a profile shows, a line each.
+SHOWN = (
+    ("hca_numa", "hcas_active"),
+    ("near_hcas",),
+    ("peermem", "kernel_modules"),
+    ("cluster_uuid", "clique_id", "fabric_state", "fabric_status"),
+    ("imex", "imex_channels"),
+)
 # Of one live trial; the import of a cold image takes minutes.
 STEP_TIMEOUT_S = 600
 SCRIPT = """\
@@ -290,21 +304,25 @@ def _on_nodes(
     nodes_of_partition: int,
     folder: Path,
     say: Say,
-) -> list[Finding]:
+) -> tuple[list[Finding], TrialResult]:
+    """What was found, and what the nodes read of their network."""
     for nodes in range(min(2, nodes_of_partition), 0, -1):
         shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
         sbatch = [*base, *shape, "--time=30", "--export=ALL"]
         if nodes == 1 or _test_request(*sbatch).ok:
             break
-    say(f"job on {nodes} nodes of {partition}: MPI, Python, containers, folders")
+    say(f"job on {nodes} nodes of {partition}: MPI, Python, containers, folders, network")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(resource_root(SUPERVISOR), folder / SUPERVISOR, ignore=ignored)
     results = _run_job(_trials(options, shape, folder), sbatch, folder, options.timeout_s)
-    return [
+    found = [
         _mpi(results, nodes),
         *_python(results, nodes),
         *_container(options, results),
         _state_folder(options, folder, nodes),
         _memory(results["memory"]),
     ]
+    return found, results["network"]
 
 
 def _trials(options: SiteOptions, shape: Sequence[str], folder: Path) -> dict[str, list[str]]:
@@ -315,6 +333,7 @@ def _trials(options: SiteOptions, shape: Sequence[str], folder: Path) -> dict[st
         "python": [*step, "python3", "-c", PYTHON],
         "toolkit": [*step, sys.executable, "-m", "launch", "--version"],
         "shared": [*step, "bash", "-c", f'touch "{folder}/seen-$SLURM_NODEID"'],
+        "network": [*step, "python3", "-B", str(folder / SUPERVISOR), "network"],
         "memory": [*step, "--nodes=1", "--ntasks=1", "bash", "-c", MEMORY],
         "pyxis-option": [*step, "--container-image=", "true"],
         "apptainer-command": [*step, "apptainer", "--version"],
@@ -384,6 +403,29 @@ def _memory(memory: TrialResult) -> Finding:
         how = "tried: numactl -m bound there; other nodes of memory have no processors"
         return "memory_nodes", _last(memory), how
     return "memory_nodes", None, "tried: all memory is the processors', or there is no numactl"
+
+
+def _network(result: TrialResult, say: Say) -> Iterator[str]:
+    """What the nodes have for transfers between their GPUs, as comments of the profile."""
+    nodes = [row for row in json_lines(result.output) if "facts" in row]
+    yield from ("", "# Network of the nodes, for disaggregated serving:")
+    if not nodes:
+        yield f"# - not read: {_last(result)}"
+    for node in nodes:
+        for names in SHOWN:
+            shown = [f"{name} {node['facts'][name]}" for name in names if node["facts"].get(name)]
+            if shown:
+                yield f"# - {node['node']}: {', '.join(shown)}"
+    unread: dict[str, list[str]] = {}
+    for name, (check, state, severity, what) in network.findings(network_checks.load(), nodes):
+        if state == "failed":
+            yield f"# - {name}: {severity}: {check}: {what}"
+            say(f"{name}: {severity}: {check}: {what}")
+        elif state == "ok":
+            yield f"# - {name}: ok: {check}: {what}"
+        else:
+            unread.setdefault(f"{name}: not read: {what.partition(': ')[2]}", []).append(check)
+    yield from (f"# - {why}: {', '.join(checks)}" for why, checks in unread.items())
 
 
 def _last(result: TrialResult) -> str:

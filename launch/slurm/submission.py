@@ -144,7 +144,7 @@ class Submission:
             )
         for row in found["checks"]:
             say(f"  {'ok  ' if row['ok'] else 'FAIL'} {row['check']}: {row['what']}")
-        if failed := [row for row in found["checks"] if not row["ok"]]:
+        if failed := [row for row in found["checks"] if row["ok"] is False]:
             where = f"preflight on {found['node']}"
             raise ChecksFailed(
                 [Diagnostic(f"{where}: {row['check']}", row["what"]) for row in failed]

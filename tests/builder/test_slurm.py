@@ -19,6 +19,7 @@ import yaml
 from builder import deployment, pipeline
 from builder.bundle import Bundle, read
 from builder.errors import BadInput
+from builder.facts import network_checks
 from builder.lint import CheckOptions as CheckRequest
 from builder.lint import check
 from builder.lint.read.shell import read_script
@@ -202,6 +203,15 @@ def test_the_router_refuses_json_that_would_end_triton(render: Render, tmp_path:
 def test_the_router_of_other_servers_reads_no_bodies(render: Render) -> None:
     text = (render(LLAMA, server="trtllm_serve").folder / "slurm/router.cfg").read_text()
     assert "lua" not in text
+
+
+def test_nodes_are_checked_before_disaggregated_serving(render: Render) -> None:
+    """With the variables of the servers: one that jobs inherit is unset for them."""
+    prefill = {"deployment": PREFILL, "servers": 1}
+    found = service(render(preset(DECODE), prefill=prefill))["network"]
+    assert found["environment"]["UCX_TLS"] is None
+    assert found["checks"] == network_checks.load()
+    assert "network" not in service(render(preset(DECODE)))
 
 
 def test_both_sides_of_disaggregated_serving_share_a_job(render: Render) -> None:

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from builder.facts import network_checks
 from supervisor.preflight import bundle_error, preflight_checks
 from supervisor.slurm import Cluster
+from tests.supervisor.node import Node
 from tests.supervisor.one_node import NODE, Job
 
-Row = tuple[bool, str]
+Row = tuple[bool | None, str]
 Check = Callable[..., dict[str, list[Row]]]
 
 
@@ -159,3 +161,22 @@ def test_a_manifest_is_the_one_that_was_submitted(job: Job) -> None:
     assert other == f"{manifest} is of another bundle than was submitted"
     manifest.unlink()
     assert bundle_error(job.write()) == f"{manifest} is missing or damaged"
+
+
+def test_what_a_node_lacks_for_transfers_is_no_pass(
+    job: Job, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path / "node")
+    monkeypatch.setenv("PATH", node.path)
+    node.tool("nvidia-imex-ctl", "INITIALIZING")
+    (node.tools / "nvidia-smi").unlink()
+    wanted = {"UCX_TLS": "rc", "UCX_NET_DEVICES": None}
+    checks = [row for row in network_checks.load() if row["id"] != "locked-memory"]
+    job.document["network"] = {"root": str(node.root), "environment": wanted, "checks": checks}
+    found = check()
+    assert found["network hca-active"] == [(True, "hcas_active is mlx5_0,mlx5_1")]
+    ((passed, what),) = found["network ucx-tls-cuda"]
+    assert passed is False and what.startswith("error: UCX_TLS is rc, and needs cuda")
+    ((passed, what),) = found["network imex-ready"]
+    assert passed is None and what.startswith("not read: cluster_uuid: nvidia-smi: ")
+    assert "network nvlink-domain" not in found  # one node says nothing of the others

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ...deployment import Deployment
-from ...facts import servers
+from ...facts import network_checks, servers
 from ...facts.servers import Server
 from ...servers import RenderContext
 from ...site import Site
@@ -136,6 +136,7 @@ def document(service: SlurmService) -> dict[str, Any]:
         "health": {**HEALTH, "generation": generation},
         "smoke": _smoke(service),
         "preflight": _preflight(service),
+        **({"network": _network(service)} if service.is_disaggregated else {}),
         "time": {
             "limit_s": options.time_limit_s,
             "successor_lead_s": options.successor_lead_s,
@@ -323,6 +324,16 @@ def _preflight(service: SlurmService) -> dict[str, Any]:
         "programs": [service.record.program, *ranks],
         "ports": sorted(set().union(*(step["ports"].values() for step in steps(service)))),
     }
+
+
+def _network(service: SlurmService) -> dict[str, Any]:
+    """What every node must have before servers transfer KV cache: rows of data, and the variables
+    that servers get, where `None` unsets one."""
+    environment: dict[str, str | None] = dict.fromkeys(LEAKED)
+    for server in service.servers:
+        own = _environment(service, server).items()
+        environment |= {name: value for name, value in own if name.startswith("UCX_")}
+    return {"environment": environment, "checks": network_checks.load()}
 
 
 def sides_document(service: SlurmService) -> dict[str, Any]:

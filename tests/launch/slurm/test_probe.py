@@ -53,6 +53,16 @@ def test_what_does_not_work_is_left_out_and_named(profile: Path) -> None:
         assert "container.runtime apptainer: tried: not on the nodes" in left
 
 
+def test_the_network_of_each_node_is_shown_and_what_it_lacks_is_not_read(profile: Path) -> None:
+    lines = profile.read_text().partition("# Network of the nodes")[2].splitlines()
+    for node in ("node1", "node2"):
+        assert f"# - {node}: ok: ucx-tls-cuda: UCX_TLS is empty" in lines
+        if not Path("/sys/class/infiniband").is_dir():
+            why = f"# - {node}: not read: no InfiniBand or RoCE device: "
+            (unread,) = [line for line in lines if line.startswith(why)]
+            assert "hca-active, hca-numa" in unread
+
+
 def test_a_bundle_for_the_profile_is_accepted(profile: Path, slurm: Slurm, tmp_path: Path) -> None:
     settings = [f"targets.slurm.site={profile}", "targets.slurm.server=trtllm_serve"]
     pipeline.render("llama-tiny", tmp_path / "bundle", settings, False)
