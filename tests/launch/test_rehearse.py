@@ -22,10 +22,6 @@ from tests.launch.conftest import NAME, Rehearse, with_script
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 PUBLISHED = "llama-3.3-70b-fp8-h100"
-# What the reference engine does not have of a preset; the table of docs/presets.md says it.
-REHEARSED_WITHOUT = {
-    "nemotron-3-super-nvfp4-b200": ["engine_config.speculative_config=null"],
-}
 
 # Checks whose outcome depends on the model; the others judge the server, which `rehearsed` covers.
 OF_THE_MODEL = {"P2", "P3", "P6", "P7", "P7.batch", "P8", "P9", "P10", "P14", "P17", "P19", "P22"}
@@ -108,38 +104,28 @@ def test_the_bundle_stays_as_it_was(rehearsed: Rehearsed) -> None:
     assert bundles.read(rehearsed.bundle).digest == rehearsed.before.digest
 
 
-@pytest.mark.parametrize(
-    ("preset", "target"),
-    [
-        ("deepseek-r1-0528-nvfp4-b200", "trtllm_serve"),
-        ("deepseek-v3.2-nvfp4-gb200", "triton"),
-        ("gpt-oss-120b-b200", "trtllm_serve"),
-        ("minimax-m2.5-nvfp4-b300", "trtllm_serve"),
-        ("nemotron-3-super-nvfp4-b200", "trtllm_serve"),
-        ("qwen3.5-397b-nvfp4-b300", "trtllm_serve"),
-    ],
-)
-def test_a_published_deployment_passes(
-    preset: str,
-    target: str,
-    tmp_path: Path,
-    rehearse_quickly: Rehearse,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    few = [one for one in suite.POSITIVE if one.id in OF_THE_MODEL]
+def few_checks(monkeypatch: pytest.MonkeyPatch, wanted: set[str]) -> None:
+    few = [one for one in (*suite.POSITIVE, *suite.NEGATIVE) if one.id in wanted]
     monkeypatch.setattr(suite, "run", functools.partial(suite.run, checks=few))
-    settings = [f"name={NAME}", *REHEARSED_WITHOUT.get(preset, ())]
-    rendered = pipeline.render(preset, tmp_path / "bundle", settings, False)
-    row = rehearse_quickly(rendered.folder, "--target", target)
+
+
+def test_a_published_deployment_with_drafts_passes_on_triton(
+    tmp_path: Path, rehearse_quickly: Rehearse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others pass on the engine's own server: tests/reference/test_presets.py."""
+    few_checks(monkeypatch, OF_THE_MODEL)
+    preset = "deepseek-v3.2-nvfp4-gb200"
+    rendered = pipeline.render(preset, tmp_path / "bundle", [f"name={NAME}"], False)
+    row = rehearse_quickly(rendered.folder, "--target", "triton")
     assert row["passed"]
     assert {result["id"] for result in row["smoke"]["results"]} == {*OF_THE_MODEL, suite.STOP_ID}
-    transports = {result["transport"] for result in row["smoke"]["results"]}
-    assert transports == ({"grpc", "http"} if target == "triton" else {"http"})
+    assert {result["transport"] for result in row["smoke"]["results"]} == {"grpc", "http"}
 
 
 def test_a_model_that_is_not_decoupled_passes_without_streaming(
-    tmp_path: Path, rehearse_quickly: Rehearse
+    tmp_path: Path, rehearse_quickly: Rehearse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    few_checks(monkeypatch, {"P6", "P8", "N5", "N14"})
     settings = [f"name={NAME}", "targets.triton.decoupled=false", "targets.triton.model_name=other"]
     settings += of_release("1.1.0")
     rendered = pipeline.render("llama-tiny", tmp_path / "bundle", settings, False)
@@ -172,9 +158,10 @@ def test_a_server_that_is_not_ready_fails_the_rehearsal(bundle: Bundle, tmp_path
 
 
 def test_a_deployment_for_vllm_passes_with_the_same_reference_engine(
-    tmp_path: Path, rehearse_quickly: Rehearse
+    tmp_path: Path, rehearse_quickly: Rehearse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its server answers as vLLM does: the model's owner, the metrics and their names."""
+    few_checks(monkeypatch, OF_THE_MODEL)
     settings = [f"name={NAME}", "engine={name: vllm, release: 0.32.0}", "targets={vllm_serve: {}}"]
     rendered = pipeline.render("llama-tiny", tmp_path / "bundle", settings, False)
     row = rehearse_quickly(rendered.folder, "--engine", "reference")

@@ -338,7 +338,7 @@ def _in_batches(
     """
     outputs = [torch.empty(0)] * len(caches)
     for group in _groups(caches, [parts[0].shape[1] for parts in inputs]):
-        if len(group) == 1 and not _can_be_joined(caches[group[0]]):
+        if len(group) == 1 and not _is_copied(caches[group[0]]):
             (row,) = group
             outputs[row] = forward(*inputs[row], cache=caches[row], use_cache=True)
             continue
@@ -383,6 +383,11 @@ def _groups(caches: Sequence[DynamicCache], counts: Sequence[int]) -> Iterator[l
 
 def _can_be_joined(cache: DynamicCache) -> bool:
     return all(type(layer) in _JOINED for layer in cache.layers)
+
+
+def _is_copied(cache: DynamicCache) -> bool:
+    """Whether a pass must leave the layers before it as they are: `Model.advance` may need them."""
+    return _has_linear_attention(cache) and _can_be_joined(cache)
 
 
 def _positions(lengths: Sequence[int], inputs: torch.Tensor) -> dict[str, torch.Tensor]:
