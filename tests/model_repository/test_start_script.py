@@ -105,6 +105,7 @@ class Script:
         deadline_s = time.monotonic() + HANG_S
         while left := self.processes:  # what was killed is gone when the kernel is done with it
             assert time.monotonic() < deadline_s, left
+            threading.Event().wait(0.02)
         assert self.regions == []
 
 
