@@ -7,9 +7,10 @@ more are faults. Whatever is run again is named at the end of the run, so that n
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
-FAILED = Path(__file__).parent.parent / ".pytest_cache" / "v" / "cache" / "lastfailed"
+FAILED = Path("v/cache/lastfailed")
 AT_MOST = 3
 
 
@@ -21,5 +22,6 @@ def names(failed: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    if FAILED.exists():
-        print(*names(list(json.loads(FAILED.read_text()))), sep="\n")
+    failed = Path(sys.argv[1]) / FAILED  # of the cache of a run
+    if failed.exists():
+        print(*names(list(json.loads(failed.read_text()))), sep="\n")

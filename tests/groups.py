@@ -50,7 +50,8 @@ GROUPS = (
 )
 
 
-# In pytest's cache: the seconds that each file took when it last ran whole.
+# In pytest's cache, or those of runs side by side below it: the seconds that each file took when it
+# last ran whole.
 CACHED = "files/seconds"
 # The same for a clone that has no cache yet, without files that take less than a second.
 KEPT = ROOT / "seconds.json"
@@ -119,10 +120,12 @@ def recorded(config: pytest.Config) -> dict[str, float]:
     return kept | cache.get(CACHED, {}) if cache else kept
 
 
-def keep(cached: Path = ROOT.parent / ".pytest_cache" / "v" / CACHED) -> None:
-    """Write `seconds.json` from pytest's cache."""
-    seconds = json.loads(cached.read_text()).items()
-    rows = {name: round(value) for name, value in sorted(seconds) if round(value)}
+def keep(caches: Path = ROOT.parent / ".pytest_cache") -> None:
+    """Write `seconds.json` from pytest's caches."""
+    seconds: dict[str, float] = {}
+    for cached in sorted(caches.rglob(CACHED)):
+        seconds |= json.loads(cached.read_text())
+    rows = {name: round(value) for name, value in sorted(seconds.items()) if round(value)}
     KEPT.write_text(json.dumps(rows, indent=0) + "\n")
 
 

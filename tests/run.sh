@@ -50,7 +50,6 @@ fi
 
 names=()
 results=()
-alone=()
 failed=0
 
 step() {
@@ -88,8 +87,8 @@ finish() {
   for index in "${!names[@]}"; do
     printf '%-13s %s\n' "${names[$index]}" "${results[$index]}"
   done
-  if [[ ${#alone[@]} -gt 0 ]]; then
-    printf 'failed first, passed alone: %s\n' "${alone[@]}"
+  if [[ -s $beside/alone ]]; then
+    sed 's/^/failed first, passed alone: /' "$beside/alone"
   fi
   if [[ ${#missing[@]} -gt 0 ]]; then
     printf 'left out      %s\n' "${missing[@]}"
@@ -110,18 +109,20 @@ fi
 # shellcheck disable=SC2329  # called by step
 run_pytest() { TEST_SHELL=$$ TEST_FAST=$fast "$PYTHON" -m pytest "$@"; }
 
-# A few failures are run again, one by one (tests/again.py), and named in any case.
-# shellcheck disable=SC2329  # called by step
-run_all() {
-  local status=0 again=()
-  rm -f .pytest_cache/v/cache/lastfailed
-  run_pytest "$@" || status=$?
+# A few failures are run again, one by one (tests/again.py), and named in any case. Runs side by side
+# have a cache each.
+# shellcheck disable=SC2329  # called by step and begin
+run_all() { # CACHE ARGUMENT...
+  local status=0 again=() cache=.pytest_cache/$1
+  shift
+  rm -f "$cache/v/cache/lastfailed"
+  run_pytest -o "cache_dir=$cache" "$@" || status=$?
   [[ $status -eq 1 ]] || return "$status"
-  mapfile -t again < <("$PYTHON" -m tests.again | sed '/^$/d')
+  mapfile -t again < <("$PYTHON" -m tests.again "$cache" | sed '/^$/d')
   [[ ${#again[@]} -gt 0 ]] || return 1
   printf '== again, one by one: %s\n' "${again[@]}"
-  run_pytest "${again[@]}" || return 1
-  alone+=("${again[@]}")
+  run_pytest -o "cache_dir=$cache" "${again[@]}" || return 1
+  printf '%s\n' "${again[@]}" >>"$beside/alone"
 }
 
 # Those on vLLM itself have a step of their own, since its servers outrun a client that has to share
@@ -136,10 +137,21 @@ run_on_vllm() {
     --numprocesses 2 --dist loadgroup --no-loadscope-reorder --durations 5 tests/vllm
 }
 
-# Many tests wait for servers: five workers for two processors. Tests that share servers stay
-# together, and those that wait run beside those that compute (tests/groups.py).
-workers=$(($(nproc) * 5 / 2))
-side_by_side=(--numprocesses "$((workers > 8 ? 8 : workers))" --dist loadgroup --no-loadscope-reorder)
+# Tests of the builder compute, one worker for each processor; the others mostly wait for servers, two
+# for each. They run side by side, so that each worker collects its part only, and those that wait
+# go first: a server that is late costs its tests their time. Tests that share servers stay together
+# (tests/groups.py).
+grouped=(--dist loadgroup --no-loadscope-reorder)
+processors=$(nproc)
+waiting=$((processors * 2 > 8 ? 8 : processors * 2))
+computing=(--numprocesses "$processors" "${grouped[@]}" tests/builder tests/test_architecture.py)
+others=(--numprocesses "$waiting" "${grouped[@]}" tests)
+others+=(--ignore tests/builder --ignore tests/test_architecture.py --ignore tests/reference)
+# shellcheck disable=SC2329  # called by begin
+run_computing() {
+  renice -n 5 -p "$BASHPID" >/dev/null
+  run_all builder "${computing[@]}"
+}
 
 # What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
 newer=${SLURM_ROOT:-/opt/slurm-newer}
@@ -160,7 +172,8 @@ step "ruff check" "$PYTHON" -m ruff check --quiet .
 step "shellcheck" "$here/.venv/bin/shellcheck" launch/*.sh tests/*.sh
 begin "mypy" "$PYTHON" -m mypy
 if [[ -n $changed ]]; then
-  [[ ${#reached[@]} -eq 0 ]] || step "pytest" run_pytest "${side_by_side[@]}" "${reached[@]}" "$@"
+  [[ ${#reached[@]} -eq 0 ]] ||
+    step "pytest" run_pytest --numprocesses "$waiting" "${grouped[@]}" "${reached[@]}" "$@"
   join "mypy"
   finish
 elif [[ $# -gt 0 ]]; then
@@ -168,8 +181,7 @@ elif [[ $# -gt 0 ]]; then
   join "mypy"
   finish
 elif [[ -n $fast ]]; then
-  step "pytest" run_pytest --numprocesses "$(nproc)" --dist loadgroup --no-loadscope-reorder \
-    tests/builder tests/test_architecture.py
+  step "pytest" run_pytest "${computing[@]}"
   join "mypy"
   finish
 fi
@@ -180,12 +192,14 @@ if [[ $(id -u) -eq 0 ]]; then
 fi
 if [[ -n $vllm_wanted ]]; then
   begin "vLLM set-up" set_up_vllm
-  side_by_side+=(--ignore tests/vllm)
+  others+=(--ignore tests/vllm)
 else
   missing+=("vLLM's CPU build, 2.3 GB, is not wanted: no tests on it (TEST_VLLM=1)")
 fi
 begin "reference" run_on_reference_engine
-step "pytest" run_all "${side_by_side[@]}" --ignore tests/reference
+begin "builder" run_computing
+step "pytest" run_all servers "${others[@]}"
+join "builder"
 join "mypy"
 join "reference"
 if [[ -n $vllm_wanted ]]; then
