@@ -372,12 +372,9 @@ def test_an_automatic_kv_cache_is_that_of_the_checkpoint(
         assert [row.severity for row in disagreements(one, two, place)] == severities
 
 
-def test_workers_that_agree_are_not_reported() -> None:
+def test_a_default_and_the_same_value_agree() -> None:
     as_text = json.loads(json.dumps(AGREED).replace("32", '"32"'))
     assert not list(disagreements(AGREED, as_text, context({})))
-
-
-def test_a_default_and_the_same_value_agree() -> None:
     given = {"kv_cache_config": {"dtype": "auto", "tokens_per_block": 32}}
     assert not list(disagreements(given, {}, context({})))
 
@@ -403,9 +400,6 @@ def test_every_rule_of_flags_has_a_case_above() -> None:
 def test_a_lost_flag_says_who_wins_and_what_it_says() -> None:
     (problem,) = flag_traps({"--tp_size": "4"}, TP8, release.load("1.2.1"))
     assert "4 is lost" in problem.message and "tensor_parallel_size to 8" in problem.message
-
-
-def test_a_misspelt_flag_finds_its_name() -> None:
     (problem,) = flag_traps({"--max_batchsize": "4"}, {}, release.load("1.2.1"))
     assert "--max_batch_size" in problem.fix
 

@@ -125,11 +125,6 @@ def test_pipeline_parallelism_splits_layers() -> None:
     assert kv_bytes_per_token(facts, half, 1, 3) == (31 + 3) * 708
 
 
-def test_newer_releases_keep_one_layer_for_all_draft_tokens() -> None:
-    facts = checkpoint.gather(V32)
-    assert kv_bytes_per_token(facts, Sharding(4), 1, 3, "one") == 62 * 708 == 43_896
-
-
 def test_a_bf16_cache_is_charged_twice_the_indexer_as_well() -> None:
     assert kv_bytes_per_token(checkpoint.gather(V32), Sharding(4), 2, 0) == 86_376
 
@@ -314,14 +309,6 @@ def test_the_ranks_share_requests_rounded_up() -> None:
     """Five requests on four ranks: one rank holds two."""
     result = plain_budget(sharding=Sharding(4, enable_attention_dp=True), concurrency=5)
     assert result.needed_gib == 2 * result.request_gib
-
-
-def test_attention_data_parallelism_multiplies_the_concurrency() -> None:
-    alone = plain_budget(mtp_draft_tokens=3)
-    spread = plain_budget(mtp_draft_tokens=1, sharding=Sharding(4, enable_attention_dp=True))
-    assert spread.weights_gib > alone.weights_gib
-    assert spread.max_concurrency == 4 * (spread.max_concurrency // 4)
-    assert spread.max_concurrency > alone.max_concurrency
 
 
 def test_linear_attention_state_limits_the_concurrency() -> None:

@@ -14,6 +14,9 @@ from builder import miniature
 from builder.facts import checkpoint, checkpoint_files, model_names
 from builder.facts.architecture.tensors import head_dim
 from builder.miniature.sizes import Vocabulary
+from tests.tables import by_table
+
+Miniature = Callable[[str], Path]
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
 
@@ -23,7 +26,7 @@ def tensors(folder: Path) -> dict[str, checkpoint_files.Stored]:
 
 
 @pytest.mark.parametrize("name", model_names.known_names())
-def test_it_is_tiny(name: str, make_miniature: Callable[[str], Path]) -> None:
+def test_it_is_tiny(name: str, make_miniature: Miniature) -> None:
     folder = make_miniature(name)
     assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000
 
@@ -38,27 +41,16 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert a != c
 
 
-def test_nvfp4_layout_is_the_exporters(make_miniature: Callable[[str], Path]) -> None:
-    found = tensors(make_miniature(V32))
-    expert = "model.layers.1.mlp.experts.0.gate_proj"
-    assert found[f"{expert}.weight"].dtype == "U8"
-    assert found[f"{expert}.weight"].shape == (32, 32)  # [32, 64] in two values per byte
-    assert found[f"{expert}.weight_scale"].dtype == "F8_E4M3"
-    assert found[f"{expert}.weight_scale"].shape == (32, 4)  # one scale for 16 channels
-    for scalar in ("weight_scale_2", "input_scale"):
-        assert found[f"{expert}.{scalar}"].dtype == "F32"
-        assert found[f"{expert}.{scalar}"].shape == ()
-
-
-def test_excluded_modules_stay_bf16(make_miniature: Callable[[str], Path]) -> None:
-    found = tensors(make_miniature(V32))
-    for module in ("self_attn.q_a_proj", "self_attn.indexer.wk", "self_attn.kv_b_proj"):
-        assert found[f"model.layers.1.{module}.weight"].dtype == "BF16"
-    assert found["model.layers.1.self_attn.o_proj.weight"].dtype == "U8"
+@by_table
+def test_a_tensor_has_the_layout_of_its_exporter(
+    model: str, tensor: str, dtype: str, shape: list[int] | None, make_miniature: Miniature
+) -> None:
+    found = tensors(make_miniature(model))[f"model.layers.{tensor}"]
+    assert (found.dtype, shape) == (dtype, shape and list(found.shape))
 
 
 def test_the_mtp_layer_follows_the_last_layer_in_bf16(
-    make_miniature: Callable[[str], Path],
+    make_miniature: Miniature,
 ) -> None:
     folder = make_miniature(V32)
     layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
@@ -70,7 +62,7 @@ def test_the_mtp_layer_follows_the_last_layer_in_bf16(
 
 
 def test_exclude_lists_hold_one_literal_name_per_layer(
-    make_miniature: Callable[[str], Path],
+    make_miniature: Miniature,
 ) -> None:
     document = json.loads((make_miniature(V32) / "hf_quant_config.json").read_text())
     names = document["quantization"]["exclude_modules"]
@@ -79,7 +71,7 @@ def test_exclude_lists_hold_one_literal_name_per_layer(
     ]
 
 
-def test_fused_projections_share_their_scale(make_miniature: Callable[[str], Path]) -> None:
+def test_fused_projections_share_their_scale(make_miniature: Miniature) -> None:
     """Engines fuse gate and up: the exporter gives both the same weight_scale_2."""
     folder = make_miniature(V32)
     raw = (folder / "model.safetensors").read_bytes()
@@ -98,34 +90,7 @@ def test_fused_projections_share_their_scale(make_miniature: Callable[[str], Pat
     assert gate == up > 0
 
 
-def test_fp8_blocks_carry_inverse_scales(make_miniature: Callable[[str], Path]) -> None:
-    found = tensors(make_miniature("deepseek-ai/DeepSeek-V3.2"))
-    assert found["model.layers.0.self_attn.q_a_proj.weight"].dtype == "F8_E4M3"
-    assert found["model.layers.0.self_attn.q_a_proj.weight_scale_inv"].shape == (1, 1)
-
-
-def test_mxfp4_experts_lie_in_one_tensor_in_blocks_of_32(
-    make_miniature: Callable[[str], Path],
-) -> None:
-    found = tensors(make_miniature("openai/gpt-oss-120b"))
-    experts = "model.layers.0.mlp.experts"
-    assert found[f"{experts}.gate_up_proj_blocks"].shape == (8, 192, 2, 16)
-    assert found[f"{experts}.gate_up_proj_scales"].shape == (8, 192, 2)
-    assert found[f"{experts}.down_proj_blocks"].dtype == "U8"
-    assert found[f"{experts}.down_proj_bias"].shape == (8, 64)
-    assert found["model.layers.0.self_attn.sinks"].shape == (4,)
-    assert found["model.layers.0.self_attn.q_proj.bias"].dtype == "BF16"
-
-
-def test_kv_scales_stand_beside_key_and_value(make_miniature: Callable[[str], Path]) -> None:
-    found = tensors(make_miniature("nvidia/Qwen3-235B-A22B-NVFP4"))
-    assert found["model.layers.0.self_attn.k_proj.k_scale"].shape == ()
-    assert found["model.layers.0.self_attn.v_proj.v_scale"].dtype == "F32"
-
-
-def test_a_folder_can_be_made_small_as_well(
-    make_miniature: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_folder_can_be_made_small_as_well(make_miniature: Miniature, tmp_path: Path) -> None:
     facts = checkpoint.gather(str(make_miniature(V32)))
     miniature.write(facts, tmp_path)
     assert checkpoint.gather(str(tmp_path)).nbytes == facts.nbytes

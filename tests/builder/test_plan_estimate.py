@@ -130,19 +130,6 @@ def test_a_model_without_rows_is_refused_in_the_same_words() -> None:
     assert (one.kind, one.reason, one.measure) == (other.kind, other.reason, other.measure)
 
 
-def test_a_draft_model_is_not_answered_from_rows_without() -> None:
-    found = plan_estimate.answer(pipeline.plan("llama-3.3-70b-fp8-h100").plan)
-    assert isinstance(found, Refusal)
-    assert "draft model" in found.reason
-    assert found.measure
-
-
-def test_one_side_of_disaggregated_serving_has_nothing_to_measure_alone() -> None:
-    found = plan_estimate.answer(pipeline.plan("deepseek-v3.2-nvfp4-gb300-prefill").plan)
-    assert isinstance(found, Refusal)
-    assert not found.measure
-
-
 def test_a_published_figure_beyond_the_interval_is_named_as_a_disagreement(
     point: dict[str, Any],
 ) -> None:
@@ -175,18 +162,6 @@ def plain() -> Plan:
 
 def _decided(plan: Plan) -> dict[str, Decision]:
     return {row.path: row for row in plan.decisions}
-
-
-def test_rows_of_the_very_setting_are_among_its_sources() -> None:
-    decided = _decided(pipeline.plan("deepseek-r1-0528-nvfp4-b200").plan)
-    said = "11 of 86 measurements have the layout TP8/EP8"
-    assert said in decided["tensor_parallel_size"].source
-    assert "37 of 86 measurements draft" in decided["mtp_draft_tokens"].source
-
-
-def test_without_rows_of_the_model_nothing_is_said() -> None:
-    decided = _decided(pipeline.plan("deepseek-v3.2-nvfp4-gb200").plan)
-    assert "measurements" not in decided["tensor_parallel_size"].source
 
 
 def test_published_practice_wins_and_the_disagreement_is_said(plain: Plan) -> None:

@@ -143,26 +143,6 @@ def test_variables_of_the_engine_are_set_unless_they_are_set_outside(
     assert launch["environment"]["TRTLLM_ENABLE_PDL"] == "1"
 
 
-def test_32_gpus_serve_as_published_in_two_prefill_and_two_decode_servers() -> None:
-    planned = pipeline.plan("deepseek-v3.2-nvfp4-gb200x32")
-    assert planned.prefill
-    decode, prefill = planned.engine.options, planned.prefill.engine.options
-    sides = planned.plan.deployment.targets["slurm"]
-    assert (sides["servers"], sides["prefill"]["servers"]) == (2, 2)
-    for options in (decode, prefill):
-        assert options["tensor_parallel_size"] == options["moe_expert_parallel_size"] == 8
-        assert options["cache_transceiver_config"] == {
-            "backend": "UCX",
-            "max_tokens_in_buffer": 120000,
-        }
-        assert options["max_seq_len"] == 121000
-        assert options["speculative_config"] is None
-    assert (decode["moe_config"]["backend"], decode["max_batch_size"]) == ("WIDEEP", 8)
-    assert (prefill["moe_config"]["backend"], prefill["max_batch_size"]) == ("TRTLLM", 32)
-    assert prefill["cuda_graph_config"] == {"enable_padding": True, "max_batch_size": 32}
-    assert prefill["kv_cache_config"]["enable_block_reuse"] is True
-
-
 def write(folder: Path, *rows: str) -> str:
     """A deployment with a batch below its load, which is a warning, and acceptances."""
     data = load_yaml((deployment.PRESETS / "deepseek-v3.2-nvfp4-gb200.yaml").read_text())

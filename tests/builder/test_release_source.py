@@ -129,29 +129,21 @@ def options(path: Path) -> dict[str, dict[str, object]]:
     return dict(table["types"][table["root"]]["fields"])
 
 
-def test_an_option_has_the_type_the_bounds_and_the_default_of_its_class(wheel: Path) -> None:
+def test_an_option_has_the_type_the_bounds_the_default_and_the_state_of_its_class(
+    wheel: Path, folder: Path
+) -> None:
     found = options(wheel)
     assert found["cache_dtype"] == {"type": "enum", "values": ["auto", "fp8"], "default": "auto"}
     assert found["gpu_memory_utilization"] == {"type": "float", "gt": 0, "le": 1, "default": 0.9}
     assert found["sizes"] == {"type": "list", "items": {"type": "int"}, "default": []}
     assert found["mode"]["values"] == ["NONE", 0, "FULL", 1]
-
-
-def test_private_fields_are_no_options_and_counts_may_be_written_short(wheel: Path) -> None:
-    found = options(wheel)
-    assert "_hidden" not in found
     assert found["max_num_batched_tokens"]["human_readable"] is True
+    assert found["old"]["status"] == "deprecated"
+    assert "_hidden" not in found, "private fields are no options"
+    assert options(folder) == found, "the installed package says the same as the wheel"
 
 
-def test_what_the_source_calls_deprecated_is_marked(wheel: Path) -> None:
-    assert options(wheel)["old"]["status"] == "deprecated"
-
-
-def test_a_wheel_and_the_installed_package_give_the_same_options(wheel: Path, folder: Path) -> None:
-    assert options(wheel) == options(folder)
-
-
-def test_flags_have_their_spellings_and_switches_their_opposite(wheel: Path) -> None:
+def test_flags_and_what_else_a_release_says_are_read(wheel: Path) -> None:
     table = release_import.from_source(wheel, "9.9.1", None)
     flags = {flag["name"]: flag["flags"] for flag in table["serve"]["flags"]}
     assert flags["tensor_parallel_size"] == ["--tensor-parallel-size", "-tp"]
@@ -159,10 +151,6 @@ def test_flags_have_their_spellings_and_switches_their_opposite(wheel: Path) -> 
     assert flags["quiet"] == ["--quiet"]
     assert flags["port"] == ["--port"]
     assert flags["model_tag"] == ["MODEL_TAG"]
-
-
-def test_what_else_a_release_says_is_read(wheel: Path) -> None:
-    table = release_import.from_source(wheel, "9.9.1", None)
     assert ["POST", "/v1/completions"] in table["endpoints"]["server"]
     assert table["metrics"]["names"] == ["vllm:num_requests_running", "vllm:prompt_tokens_total"]
     assert list(table["supported_architectures"]) == ["LlamaForCausalLM"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder import deployment, pipeline
+from builder import pipeline
 from builder.facts import advisories
 from builder.targets import components
 from tests.tables import by_table
@@ -20,7 +20,12 @@ from tests.tables import by_table
 if TYPE_CHECKING:
     from cyclonedx.validation.json import JsonStrictValidator
 
-PRESETS = deployment.preset_names()
+# One preset of each engine, with and without a draft model and quantized weights.
+PRESETS = [
+    *("llama-tiny", "llama-3.3-70b-fp8-h100", "deepseek-v3.2-nvfp4-gb200", "gpt-oss-120b-h200"),
+    *("llama-3.3-70b-fp8-h100-vllm", "deepseek-v3.2-nvfp4-b300-vllm"),
+    *("minimax-m2.5-nvfp4-b300", "deepseek-v3.2-nvfp4-gb300-decode"),
+]
 DIGEST = "sha256:" + "ab" * 32
 
 Bill = dict[str, Any]
@@ -49,7 +54,7 @@ def validator() -> JsonStrictValidator:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_bill_is_valid(preset: str, validator: JsonStrictValidator, tmp_path: Path) -> None:
+def test_a_bill_is_valid(preset: str, validator: JsonStrictValidator, tmp_path: Path) -> None:
     bill = bill_of(preset, tmp_path / "b")
     assert validator.validate_str(json.dumps(bill)) is None
     references = re.findall(r'"bom-ref": ("[^"]*")', json.dumps(bill))

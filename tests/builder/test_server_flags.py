@@ -1,4 +1,7 @@
-"""What clients see of a model: its name, its parsers, and whether requests may be guided."""
+"""What clients see of a model: its name, its parsers, and whether requests may be guided.
+
+The parsers of a preset's model, and why it has none, are in its golden bundle.
+"""
 
 from __future__ import annotations
 
@@ -32,28 +35,10 @@ def why_not(found: Plan, name: str) -> str:
     return reason
 
 
-def test_parsers_are_those_of_the_model() -> None:
-    found = flags(planned(R1))
-    assert (found["--tool_parser"], found["--reasoning_parser"]) == ("deepseek_v3", "deepseek-r1")
-    found = flags(planned(QWEN35))
-    assert (found["--tool_parser"], found["--reasoning_parser"]) == ("qwen3_coder", "qwen3_5")
-
-
-def test_a_parser_that_would_take_answers_for_thoughts_is_left_out_and_says_so() -> None:
-    found = planned(V32)
-    assert flags(found)["--tool_parser"] == "deepseek_v32"
-    assert "--reasoning_parser" not in flags(found)
-    assert "would take every other answer for thoughts" in why_not(found, "reasoning_parser")
-
-
 def test_a_parser_that_the_release_lacks_is_said() -> None:
     found = planned(R1, *of_release("1.1.0"))
     assert flags(found) == {"--reasoning_parser": "deepseek-r1"}
     assert "release 1.1.0 has no deepseek_v3, so tool calls stay" in why_not(found, "tool_parser")
-
-
-def test_a_model_without_a_known_parser_is_said() -> None:
-    assert "none is known for this model" in why_not(planned("llama-tiny"), "tool_parser")
 
 
 def test_a_folder_has_the_parsers_that_all_models_of_its_shape_have() -> None:
@@ -71,11 +56,6 @@ def test_a_folder_has_the_parsers_that_all_models_of_its_shape_have() -> None:
 
 def test_a_parser_of_the_option_file_stays_alone() -> None:
     assert "--reasoning_parser" not in flags(planned(R1, "engine_config.reasoning_parser=qwen3"))
-
-
-def test_the_prefill_side_writes_no_answers() -> None:
-    assert "--tool_parser" not in flags(planned("deepseek-v3.2-nvfp4-gb300-prefill"))
-    assert flags(planned("deepseek-v3.2-nvfp4-gb300-decode"))["--tool_parser"] == "deepseek_v32"
 
 
 @pytest.mark.parametrize(

@@ -130,10 +130,6 @@ def test_weights_that_the_release_does_not_read_name_who_does() -> None:
     assert fix.startswith("choose release 1.3.0rc23, 1.3.0rc24, 1.3.0rc29, main-00043967")
 
 
-def test_an_architecture_that_the_release_lists_is_served_without_a_word() -> None:
-    assert not [row for row in planned(DEEPSEEK_GB200).warnings if row.where == "engine.release"]
-
-
 @by_table
 def test_an_architecture_is_supported_refused_or_unknown(
     release_name: str, architecture: str, state: str

@@ -49,15 +49,6 @@ def test_every_option_is_in_the_words_of_the_engine_and_has_a_reason() -> None:
         assert row.reason and row.source
 
 
-def test_speculation_names_the_method_and_the_tokens() -> None:
-    found = options(pipeline.plan(V32))
-    assert found["speculative_config.method"] == "mtp"
-    assert found["speculative_config.num_speculative_tokens"] == 3
-    draft = options(pipeline.plan(LLAMA))
-    assert draft["speculative_config.method"] == "draft_model"
-    assert draft["speculative_config.model"] == "meta-llama/Llama-3.2-1B-Instruct"
-
-
 def test_many_requests_get_copies_of_the_attention_that_share_the_experts() -> None:
     found = options(pipeline.plan(V32, ["workload.concurrency=512"]))
     assert (found["data_parallel_size"], found["tensor_parallel_size"]) == (8, 1)
@@ -71,13 +62,6 @@ def test_parallel_sizes_have_to_use_all_gpus() -> None:
     with pytest.raises(BadInput, match=r"4 x pipeline_parallel_size 1 x data_parallel_size 4"):
         settings = "engine_config={data_parallel_size: 4, tensor_parallel_size: 4}"
         pipeline.plan(V32, [settings])
-
-
-def test_what_the_engine_decides_is_left_to_it_and_said() -> None:
-    planned = pipeline.plan(V32)
-    left = {row.path: row.reason for row in planned.plan.engine_defaults}
-    assert {"cudagraph_capture_sizes", "enable_prefix_caching", "block_size"} <= set(left)
-    assert "up to twice max_num_seqs" in left["cudagraph_capture_sizes"]
 
 
 def test_the_kv_cache_is_what_the_share_of_all_memory_leaves() -> None:
@@ -117,19 +101,6 @@ def test_the_budget_is_near_the_one_published_log_and_says_how_far(tmp_path: Pat
     assert budget.kv_bytes_per_token == pytest.approx(8.11 * 2**30 / 178_880, rel=0.02)
     [said] = [row.message for row in planned.warnings if "memory budget" in row.message]
     assert f"8.1 GiB of KV cache where the sum has {budget.kv_cache_gib:.1f}" in said
-
-
-def test_long_prompts_are_read_in_parts() -> None:
-    limits = pipeline.plan(V32).plan.limits
-    assert limits.longest_prompt_tokens > limits.step_tokens_per_rank
-    assert limits.bounded_by == "max_model_len"
-
-
-def test_the_published_command_is_reproduced() -> None:
-    found = options(pipeline.plan("deepseek-v3.2-nvfp4-gb300-vllm"))
-    assert found["tensor_parallel_size"] == 2
-    assert found["max_num_batched_tokens"] == 20480
-    assert found["speculative_config"] is None
 
 
 def test_groups_are_json_text_for_a_release_that_reads_no_others(tmp_path: Path) -> None:
