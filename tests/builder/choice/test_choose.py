@@ -161,11 +161,12 @@ def test_of_refusals_at_a_rate_the_first_that_tells_most_is_kept(
 
 
 def test_numbers_of_drafts_that_the_rows_do_not_tell_apart_are_the_planners_own(
-    select: Select, estimator: Estimator, monkeypatch: pytest.MonkeyPatch
+    write: Write, estimator: Estimator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows of this model draft, but do not say how many tokens."""
     monkeypatch.setattr(estimator, "promised_margin", 0.5)  # or none with attention DP is told
-    drafting = [row.candidate for row in select().estimated if row.candidate.mtp_draft_tokens]
+    found = selection.select(request.read(str(write())), estimator)
+    drafting = [row.candidate for row in found.estimated if row.candidate.mtp_draft_tokens]
     places = [(row.sharding, row.instances, row.max_batch_size) for row in drafting]
     assert drafting and len(set(places)) == len(places)
     by_attention_dp = {
