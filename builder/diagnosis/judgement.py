@@ -70,11 +70,13 @@ def judge(
     causes = sorted(_causes(logs, state, planned or {}), key=_rank)
     if any(not cause.signature.generic for cause in causes):
         causes = [cause for cause in causes if not cause.signature.generic]
-    errors = sorted((line for seen in logs for line in seen.errors), key=_moment)
+    all_errors = ((seen, line) for seen in logs for line in seen.errors)
+    errors = [line for seen, line in all_errors if not _survived(seen, line.number)]
+    errors.sort(key=_moment)
     first = _evidence(errors[0]) if errors else None
     silence_s = states.silence_s(state)
     phase = _phase(logs, errors, causes)
-    verdict = _verdict(logs, state, causes, bool(errors), phase, silence_s)
+    verdict = _verdict(logs, state, causes, errors, phase, silence_s)
     if verdict == "healthy":
         first = None
     return Diagnosis(
@@ -140,7 +142,7 @@ def _in_log(
         before = hits
     lines = [line for hits in all_hits for line in hits.first]
     last = max((hits.last.number for hits in all_hits if hits.last), default=0)
-    if seen.served > last and not seen.ended and _before_serving(seen, last):
+    if _survived(seen, last):
         return None
     after = seen.ruled_out_after.get(row.id)
     if after and after.number > last:
@@ -155,11 +157,18 @@ def _in_log(
     return lines, values, phase, _moment(first) if first else (0.0, 0)
 
 
-def _before_serving(seen: Seen, number: int) -> bool:
-    """Whether a line is of a start that served afterwards: it stopped nothing."""
-    return (
-        phase_at(seen.marks, number) not in _QUIET and phase_at(seen.marks, seen.served) in _QUIET
-    )
+def _survived(seen: Seen, number: int) -> bool:
+    """Whether the start to which a line belongs served afterwards, and well: it stopped nothing.
+
+    Triton also serves without the models that did not load.
+    """
+    if seen.ended or phase_at(seen.marks, number) in _QUIET:
+        return False
+    after = (mark for mark in seen.marks if mark.line.number > number)
+    ready = next((mark for mark in after if mark.step.phase == "serving"), None)
+    if ready is None or ready.step.program == "triton":
+        return False
+    return seen.served > number or all(line.number < ready.line.number for line in seen.errors)
 
 
 def _near(before: Hits, after: Hits, within: int) -> bool:
@@ -233,7 +242,7 @@ def _verdict(
     logs: Sequence[Seen],
     state: State,
     causes: Sequence[FailureCause],
-    has_error: bool,
+    errors: Sequence[Line],
     phase: Phase | None,
     silence_s: float,
 ) -> Verdict:
@@ -241,12 +250,12 @@ def _verdict(
         row = causes[0].signature
         return "stalled" if row.stall_s or row.cluster in _HANGS else "failed"
     is_stalled = silence_s >= states.STALL_S and phase not in (*_QUIET, None)
-    if is_stalled and not has_error:
+    if is_stalled and not errors:
         return "stalled"
     if any(seen.ended for seen in logs):
         return "failed"
-    errors = [(seen, line) for seen in logs for line in seen.errors]
-    if errors and not all(seen.served > line.number for seen, line in errors):
+    served = {seen.file: seen.served for seen in logs}
+    if any(served[line.file] <= line.number for line in errors):
         return "failed"
     if state.get("exit_code", "0") != "0":
         return "failed"

@@ -26,13 +26,14 @@ _FAULT = re.compile(
     r"^(?:error|fatal|ERROR|FATAL)\b[:!]|: error: |Signal: |Segmentation fault|CUDA [Ee]rror: |"
     r"terminate called|what\(\): |UNAVAILABLE: |\bpanicked at\b|NIXL_ERR_|core dumped|NCCL WARN |"
     r"\b(?:OPAL|PMIX|PRTE|ORTE)[ _]ERROR|\bAssertion .* failed|Error response from daemon|"
-    r"^ +Warning +\w+ +\d|^ +Reason: +(?:OOMKilled|Error|StartError|ContainerCannotRun|Evicted)"
+    r"\d Killed\b|^ +Warning +\w+ +\d|"
+    r"^ +Reason: +(?:OOMKilled|Error|StartError|ContainerCannotRun|Evicted)"
 )
 _TRACEBACK = "Traceback (most recent call last)"
 # Bytes that a line with an error has, without digits; the rest is decided by its level.
 _HINTS = re.compile(
     rb"rror|ERR|\[E\]|FATAL|atal|raceback|xception|Signal: |terminate called|UNAVAILABLE|panicked"
-    rb"|what\(\)|egmentation|core dumped|^E |WARN|Warning  |ssertion|Reason: "
+    rb"|what\(\)|egmentation|core dumped|^E |WARN|Warning  |ssertion|Reason: |Killed|E ::\."
 )
 _NOT_RAISED = re.compile(r"Warning\b")
 

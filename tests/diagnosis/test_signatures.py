@@ -55,6 +55,30 @@ def test_a_cause_names_only_what_every_line_captures() -> None:
     ]
 
 
+REFUSED = "OSError: [Errno 28] No space left on device\n"
+READY = "INFO:     Application startup complete.\n"
+SERVED = 'INFO:     10.0.0.1:7 - "POST /v1/completions HTTP/1.1" 200 OK\n'
+LATER = "error: something else\n"
+TRITON = "I0914 10:02:11.120183 9 http_server.cc:1] Started HTTPService at 0.0.0.0:8000\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "causes"),
+    [
+        (REFUSED, "failed", 1),
+        (REFUSED + READY, "healthy", 0),
+        (REFUSED + READY + LATER, "failed", 1),
+        (REFUSED + READY + LATER + SERVED, "healthy", 0),
+        (REFUSED + TRITON, "failed", 1),
+    ],
+)
+def test_a_start_that_served_afterwards_had_no_failure(
+    text: str, verdict: str, causes: int
+) -> None:
+    found = diagnosed(text, ROWS[0])
+    assert (found.verdict, len(found.causes)) == (verdict, causes)
+
+
 def test_each_failure_has_its_own_name() -> None:
     names = [row.id for row in ROWS]
     assert len(names) == len(set(names))
