@@ -23,8 +23,10 @@ from builder.documents import load_yaml_mapping
 from builder.errors import BadInput
 from builder.files import MANIFEST, load_json_mapping
 
+from .run import LOG
+from .run import SUMMARY as RUN
+
 STDIN = "-"
-RUN = "run.json"
 STATE_SUFFIXES = (".state.yaml", ".state.yml", ".state.json")
 _LOG = re.compile(r"\.(?:log|out|err|txt|events|jsonl)(?:\.\d+)?(?:\.gz)?$", re.IGNORECASE)
 _ROTATED = re.compile(r"\.(\d+)(?:\.gz)?$")
@@ -74,6 +76,13 @@ def collect(paths: Sequence[str], found: Found | None = None) -> Found:
     if not found.logs and not found.states:
         what = f"no log in {', '.join(paths)}"
         raise BadInput(Diagnostic(what, "", "name the file that the server writes to"))
+    return found
+
+
+def of_run(folder: Path) -> Found:
+    """The server's log of a run and its summary, without its results. Raises `BadInput`."""
+    found = collect([str(folder / LOG)])
+    _of_run(folder / RUN, found)
     return found
 
 

@@ -18,7 +18,7 @@ from builder.errors import BadInput, NotReady, ToolkitError
 from builder.facts import checkpoint as checkpoints
 from builder.facts import engines as known_engines
 
-from . import cpu_build, endpoint, serving
+from . import cpu_build, diagnose, diagnosis_text, endpoint, serving
 from . import engine as engines
 from . import run as runs
 from .access import ClientFiles
@@ -141,6 +141,9 @@ def rehearse(
     except NotReady as not_ready:
         return RehearsalResult(target.name, run.folder, None, None, not_ready)
     smoke = record_smoke(run, [*checked, *last], info)
+    if smoke["failed"] or bench_errors:
+        found, _ = diagnose.diagnose(diagnose.of_run(run.folder))
+        run.record(diagnosis=diagnosis_text.document(found))
     return RehearsalResult(
         target.name, run.folder, run.ready_after_s, smoke, None, measured, tuple(bench_errors)
     )

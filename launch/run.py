@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -11,12 +12,14 @@ from typing import Any, Self
 from builder import __version__
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
-from builder.errors import BadInput
-from builder.files import whole_file
+from builder.errors import BadFacts, BadInput
+from builder.files import load_json_mapping, whole_file
 
 from . import engine as engines
 
 SUMMARY = "run.json"
+LOG = "server.log"
+RUNS = Path("runs")
 FORMAT = 1
 ENDS = {"starting": "interrupted", "ready": "stopped"}
 
@@ -39,7 +42,7 @@ class Run:
 
     @property
     def log(self) -> Path:
-        return self.folder / "server.log"
+        return self.folder / LOG
 
     def record(self, **facts: Any) -> None:
         self._facts |= facts
@@ -101,7 +104,19 @@ def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None)
 def new_folder(name: str) -> Path:
     """A path under `runs/` that nothing has yet."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    return Path("runs").absolute() / f"{name}-{stamp}"
+    return RUNS.absolute() / f"{name}-{stamp}"
+
+
+def newest(bundle: Bundle, target: str) -> Path | None:
+    """The folder of the last run of this bundle and target below `runs`."""
+    for file in sorted(RUNS.glob(f"*/{SUMMARY}"), reverse=True):
+        with suppress(BadFacts):  # a damaged record says nothing of this bundle
+            facts = load_json_mapping(file)
+            about = facts.get("bundle")
+            is_ours = isinstance(about, dict) and about.get("digest") == bundle.digest
+            if is_ours and facts.get("target") == target:
+                return file.parent
+    return None
 
 
 def make_private(folder: Path) -> None:

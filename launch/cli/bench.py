@@ -17,6 +17,7 @@ from ..bench.config import CONCURRENCIES
 from ..bench.diff import ASPECTS
 from ..bench.point_metrics import WindowKind
 from . import arguments, say
+from .diagnose import explaining
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,7 +128,7 @@ def aspects(text: str) -> list[str]:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.set_defaults(run=bench)
+    parser.set_defaults(run=explaining(bench))
     arguments.add_options(parser, (
         ("server", None, None, "BUNDLE|URL", "a bundle's folder, or a URL"),
         ("--target", None, None, None, "needed if the bundle has several"),

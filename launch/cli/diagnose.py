@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from builder.errors import BadFacts, NotReady
+from builder.errors import BadFacts, ChecksFailed, NotReady, ToolkitError
+
+Verb = Callable[[argparse.Namespace], None]
 
 
 def run(options: argparse.Namespace) -> None:
@@ -36,3 +40,39 @@ def run(options: argparse.Namespace) -> None:
         raise NotReady(())
     if diagnosis.verdict != "healthy":
         raise BadFacts(())
+
+
+def explaining(verb: Verb) -> Verb:
+    """A verb for a running server of a bundle, whose errors get the diagnosis of its run."""
+
+    def explained(options: argparse.Namespace) -> None:
+        try:
+            verb(options)
+        except (NotReady, ChecksFailed) as error:
+            lines = _of_newest_run(options)
+            if not lines or not error.diagnostics:
+                raise
+            first, *others = error.diagnostics
+            raise type(error)([replace(first, log=(*first.log, *lines)), *others]) from None
+
+    return explained
+
+
+def _of_newest_run(options: argparse.Namespace) -> tuple[str, ...]:
+    """The diagnosis of the run of this bundle and target under `runs`, if there is one."""
+    if "://" in options.server:
+        return ()
+    from builder import bundle
+
+    from .. import diagnose, diagnosis_text, target
+    from .. import run as runs
+
+    try:
+        found = bundle.read(Path(options.server))
+        folder = runs.newest(found, target.read_one(found, options.target).name)
+        if folder is None:
+            return ()
+        diagnosis, _ = diagnose.diagnose(diagnose.of_run(folder))
+    except ToolkitError:  # the error that is to be explained counts more
+        return ()
+    return diagnosis_text.below_error(diagnosis_text.document(diagnosis))

@@ -22,6 +22,7 @@ from builder.files import whole_file
 
 from ..report import REPORT
 from . import arguments, say
+from .diagnose import explaining
 
 if TYPE_CHECKING:
     import argparse
@@ -64,7 +65,7 @@ def parser(words: Sequence[str], every: bool = False) -> command.Parser:
 
     sub = verb("up", _up, "start a target of a bundle and serve until it is stopped")
     _add_up(sub)
-    sub = verb("smoke", _smoke, "check a running server")
+    sub = verb("smoke", explaining(_smoke), "check a running server")
     _add_smoke(sub)
 
     sub = verb(

@@ -25,6 +25,14 @@ Free GPU memory before component creation attempt (GiB): 11.52
 READY = "[TensorRT-LLM] TensorRT LLM version: 1.2.1\nINFO:     Application startup complete.\n"
 
 
+TRITON_WITHOUT_GPU = """\
+I1128 08:04:14.717714 6602 model_lifecycle.cc:472] "loading: tensorrt_llm:1"
+Error: Failed to initialize NVML
+W1128 08:04:14.719050 6602 metrics.cc:798] "DCGM unable to start: DCGM initialization error"
+I1128 08:04:14.727772 6602 http_server.cc:4713] "Started HTTPService at 127.0.0.1:29975"
+"""
+
+
 def diagnosed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
     code = main(["diagnose", "--json", *words])
     return code, json.loads(capsys.readouterr().out or "{}")
@@ -36,14 +44,16 @@ def test_a_cause_ends_with_5_and_a_healthy_log_with_0(
     failed, ready = tmp_path / "a.log", tmp_path / "b.log"
     failed.write_text(OUT_OF_MEMORY)
     ready.write_text(READY)
+    (tmp_path / "c.log").write_text(TRITON_WITHOUT_GPU)
     code, found = diagnosed(capsys, str(failed))
     assert (code, found["verdict"], found["phase"]) == (5, "failed", "kv")
     [cause] = found["causes"]
     assert cause["id"] == "trtllm-kv-cache-does-not-fit"
     assert [row["line"] for row in cause["evidence"]] == [3, 5, 6]
     assert cause["edit"] == {"kv_cache_config": {"free_gpu_memory_fraction": 0.8}}
-    code, found = diagnosed(capsys, str(ready))
-    assert (code, found["verdict"], found["causes"]) == (0, "healthy", [])
+    for log in (ready, tmp_path / "c.log"):
+        code, found = diagnosed(capsys, str(log))
+        assert (code, found["verdict"], found["causes"]) == (0, "healthy", [])
 
 
 def test_an_unknown_failure_ends_with_3_and_tells_its_first_error(

@@ -108,6 +108,34 @@ def test_an_engine_that_cannot_start_is_reported_with_its_own_words(
     assert summary(tmp_path)["checkpoint"] == str(tmp_path / "empty")
 
 
+def test_up_smoke_bench_and_the_report_show_why_a_server_failed(
+    local_bundle: Bundle, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    said = "ImportError: libmpi.so.40: cannot open shared object file: No such file"
+    bundle = with_script(local_bundle, "triton", f"echo '{said}'\nexit 3\n", tmp_path / "bundle")
+    launcher = launch("up", bundle.folder, "--target", "triton")
+    assert launcher.end() == 5
+    lines = launcher.errors.read_text().splitlines()
+    start = lines.index("    failed in phase import")
+    assert lines[start + 1 :] == [
+        "    cause: Open MPI is not installed; mpi4py finds no libmpi.so.40.",
+        f"      server.log:1: {said.removesuffix(' No such file')}",
+        "        No such file",
+        "    fix: Install libopenmpi-dev, or use the release's image.",
+        "    source: open-mpi-is-missing, confirmed; TensorRT-LLM documentation,",
+        "      installation on Linux",
+    ]
+    assert summary(tmp_path)["diagnosis"]["causes"][0]["id"] == "open-mpi-is-missing"
+    monkeypatch.chdir(tmp_path)
+    for verb in ("smoke", "bench"):
+        assert main([verb, str(bundle.folder), "--target", "triton"]) == 5
+        assert "    cause: Open MPI is not installed" in capsys.readouterr().err
+    [run] = tmp_path.glob("runs/*")
+    assert main(["report", str(run)]) == 0
+    assert "Open MPI is not installed" in (run / "report.html").read_text()
+
+
 def test_shared_memory_that_a_server_leaves_is_removed(
     local_bundle: Bundle, launch: Launch, tmp_path: Path
 ) -> None:
