@@ -119,21 +119,36 @@ def test_a_server_that_fails_is_named_with_its_reason(
     assert "ended as server_failed: server0: " in done.stderr and "exit code 7" in done.stderr
 
 
+ABSENT_MPI = "ImportError: libmpi.so.40: cannot open shared object file: No such file"
+
+
+@pytest.mark.parametrize(
+    ("step", "cause", "sentence"),
+    [
+        (
+            {"argv": ["sh", "-c", f"echo '{ABSENT_MPI}' >&2; exit 3"]},
+            "open-mpi-is-missing",
+            "cause: Open MPI is not installed",
+        ),
+        (
+            {"argv": ["sleep", "60"], "start_timeout_s": 1},
+            "supervisor-start-timeout",
+            "cause: The server was not ready in the time that a start may take: server0:",
+        ),
+    ],
+)
 def test_the_cause_of_a_failed_job_is_shown_by_submit_status_and_diagnose(
-    slurm: Slurm, make_bundle: MakeBundle
+    slurm: Slurm, make_bundle: MakeBundle, step: dict[str, Any], cause: str, sentence: str
 ) -> None:
-    said = "ImportError: libmpi.so.40: cannot open shared object file: No such file"
-    step = stand_ins.server("server0") | {"argv": ["sh", "-c", f"echo '{said}' >&2; exit 3"]}
-    bundle = make_bundle("bundle", steps=[step])
-    failed = slurm("submit", bundle.folder, "--wait", code=5).stderr
-    assert "cause: Open MPI is not installed" in failed
-    assert "cause: Open MPI is not installed" in slurm("status").stdout
+    bundle = make_bundle("bundle", steps=[stand_ins.server("server0") | step])
+    assert sentence in slurm("submit", bundle.folder, "--wait", code=5).stderr
+    assert sentence in slurm("status").stdout
     (row,) = slurm.status()
-    assert row["diagnosis"]["causes"][0]["id"] == "open-mpi-is-missing"
+    assert row["diagnosis"]["causes"][0]["id"] == cause
     words = [sys.executable, "-m", "launch", "diagnose", row["job_id"]]
     shown = slurm.cluster.run(*words, check=False, cwd=None, **slurm.variables)
     assert shown.returncode == 5
-    assert "open-mpi-is-missing, confirmed" in shown.stdout
+    assert f"source: {cause}, confirmed" in shown.stdout
 
 
 def test_a_job_that_slurm_refuses_is_not_submitted(slurm: Slurm, make_bundle: MakeBundle) -> None:
