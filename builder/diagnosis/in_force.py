@@ -10,6 +10,8 @@ from .log import Line
 from .signatures import Quantity, readings
 from .watch import Seen
 
+AUTO = "auto"  # a planned value that leaves the choice to the engine
+
 
 @dataclass(frozen=True, slots=True)
 class InForce:
@@ -48,7 +50,7 @@ def held_against(logs: Sequence[Seen], planned: Mapping[str, Any]) -> Iterator[I
 
 def _compared(name: str, quantity: Quantity, wanted: Any, value: str, line: Line) -> InForce:
     if isinstance(wanted, bool) or not isinstance(wanted, int | float):
-        differs = str(wanted).lower() != value.lower()
+        differs = str(wanted).lower() not in (value.lower(), AUTO)
         difference = "differs" if differs else ""
         return InForce(name, _shown(wanted), value, difference, quantity.unit, differs, line)
     text = value.replace(",", "")

@@ -132,10 +132,28 @@ def test_the_kv_cache_is_compared_once_it_is_that_of_the_service(run: Run) -> No
     ]
 
 
-def test_what_the_engine_logged_is_compared_with_the_plan(run: Run) -> None:
-    write(run, "[TensorRT-LLM][INFO] max_seq_len=8192, max_num_requests=64, max_num_tokens=8192, max_batch_size=64\n")  # fmt: skip  # noqa: E501
-    rows = Start(run.log, planned={"max_batch_size": 16, "max_seq_len": 8192}).in_force()
-    assert {row.name: row.differs for row in rows} == {"max_seq_len": False, "max_batch_size": True}
+@pytest.mark.parametrize(
+    ("line", "planned", "difference"),
+    [
+        ("max_seq_len=8192, max_num_requests=64, max_num_tokens=8192, max_batch_size=64",
+         {"max_batch_size": 16, "max_seq_len": 8192}, {"max_seq_len": "", "max_batch_size": "+48"}),
+        ("exceeds upper bound 4096 for available blocks. Reducing to 4096.",
+         {"max_seq_len": 8192}, {"attention_window": "-4,096"}),
+        ("Chunked context is not supported for this configuration and will be disabled",
+         {"enable_chunked_prefill": True}, {"chunked_prefill": "differs"}),
+        ("cache_transceiver is disabled",
+         {"cache_transceiver_config.backend": "UCX"}, {"kv_transfer": "differs"}),
+        ("PyTorchConfig(attn_backend='TRTLLM', moe_backend='CUTLASS')",
+         {"moe_config.backend": "TRTLLM", "attn_backend": "AUTO"},
+         {"moe_backend": "differs", "attention_backend": ""}),
+    ],
+)  # fmt: skip
+def test_what_the_engine_logged_is_compared_with_the_plan(
+    run: Run, line: str, planned: dict[str, Any], difference: dict[str, str]
+) -> None:
+    write(run, f"[TensorRT-LLM][INFO] {line}\n")
+    rows = Start(run.log, planned=planned).in_force()
+    assert {row.name: row.difference for row in rows} == difference
 
 
 KV_CACHE = "[TensorRT-LLM][INFO] [MemUsageChange] Allocated {} GiB for max tokens in paged KV cache (8224).\n"  # fmt: skip  # noqa: E501
