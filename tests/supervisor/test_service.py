@@ -103,8 +103,10 @@ def test_the_record_of_a_job_that_was_stopped_says_when_and_why(job: Job) -> Non
     )
     assert (run["service"], run["job_id"], run["nodes"]) == ("svc", "7", [NODE])
     assert run["bundle"] == str(job.bundle)
-    assert run["predecessor"] is None
+    assert (run["predecessor"], run["generation"]) == (None, 1)
     [step] = run["steps"]
+    assert job.given("scancel") == [f"--signal TERM {step['step_id']}"], "asked, and not killed"
+    assert step["exit_code"] == 128 + signal.SIGTERM
     assert (step["name"], step["role"], step["nodes"]) == ("server0", "agg", [NODE])
     assert (step["state"], step["ports"]) == ("ended", {"http": job.port})
     assert step["step_id"].startswith("7.")
@@ -135,12 +137,6 @@ def test_a_job_after_the_last_generation_that_a_record_holds_is_of_the_last(job:
     assert (found.job("7").run or {})["generation"] == 2**53 - 1
 
 
-def test_the_first_job_is_the_first_generation(job: Job) -> None:
-    job.once("published", job.stop)
-    job.run()
-    assert job.record["generation"] == 1
-
-
 def test_a_drain_file_of_the_job_ends_it_like_one_of_the_service(job: Job) -> None:
     drain = job.path / state.DRAIN
     job.once("published", drain.touch)
@@ -148,14 +144,6 @@ def test_a_drain_file_of_the_job_ends_it_like_one_of_the_service(job: Job) -> No
     assert job.record["why"] == f"{drain} is there"
     told = {row["event"]: row.get("why") for row in job.rows}
     assert told["withdrawn"] == told["ending"] == f"{drain} is there"
-
-
-def test_servers_are_asked_to_end_before_they_are_killed(job: Job) -> None:
-    job.once("published", job.stop)
-    job.run()
-    step = job.record["steps"][0]
-    assert job.given("scancel") == [f"--signal TERM {step['step_id']}"]
-    assert step["exit_code"] == 128 + signal.SIGTERM
 
 
 def test_a_server_that_does_not_end_is_killed_after_its_time(job: Job) -> None:
