@@ -51,7 +51,7 @@ def check(
         if isinstance(turn, str):
             yield option, turn
             continue
-        is_known, what = _finding(release, kind, name, turn)
+        is_known, what = finding(release, kind, name, turn)
         if not is_known:
             yield option, what
         elif what:
@@ -64,7 +64,8 @@ def _parsers(release: Release) -> Parsers:
     return data_file.load(path, Parsers) if path.is_file() else Parsers({}, (), ())
 
 
-def _finding(release: Release, kind: Kind, name: str, turn: Turn) -> Finding:
+def finding(release: Release, kind: Kind, name: str, turn: Turn) -> Finding:
+    """Whether a parser by its name reads a turn; it is unknown without a row."""
     parsers = _parsers(release)
     if kind == "tools":
         tools = next((row for row in parsers.tools if name in row.names), None)
@@ -135,6 +136,6 @@ def _remedy(release: Release, kind: Kind, turn: Turn) -> str:
     flags = {row.name: row.values for row in release.serve_flags}
     fields = [release.server_options.get(option, {}), *release.paths.get(option, ())]
     known = flags.get(option) or next((row["values"] for row in fields if "values" in row), ())
-    if fitting := [name for name in known if _finding(release, kind, name, turn) == GOOD]:
+    if fitting := [name for name in known if finding(release, kind, name, turn) == GOOD]:
         return f"set {option} to {either(fitting)}"
     return f"leave {option} out: no parser of release {release.name} is known to read it"
