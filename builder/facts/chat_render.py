@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 MEMORY_BYTES = 256 << 20
 CPU_S = 1  # Jinja's import takes a tenth of it
-MOST_CHARACTERS = 16_384  # of what an assistant writes in one turn
+MOST_CHARACTERS = 4096  # of what an assistant writes in one turn
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from builder.diagnostics import Diagnostic
 from builder.documents import DATA
 from builder.errors import BadFacts
 from builder.facts import chat_turns, data_file, engines, release
+from builder.facts.chat_render import MOST_CHARACTERS
 from builder.facts.chat_turns import Parsers, Turn
 from builder.facts.model_facts import ModelFacts
 from builder.facts.model_names import known_names
@@ -163,6 +164,23 @@ def test_a_template_that_cannot_be_rendered_is_not_checked(
     assert len(found) == 1 and "cannot be rendered" in found[0] and why in found[0]
 
 
+@pytest.mark.parametrize("engine", ["tensorrt_llm", "vllm"])
+def test_hostile_answers_cost_little(engine: str) -> None:
+    """Of each turn all tags but one, again and again: what a pattern looks for in vain."""
+    table = newest(engine)
+    parsers = data_file.shipped(f"parsers/{engine}.yaml", Parsers)
+    names = [row.names[0] for row in parsers.tools]
+    for shown in data_file.shipped("parsers/turns.yaml", tuple[Turn, ...]):
+        tags = re.findall(r"<[^<>]+>|```json|\n|[{}]", shown.text)
+        for left_out in set(tags):
+            once = "".join(tag for tag in tags if tag != left_out)
+            text = (once * MOST_CHARACTERS)[:MOST_CHARACTERS]
+            began = time.process_time()
+            for name in names:
+                answer_parsers.finding(table, "tools", name, Turn(text, "a test"))
+            assert time.process_time() - began < 1, (shown.models, left_out)
+
+
 def test_what_is_not_known_is_not_checked(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, template(XML_CALL))
     assert findings({"tool_parser": "gemma4"}, folder) == [answer_parsers.UNKNOWN]
@@ -173,6 +191,11 @@ def test_what_is_not_known_is_not_checked(tmp_path: Path) -> None:
     assert "has no chat template" in findings({"tool_parser": "qwen3"}, folder)[0]
     (folder / "tokenizer_config.json").write_text("{")
     assert "tokenizer_config.json" in findings({"tool_parser": "qwen3"}, folder)[0]
+
+
+def newest(engine: str) -> Release:
+    name = RELEASE if engine == "tensorrt_llm" else "0.32.0"
+    return release.load(name, engine=engines.load(engine))
 
 
 def releases_with(option: str, value: str) -> list[Release]:
