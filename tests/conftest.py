@@ -133,6 +133,20 @@ def make_miniature(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
     return make
 
 
+@pytest.fixture(scope="session")
+def one_layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A miniature with a single layer, which computes a token in a third of the time.
+
+    For tests of servers, which ask nothing of the model; it must not be changed.
+    """
+    document = checkpoint.to_document(checkpoint.gather("llama-tiny"))
+    document["config"]["num_hidden_layers"] = 1
+    folder = tmp_path_factory.mktemp("one-layer") / "llama-tiny"
+    folder.mkdir()
+    miniature.write(checkpoint.from_document(document), folder)
+    return folder
+
+
 @pytest.fixture
 def builder(tmp_path: Path) -> Run:
     """`python -m builder ARGUMENTS` of this checkout, in a folder of its own."""

@@ -54,14 +54,14 @@ Generations = Callable[[dict[str, Any]], Bundle]
 
 
 @pytest.fixture
-def generations(tmp_path: Path, make_miniature: Callable[[str], Path]) -> Generations:
+def generations(tmp_path: Path, one_layer: Path) -> Generations:
     """Three bundles of a deployment where its runbook has them: this, the last and the next one."""
 
     def render(targets: dict[str, Any]) -> Bundle:
         name = f"runbook-{uuid.uuid4().hex[:8]}"
         request = {
             "name": name,
-            "checkpoint": str(shutil.copytree(make_miniature("llama-tiny"), tmp_path / "my model")),
+            "checkpoint": str(shutil.copytree(one_layer, tmp_path / "my model")),
             "hardware": {"gpu": "h100", "num_gpus": 1},
             "engine": {"release": "1.2.1"},
             "workload": {"isl": 32, "osl": 8, "concurrency": 8},
