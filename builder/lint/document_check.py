@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic, is_misspelling, located
+from ..diagnostics import Diagnostic, Location, is_misspelling, located
 from ..documents import Yaml, above, merged
+from ..facts.engines import Engine
 from ..facts.release import Release
+from ..general_rules import DUPLICATE_KEY
 from ..rules.context import RuleContext
 from . import links
-from .engine import default_formats, mentions_holder, names_server
+from .engine import ENGINE_FILE, default_formats, formats, mentions_holder, names_server
 from .links import by_file, file_name, on_disk
-from .model import ITSELF, Content, Judged, Section, Server, Verdict, below, of_named_side
-from .read.charts import COMPOSE, KINDS, empty, read_embedded
-from .read.containers import ContainerCommand, object_at
-from .read.file import Text
-from .read.forms import IMAGES, has_base
+from .model import ITSELF, Content, Judged, OptionsBlock, Server, Verdict, below, of_named_side
+from .read.containers import ContainerCommand, in_documents, object_at
+from .read.file import DOCKERFILE, IMAGES, PYTHON, SCRIPT, Text, has_base
 from .read.launchers import LAUNCHERS
-from .read.option_file import DEPLOYMENT, ENGINE, KUBERNETES, SURROUNDINGS, read_options
+from .read.option_file import (
+    COMPOSE,
+    DEPLOYMENT,
+    EMBEDDED,
+    ENGINE,
+    KINDS,
+    KUBERNETES,
+    SURROUNDINGS,
+    empty,
+    read_embedded,
+    read_options,
+)
+from .read.python_api import KIND
+from .read.yaml_text import variable_paths
 from .rules import MISSPELT_NAME, names, references
 from .rules.files import of_scripts
-from .rules.gpus import gpu_diagnostic, gpus_beside, recipe_diagnostics, world_size
+from .rules.gpus import gpu_diagnostic, gpus_beside, rank_diagnostics, world_size
 from .rules.model import model_diagnostics, unknown_models
 from .rules.names import (
     container_diagnostics,
@@ -31,17 +45,25 @@ from .rules.names import (
     misspelt_in_graphs,
     misspelt_programs,
     misspelt_sections,
+    request_diagnostics,
     wrong_values,
 )
-from .rules.options import of_empty_documents
+from .rules.options import given_diagnostics, of_empty_documents
+from .rules.ports import unreached_server, value_of, wrong_port
 from .rules.references import (
     compose_diagnostics,
     reference_diagnostics,
     server_diagnostics,
     service_files,
 )
-from .rules.variables import variable_diagnostics
-from .script_check import check_script, content_diagnostics, variables, written_options
+from .rules.variables import unread_variables, variable_diagnostics
+from .script_check import (
+    check_script,
+    content_diagnostics,
+    script_blocks,
+    variables,
+    written_options,
+)
 
 
 def check_yaml(
@@ -69,7 +91,7 @@ def check_documents(
     if content is None or content.kind.startswith(KUBERNETES):
         content = _with_embedded(source, content, rule_context.release)
     servers = [server for row in source.servers for server in row]
-    around = list(_around(source, content, servers, rule_context))
+    around = list(around_documents(source, content, servers, rule_context))
     if content is None and any(row.rule == MISSPELT_NAME for row in around):
         return Verdict(layout(source.documents[0]), [*syntax, *around], ITSELF)
     if content is None:
@@ -125,7 +147,7 @@ def _with_embedded(source: Text, content: Content | None, release: Release) -> C
     return content
 
 
-def _around(
+def around_documents(
     source: Text, content: Content | None, servers: Sequence[Server], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
     """Checks what surrounds the engine options of a YAML file: names, models and GPU counts."""
@@ -139,11 +161,15 @@ def _around(
         yield from misspelt_sections(content.document)
         yield from wrong_values(content.document)
     if not rule_context.checkpoint:
-        section = content.sections[0] if content.sections else Section({}, content.document)
+        section = content.sections[0] if content.sections else OptionsBlock({}, content.document)
         if content.kind and section.document.data is content.document.data:
             yield from model_diagnostics(section.document, section.options, section.path)
         yield from unknown_models(servers)
-    yield from recipe_diagnostics(content.document, content.sections)
+    ranks: list[tuple[str, int | None]] = []
+    for block in content.sections:
+        if not block.as_flags:
+            ranks.append((block.role or "agg", world_size(block.options, engine)))
+    yield from rank_diagnostics(content.document, ranks)
     if any(name in source.text for name in default_formats().families):
         for document in source.documents:
             yield from misspelt_programs(document)
@@ -153,14 +179,14 @@ def _around(
         yield from reference_diagnostics(source.documents, engine)
     else:
         yield from _gpus_beside(content)
-    options = on_disk(servers, source.path.parent) | by_file(content.sections)
+    sections = [row for row in content.sections if not row.as_flags]
+    options = on_disk(servers, source.path.parent) | by_file(sections)
     scripts = [run.script for row in source.commands for run in row] if servers else []
     for each in scripts:
         options |= written_options(each, rule_context)
-    if content.kind == COMPOSE:
-        services, folder = references.services(content.document, engine), source.path.parent
-        options = service_files(services, folder) | options
-        yield from compose_diagnostics(content.document, services, options)
+    services = references.services(content.document, engine)
+    options = service_files(services, source.path.parent) | options
+    yield from compose_diagnostics(content.document, services, options)
     places = [section.file for section in content.sections if "/" in section.file]
     handed = of_scripts(scripts, source.text, places)
     yield from server_diagnostics(servers, options, rule_context, handed=handed)
@@ -202,7 +228,7 @@ def _run(
         for section in content.sections
         if section.config_map in mounted or not (mounted and section.config_map)
     }
-    verdict = check_script(run.script, path, given, rule_context, servers)
+    verdict = check_script(run.script, run.lines, path, given, rule_context, servers)
     told = {(place, server.path) for server in servers for _, place in server.words}
     return replace(verdict, diagnostics=[run.move(row, told) for row in verdict.diagnostics])
 
@@ -302,3 +328,95 @@ def _near(key: str, base: str) -> str:
         if is_misspelling("_".join(words[:length]), mark.rstrip("_")):
             return f"{mark}{'_'.join(words[length:])}"
     return ""
+
+
+_MODEL = f"Triton {ENGINE_FILE}"
+
+
+def check_blocks(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
+    """Checks a file whose options are the flags of a server by argparse's rules, as words or as
+    keys; the kind is `None` if it has none."""
+    from .read import engine_options  # not needed for the default engine
+
+    table = rule_context.release
+    rows = engine_options.read_options(source, table, is_told)
+    if not rows:
+        return Verdict(None, [])
+    blocks = [row for row, _ in rows]
+    lifted: set[str] = {DUPLICATE_KEY} if source.is_template else set()  # it uses one branch
+    for rule, variable in formats(table.engine.name).lifted.items():
+        if variable in source.text:
+            lifted.add(rule)
+    found: list[Diagnostic] = []
+    for block in blocks:
+        found += (row for row in given_diagnostics(block, rule_context) if row.rule not in lifted)
+    found += unread_variables(source.text, table)
+    if source.form == PYTHON:
+        found += [*request_diagnostics(source.text, table), *variable_diagnostics(source.text)]
+        return Verdict(KIND, found, _judged(blocks))
+    if source.form in (SCRIPT, DOCKERFILE):
+        found += script_blocks(source, blocks, rule_context)
+        return Verdict(source.form, found, _judged(blocks))
+    for block, holder in rows:
+        found += _listening(block, holder, table) if holder else ()
+    kind = _kind(source, blocks, table.engine)
+    content = Content(kind, blocks, document=source.documents[0])
+    servers = in_documents(source.documents, table.engine.name)
+    found += around_documents(source, content, servers, rule_context)
+    if kind in (f"{table.engine.title} options", _MODEL):
+        found += [*source.documents[0].diagnostics, *of_empty_documents(source)]
+    found += _no_json(source.text) if kind == _MODEL else ()
+    return Verdict(kind, found, _judged(blocks))
+
+
+def _judged(blocks: list[OptionsBlock]) -> Judged:
+    commands, variables = 0, list[str]()
+    for block in blocks:
+        commands += block.as_flags
+        variables += variable_paths(block.options)
+    return Judged(len(blocks) - commands, commands, variables=tuple(variables))
+
+
+def _no_json(text: str) -> Iterator[Diagnostic]:
+    """Reports YAML syntax in a file that Triton's backend reads as JSON."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as fault:
+        what = f"is not JSON: {fault.msg[:1].lower()}{fault.msg[1:]}"
+        fix = "keep to JSON: double quotes, no comma after the last value, no comments"
+        yield located(Location(fault.lineno, fault.colno), "", what, fix)
+
+
+def _kind(source: Text, given: list[OptionsBlock], engine: Engine) -> str:
+    if source.form in (SCRIPT, DOCKERFILE):
+        return source.form
+    if source.form == PYTHON:
+        return KIND
+    if source.path.name == ENGINE_FILE:
+        return _MODEL
+    if len(given) == 1 and not given[0].shown and not given[0].as_flags:
+        return f"{engine.title} options"
+    data = source.documents[0].data
+    if any(isinstance(row.data, Mapping) and "apiVersion" in row.data for row in source.documents):
+        return KUBERNETES
+    if isinstance(data, Mapping) and isinstance(data.get("services"), Mapping):
+        return COMPOSE
+    if any(word in source.text for word in formats(engine.name).minimum):
+        return f"{engine.title} recipe"
+    return EMBEDDED
+
+
+def _listening(given: OptionsBlock, document: Yaml, release: Release) -> Iterator[Diagnostic]:
+    """Checks the port of a command in a document."""
+    options, command = given.options, given.command
+    no_port = formats(release.engine.name).no_port
+    if command is None or any(options.get(name) for name in no_port):
+        return
+    if "port" in options:
+        place, written = given.places["port"], given.written["port"]
+        yield from wrong_port(str(options["port"]), place, written)
+    if not command.container:
+        return
+    if here := object_at(document, command.container):
+        port = value_of(given, "port", release)
+        yield from unreached_server(document, here.data, here.path, port, here.around)

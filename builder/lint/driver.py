@@ -18,13 +18,23 @@ from ..facts.engines import Engine
 from ..facts.release import Release, ServerRole, published
 from ..rules.context import RuleContext
 from .data_files import data_file_faults, schema_of
-from .engine import formats, is_former, recorded
+from .engine import is_former, recorded
 from .file_check import check_file
 from .links import Starter, starters
 from .model import NOTHING, Verdict
-from .read.file import Text, may_hold, mentions_options, read_file
+from .read.file import (
+    DOCKERFILE,
+    MODEL_CONFIG,
+    PROSE,
+    PYTHON,
+    SCRIPT,
+    YAML_SUFFIXES,
+    Text,
+    may_hold,
+    mentions_options,
+    read_file,
+)
 from .read.files import BundleContext, SourceFile, expand
-from .read.forms import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, SCRIPT, YAML_SUFFIXES
 from .read.option_file import DEPLOYMENT, holds_deployment, stated_engine, stated_release
 from .releases import PinnedTables, Pins
 from .report import Checked, Report, Skipped
@@ -268,11 +278,7 @@ class _Run:
 
         def judge(table: Release, for_mentioned_gpu: bool = True) -> Verdict:
             context = self._rule_context(table, target)
-            if formats(engine.name).dialect == "argparse":
-                from . import engine_check  # most files have nothing of such an engine
-
-                return engine_check.validate(source, context, is_told)
-            return check_file(source, context, versions, for_mentioned_gpu)
+            return check_file(source, context, versions, for_mentioned_gpu, is_told)
 
         newest, *_ = releases = known.releases
         notes: list[str] = []

@@ -12,12 +12,11 @@ from ..diagnostics import Diagnostic, Location
 from ..facts import hardware
 from ..facts.release import Release
 from ..rules.context import RuleContext
-from .engine import every
-from .model import ITSELF, Judged, Section, Verdict, of_named_side
-from .read.file import Text
-from .read.forms import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, SCRIPT
+from .engine import every, formats
+from .model import ITSELF, Judged, OptionsBlock, Verdict, of_named_side
+from .read.file import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, SCRIPT, Text
 from .read.gpu_names import Mention, of_text
-from .read.option_file import ENGINE, read_options
+from .read.option_file import ENGINE, holds_deployment, read_options
 from .rules.model import model_diagnostics
 from .rules.options import MAX_DIAGNOSTICS, of_empty_documents, section_diagnostics
 from .rules.variables import Policy, read_images
@@ -30,9 +29,16 @@ def check_file(
     rule_context: RuleContext,
     versions: Policy = _WARNING,
     for_mentioned_gpu: bool = True,
+    is_told: bool = False,
 ) -> Verdict:
     """Checks a file against one release and for vulnerable `versions`. An error that only occurs on
-    the GPU that the file mentions becomes a warning."""
+    the GPU that the file mentions becomes a warning. `is_told` means that the user named the engine
+    of the release, or a command that reads the file did."""
+    is_request = holds_deployment(source.documents)
+    if formats(rule_context.release.engine.name).dialect == "argparse" and not is_request:
+        from .document_check import check_blocks  # most files have nothing of such an engine
+
+        return check_blocks(source, rule_context, is_told)
     asked = for_mentioned_gpu and not rule_context.gpu
     said = of_text(source.text) if asked else None
     if said is None:
@@ -110,7 +116,7 @@ def _of_options(
 ) -> Verdict:
     """Checks a file of engine options against one release."""
     document = source.documents[0]
-    section = Section(document.data, document)
+    section = OptionsBlock(document.data, document)
     if rule_context.role == "agg":
         section = of_named_side(section, source.path.name)
     found = [*document.diagnostics, *diagnostics, *section_diagnostics(section, rule_context)]

@@ -19,9 +19,8 @@ from ..facts import engines
 from ..facts.engines import Engine
 from ..files import read_text
 from .engine import default_formats, every, formats, mentions_holder, recorded
-from .model import Section, Server, is_open
-from .read.file import Text, may_hold, read_file
-from .read.forms import PROSE
+from .model import OptionsBlock, Server, is_open
+from .read.file import PROSE, Text, may_hold, read_file
 from .read.option_file import read_option_file
 from .releases import PinnedTables, Pins
 
@@ -41,7 +40,7 @@ def on_disk(servers: Iterable[Server], folder: Path) -> dict[str, Mapping[str, A
     return {name: options for name, options in read_files.items() if options}
 
 
-def by_file(sections: Iterable[Section]) -> dict[str, Mapping[str, Any]]:
+def by_file(sections: Iterable[OptionsBlock]) -> dict[str, Mapping[str, Any]]:
     """Returns the options blocks by file name. If several config maps have files of the same name,
     the key is `map/name`."""
     rows = [(section, file_name(section)) for section in sections]
@@ -52,7 +51,7 @@ def by_file(sections: Iterable[Section]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def file_name(section: Section) -> str:
+def file_name(section: OptionsBlock) -> str:
     """Returns the name of the embedded file that contains an options block."""
     return section.file.rpartition("/")[2] or file_in(section.within)
 
@@ -62,7 +61,7 @@ def file_in(within: str) -> str:
     return within.partition("data.")[2] or within.rpartition("/")[2]
 
 
-def of_file(workers: Sequence[Server], section: Section) -> Server | None:
+def of_file(workers: Sequence[Server], section: OptionsBlock) -> Server | None:
     """Returns a server that reads an option file, if all its readers serve the same model."""
     name = file_name(section).rpartition("/")[2]
     users = [row for row in workers if row.file and row.file == name]
@@ -135,7 +134,8 @@ def _servers(source: Text, engine: Engine, folder: Path) -> Iterator[tuple[Serve
         from .read import commands, containers  # not needed for option files
 
         is_yaml = bool(source.documents)
-        in_script = commands.in_script(source.script) if not is_yaml else ()
+        lines = () if is_yaml else commands.in_script(source.script, engine.name)
+        in_script = commands.servers_of(source.script, lines, engine.name)
         servers = containers.in_documents(source.documents) if is_yaml else in_script
         yield from ((row, option_files(row, folder)) for row in servers if row.file)
         return

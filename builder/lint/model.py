@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..diagnostics import Diagnostic, Location, located
-from ..documents import Yaml, value_at
+from ..diagnostics import NOWHERE, Diagnostic, Location, located
+from ..documents import START, Yaml, value_at
 from ..facts import engines
-from ..facts.release import Release, ServerRole
+from ..facts.release import Flag, Release, ServerRole
+from ..general_rules import Rule, Severity
 from .engine import Formats, formats, holder, is_server, spawners, worker_flags
 
 _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
@@ -38,7 +39,7 @@ class Content:
     """
 
     kind: str
-    sections: list[Section] = field(default_factory=list)
+    sections: list[OptionsBlock] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     document: Yaml = field(default_factory=Yaml)
     is_read: bool = False
@@ -63,7 +64,7 @@ def side_of(name: str) -> ServerRole | None:
     return sides.pop() if len(sides) == 1 else None
 
 
-def of_named_side(section: Section, name: str) -> Section:
+def of_named_side(section: OptionsBlock, name: str) -> OptionsBlock:
     """Sets the side of a worker's options from the name of its file."""
     if section.role or "cache_transceiver_config" not in section.options:
         return section
@@ -88,36 +89,90 @@ class StatedWorkload:
     gpu: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """An options block and its location.
+@dataclass(slots=True, eq=False)
+class OptionsBlock:
+    """Options given to an engine at one place: as keys of a file, or as flags of a command.
 
-    `path` is its path in `document`. `within` is the path of an embedded file, as in a
-    `config_map`, and `file` is the path at which a server finds that file. Keys in `inherited` are
-    located at `inherited_at` instead. `beside` are names of the surrounding format, for spelling
-    hints. `is_open` means that options may be added elsewhere, so the program does not check how
-    the options combine.
+    `document` locates the options below `path`; messages show them below `shown`. `within` is the
+    path of an embedded file, as in a `config_map`, and `file` is the path at which a server finds
+    that file. Keys in `inherited` are at the top of the document instead. `beside` are names of the
+    surrounding format, for spelling hints. `gpus` are the GPUs of the server. If `is_open`, options
+    may be added elsewhere, so the program does not check how the options combine; if
+    `is_extended`, some of them may belong to another program; if `is_whole`, nothing can add to
+    them.
+
+    Parsers fill in the rest: each option's name as `written`, `unknown` names with their values,
+    the `model` and the `option_file` that a command names, and `diagnostics` of the syntax. For
+    flags (`as_flags`), `command` is the server's command. By click's rules, `flags`, `arguments`
+    and `subcommand` are the words of a command, which starts at `start`.
     """
 
-    options: Mapping[str, Any]
-    document: Yaml
+    options: dict[str, Any] = field(default_factory=dict)
+    document: Yaml = field(default_factory=Yaml)
     path: str = ""
+    shown: str = ""
     within: str = ""
     config_map: str = ""
     file: str = ""
     role: ServerRole | None = None
     workload: StatedWorkload = StatedWorkload()
     inherited: frozenset[str] = frozenset()
-    inherited_at: str = ""
     beside: Sequence[str] = ()
+    gpus: Gpus | None = None
     is_open: bool = False
+    is_extended: bool = False
+    is_whole: bool = False
+    written: dict[str, str] = field(default_factory=dict)
+    unknown: dict[str, tuple[str, Location]] = field(default_factory=dict)
+    model: Word | None = None
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    as_flags: bool = False
+    command: CommandLine | None = None
+    option_file: Word | None = None
+    flags: list[CommandFlag] = field(default_factory=list)
+    arguments: list[Word] = field(default_factory=list)
+    subcommand: str = ""
+    start: Location | None = None
+
+    @property
+    def places(self) -> dict[str, Location]:
+        return self.document.places
 
     def locate(self, diagnostic: Diagnostic) -> Diagnostic:
         """Adds the location in the file to an error of the options."""
         key = diagnostic.where.partition(".")[0]
-        path = below(self.inherited_at if key in self.inherited else self.path, diagnostic.where)
+        path = below("" if key in self.inherited else self.path, diagnostic.where)
         said = (diagnostic.message, diagnostic.fix, diagnostic.rule, diagnostic.severity)
         return located(self.document.locate(path), path, *said, self.within)
+
+    def set(self, name: str, value: Any, written: str, place: Location) -> None:
+        self.options[name] = value
+        self.places[name] = place
+        self.written[name] = written
+
+    def wrong(
+        self, written: str, place: Location, what: str, fix: str, rule: Rule, warns: bool = False
+    ) -> None:
+        severity: Severity = "warning" if warns else "error"
+        self.diagnostics.append(located(place, written, what, fix, rule, severity))
+
+    @property
+    def values(self) -> dict[str, tuple[str, Location]]:
+        """The values that are texts, each with its location, by the names of their options."""
+        found = {}
+        for name, value in self.options.items():
+            if isinstance(value, str):
+                found[name] = (value, self.places.get(name, NOWHERE))
+        return found
+
+    def value(self, name: str) -> str:
+        """The value of a flag as text; the last value if the flag is repeated."""
+        word = self.flag_value(name)
+        return word.text if word else ""
+
+    def flag_value(self, name: str) -> Word | None:
+        values = [row.value for row in self.flags if row.flag.name == name]
+        return values[-1] if values else None
 
 
 def below(path: str, key: str) -> str:
@@ -365,3 +420,46 @@ class Statement:
     end: str
     redirects: tuple[tuple[str, Word], ...] = ()
     elements: tuple[Word, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """The words after the server's program.
+
+    `path` is the location in a document. `is_open` means that a program or an image may take flags
+    that the server does not have. The server takes the model as its first argument, a module as a
+    flag.
+    """
+
+    words: tuple[Word, ...]
+    path: str = ""
+    is_open: bool = False
+    is_part: bool = False  # only flags; the rest of the command is elsewhere
+    gpus: Gpus | None = None  # set by its container or its line
+    before: tuple[Word, ...] = ()  # the words that start its container
+    container: str = ""  # path of the container, if it starts one server only
+    statements: tuple[Statement, ...] = ()  # of a script, as written, outermost first
+    start: Location | None = None  # of the program
+    again: Word | None = None  # server program that repeats the entry point of the image
+    program: str = ""  # empty if an image starts the server
+
+    @property
+    def texts(self) -> list[tuple[str, Location]]:
+        """The program and its words."""
+        return [
+            (self.program, self.start or START),
+            *((row.text, row.location) for row in self.words),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFlag:
+    """A flag on a command line, with its value if it takes one."""
+
+    flag: Flag
+    word: Word
+    value: Word | None
+
+    @property
+    def spelling(self) -> str:
+        return self.word.text.partition("=")[0]

@@ -13,23 +13,23 @@ from ..documents import Yaml, value_at
 from ..facts.release import Release
 from ..rules.context import RuleContext
 from ..rules.options import by_name
-from .arguments.click import ParsedCommand, parse_command
-from .engine import default_formats
+from .arguments.click import parse_command
+from .engine import holder
 from .links import of_file, on_disk
 from .model import (
     ITSELF,
+    CommandLine,
     Content,
     Judged,
-    Section,
+    OptionsBlock,
     Server,
     Verdict,
     below,
     of_named_side,
     role_of,
 )
-from .read.commands import in_script
-from .read.file import Text
-from .read.forms import DOCKERFILE, IMAGES, SCRIPT, is_job
+from .read.commands import in_program, in_script, servers_of
+from .read.file import DOCKERFILE, IMAGES, SCRIPT, Text, is_job
 from .read.launchers import AUTODEPLOY_NAME
 from .read.option_file import AUTODEPLOY_RULE, DISAGGREGATED, ENGINE, read_option_file, read_options
 from .read.shell import Script
@@ -58,11 +58,15 @@ JOB = "Slurm job script"
 def check_script_file(
     source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
 ) -> Verdict:
-    servers = in_script(source.script)
+    engine = rule_context.release.engine.name
+    lines = in_script(source.script, engine)
+    lines = [line for line in lines if not line.is_part]
+    servers = servers_of(source.script, lines, engine)
     misspelt = list(misspelt_program(source.script.statements))
-    ran = check_script(source.script, source.path, {}, rule_context, servers)
+    ran = check_script(source.script, lines, source.path, {}, rule_context, servers)
     if ran.judged or (named and source.form == DOCKERFILE):
-        diagnostics = [*diagnostics, *_around_script(source, servers, rule_context)]
+        written = written_options(source.script, rule_context)
+        diagnostics = [*diagnostics, *_around_script(source, servers, rule_context, written)]
     judged = ran.judged + Judged(images=named)
     found = [*misspelt, *diagnostics, *ran.diagnostics]
     if is_job(source.text) or (servers and "srun" in source.text):
@@ -78,14 +82,34 @@ def check_script_file(
     return Verdict(kind, found, judged)
 
 
-def _around_script(
-    source: Text, servers: Sequence[Server], rule_context: RuleContext
+def script_blocks(
+    source: Text, blocks: Sequence[OptionsBlock], rule_context: RuleContext
 ) -> Iterator[Diagnostic]:
-    """Checks what surrounds the commands of a script: names, models and GPU counts."""
+    """Checks the commands of a script whose options are `blocks`, and what surrounds them."""
+    commands, lines, written = [], [], dict[str, Mapping[str, Any]]()
+    for block in blocks:
+        if block.command and not block.command.is_part:
+            commands.append(block)
+            lines.append(block.command)
+        elif block.within and not block.as_flags:
+            written[block.within.rpartition("/")[2]] = block.options
+    yield from script_diagnostics(source.script, commands, rule_context.release, written)
+    servers = servers_of(source.script, lines, rule_context.release.engine.name)
+    yield from _around_script(source, servers, rule_context, written)
+
+
+def _around_script(
+    source: Text,
+    servers: Sequence[Server],
+    rule_context: RuleContext,
+    written: Mapping[str, Mapping[str, Any]],
+) -> Iterator[Diagnostic]:
+    """Checks what surrounds the commands of a script: names, models and GPU counts. `written` are
+    the options of the files that it writes, by the last part of their names."""
     yield from variable_diagnostics(source.text)
     if not rule_context.checkpoint:
         yield from unknown_models(servers)
-    options = on_disk(servers, source.path.parent) | written_options(source.script, rule_context)
+    options = {**on_disk(servers, source.path.parent), **written}
     in_job, handed = is_job(source.text), of_scripts([source.script])
     yield from server_diagnostics(servers, options, rule_context, in_job, handed)
 
@@ -143,8 +167,9 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
 
     if not python_files.may_write(text):
         return Verdict(None, [])
-    found = python_files.started(text)
-    named = {Path(word.text).name for words in found.commands for word in words} - {""}
+    engine = rule_context.release.engine.name
+    lines = list(in_program(text, engine))
+    named = {Path(word.text).name for line in lines for word in line.words} - {""}
     files = [
         (row.name, _written(file, rule_context, Path(row.name).name in named))
         for row in python_files.dumped_documents(text)
@@ -152,15 +177,10 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
         for file in (WrittenFile(row.name, [row.data], row.is_open, is_edit=row.is_edit),)
     ]
     rows = [(name, content) for name, content in files if content.sections]
-    if not rows and not found.commands:
+    if not rows and not lines:
         return Verdict(None, [])
-    servers = [
-        Server(
-            [(default_formats().program, place), *((word.text, word.location) for word in words)]
-        )
-        for words, place in zip(found.commands, found.starts, strict=True)
-    ]
-    ran = check_script(found, Path(), _known(rows), rule_context, servers)
+    servers = [Server(line.texts) for line in lines]
+    ran = check_script(Script(), lines, Path(), _known(rows), rule_context, servers)
     diagnostics = [*ran.diagnostics, *variable_diagnostics(text)]
     for _, content in rows:
         diagnostics += content_diagnostics(content, rule_context, servers)
@@ -178,37 +198,38 @@ def _holds_options(document: Yaml, rule_context: RuleContext) -> bool:
 
 def check_script(
     found: Script,
+    lines: Sequence[CommandLine],
     path: Path,
     given: Mapping[str, Content],
     rule_context: RuleContext,
     servers: Sequence[Server],
 ) -> Verdict:
     """Checks the server commands of a script, the files that it writes and the `given` files."""
-    beyond = len(found.commands) - MOST_COMMANDS
-    found = replace(found, commands=found.commands[:MOST_COMMANDS])
-    values = found.values
-    filled = [values.words(words) for words in found.commands]
-    commands = [parse_command(words, rule_context.release) for words in filled]
+    lines = [line for line in lines if not holder(line.program)]
+    beyond = len(lines) - MOST_COMMANDS
+    commands: list[OptionsBlock] = []
+    for line in lines[:MOST_COMMANDS]:
+        command = parse_command(line.words, rule_context.release)
+        command.command, command.start = line, line.start
+        commands.append(command)
     files = written_files(found)
     rows = [
         (each.name, _written(each, rule_context, any(_names(row, each.name) for row in commands)))
         for each in files
     ]
     sections = [section for _, content in rows for section in content.sections]
-    if not (sections or found.commands or servers):
+    if not (sections or lines or servers):
         return Verdict(None, [])
-    later = [row for words in filled for row in unread_words(words)]
+    later = [row for line in lines[:MOST_COMMANDS] for row in unread_words(line.words)]
     later += [f"{beyond} more server commands"] if beyond > 0 else []
     judged = Judged(
         len(sections),
-        max(len(found.commands), len(servers)),
+        max(len(commands), len(servers)),
         variables=tuple(variables(sections)),
         unread=(*later, *unread_writes(found.statements, found.here)),
     )
-    for command, place in zip(commands, found.starts, strict=False):
-        command.start = place
     known, options_of = rule_context.release, _beside(commands, path) | _by_name(rows, given)
-    result = list(script_diagnostics(found, commands, values, known, options_of))
+    result = list(script_diagnostics(found, commands, known, options_of))
     result += _urls(rows, commands, path)
     for name, content in rows:
         _settle_backend(content, [row for row in commands if _names(row, name)])
@@ -258,7 +279,7 @@ def _by_name(
 
 
 def _urls(
-    rows: Sequence[tuple[str, Content]], commands: Sequence[ParsedCommand], path: Path
+    rows: Sequence[tuple[str, Content]], commands: Sequence[OptionsBlock], path: Path
 ) -> Iterator[Diagnostic]:
     """Yields addresses in files of a script where none of its servers listens. Only local addresses
     are checked, or all of them if there are as many as servers."""
@@ -272,12 +293,12 @@ def _urls(
 
 
 def _urls_on_disk(
-    rows: Sequence[tuple[str, Content]], commands: Sequence[ParsedCommand], path: Path
+    rows: Sequence[tuple[str, Content]], commands: Sequence[OptionsBlock], path: Path
 ) -> Iterator[Diagnostic]:
     """Checks the same addresses in a file that already exists next to the script."""
     written_here = {Path(name).name for name, _ in rows}
     for command in commands:
-        given = next((row for row in command.given if row.flag.name == "config_file"), None)
+        given = next((row for row in command.flags if row.flag.name == "config_file"), None)
         file = given.value if given else None
         if file is None or not file.certain or Path(file.text).name in written_here:
             continue
@@ -287,9 +308,7 @@ def _urls_on_disk(
             yield located(file.location, "", what, fix, PORT_UNREACHED, "warning")
 
 
-def _unreached(
-    data: Any, commands: Sequence[ParsedCommand]
-) -> Iterator[tuple[str, str, list[str]]]:
+def _unreached(data: Any, commands: Sequence[OptionsBlock]) -> Iterator[tuple[str, str, list[str]]]:
     """Yields unreachable addresses of a disaggregated server's file: path, port and known ports."""
     ports = [row.value("port") for row in commands if row.subcommand == "serve"]
     if not ports or not all(port.isdigit() for port in ports):
@@ -331,7 +350,7 @@ def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterato
     return disagreements(sections, rule_context)
 
 
-def _settle_backend(content: Content, commands: Sequence[ParsedCommand]) -> None:
+def _settle_backend(content: Content, commands: Sequence[OptionsBlock]) -> None:
     """Settles from the commands whether options of one backend go to that backend."""
     rest = [row for row in content.diagnostics if row.rule != AUTODEPLOY_RULE]
     hints = [row for row in content.diagnostics if row.rule == AUTODEPLOY_RULE]
@@ -342,7 +361,7 @@ def _settle_backend(content: Content, commands: Sequence[ParsedCommand]) -> None
     content.diagnostics = [*rest, *hints]
 
 
-def _names(command: ParsedCommand, name: str) -> bool:
+def _names(command: OptionsBlock, name: str) -> bool:
     """Returns whether a command reads its options from the file of this name."""
     word = command.option_file
     return bool(word and name and Path(name).name == Path(word.text).name)
@@ -360,13 +379,13 @@ def _written(file: WrittenFile, rule_context: RuleContext, is_given: bool = Fals
     content = read_options(file.documents, rule_context.release)
     if content is None and is_given and isinstance(file.documents[0].data, Mapping):
         document = file.documents[0]
-        content = Content(ENGINE, [Section(document.data, document)])
+        content = Content(ENGINE, [OptionsBlock(document.data, document)])
     if content is None and not file.name.endswith((".yaml", ".yml")):
         return Content(ENGINE)
     content = content or Content(ENGINE)
     content.diagnostics += (row for each in file.documents for row in each.diagnostics)
     for each in file.alternatives if content.kind == ENGINE and content.sections else ():
-        option = Section(each.data, each, is_open=True)
+        option = OptionsBlock(each.data, each, is_open=True)
         content.diagnostics += section_diagnostics(option, rule_context)
     content.sections = [
         replace(
@@ -380,20 +399,20 @@ def _written(file: WrittenFile, rule_context: RuleContext, is_given: bool = Fals
     return content
 
 
-def variables(sections: Iterable[Section]) -> Iterator[str]:
+def variables(sections: Iterable[OptionsBlock]) -> Iterator[str]:
     """Yields the paths of options whose values are filled in later."""
     for section in sections:
         yield from (below(section.path, path) for path in variable_paths(section.options))
 
 
-def _beside(commands: Sequence[ParsedCommand], path: Path) -> dict[str, dict[str, Any]]:
+def _beside(commands: Sequence[OptionsBlock], path: Path) -> dict[str, dict[str, Any]]:
     """Returns the options of each file on disk that the servers of a script read, by base name."""
     files = {Path(row.option_file.text).name: row for row in commands if row.option_file}
     found = {name: dict(_on_disk(command, path)) for name, command in files.items()}
     return {name: options for name, options in found.items() if options}
 
 
-def _section(command: ParsedCommand, files: Mapping[str, Content]) -> Section | None:
+def _section(command: OptionsBlock, files: Mapping[str, Content]) -> OptionsBlock | None:
     """Returns the options block that a command reads from a written or a given file."""
     for name, content in files.items():
         if _names(command, name) and content.sections:
@@ -401,6 +420,6 @@ def _section(command: ParsedCommand, files: Mapping[str, Content]) -> Section | 
     return None
 
 
-def _on_disk(command: ParsedCommand, path: Path) -> Mapping[str, Any]:
+def _on_disk(command: OptionsBlock, path: Path) -> Mapping[str, Any]:
     word = command.option_file
     return read_option_file(word.text, path.parent) if word else {}

@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from ...diagnostics import Diagnostic, Location, located
+from ...diagnostics import Location
 from ...documents import Variable
 from ...facts.release import Field, Flag, Release
-from ...general_rules import DUPLICATE_KEY, Rule
+from ...general_rules import DUPLICATE_KEY
 from ..engine import formats
-from ..model import Word
+from ..model import OptionsBlock, Word
 from ..read.yaml_text import SHELL
 from ..rules import FLAG_ABBREVIATED, FLAG_VALUE, FLAG_WITHOUT_VALUE, STRAY_WORD
 
@@ -31,34 +31,10 @@ _NOTHING = ("", "None")  # unset an optional option on the command line
 _LEVEL = "optimization_level"
 
 
-@dataclass
-class Arguments:
-    """Parsed options by name, with the place of each and its name as written."""
-
-    options: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, Location] = field(default_factory=dict)
-    written: dict[str, str] = field(default_factory=dict)
-    diagnostics: list[Diagnostic] = field(default_factory=list)
-    unknown: dict[str, tuple[str, Location]] = field(default_factory=dict)
-    model: Word | None = None
-    is_open: bool = False  # more options may be added elsewhere
-
-    def set(self, name: str, value: Any, written: str, place: Location) -> None:
-        self.options[name] = value
-        self.places[name] = place
-        self.written[name] = written
-
-    def wrong(
-        self, written: str, place: Location, what: str, fix: str, rule: Rule, warns: bool = False
-    ) -> None:
-        severity: Literal["error", "warning"] = "warning" if warns else "error"
-        self.diagnostics.append(located(place, written, what, fix, rule, severity))
-
-
-def read_arguments(words: Sequence[Word], release: Release, is_part: bool = False) -> Arguments:
+def read_arguments(words: Sequence[Word], release: Release, is_part: bool = False) -> OptionsBlock:
     """Parses the options of a command. `is_part` means that the model and other flags are
     elsewhere."""
-    found = Arguments(is_open=is_part)
+    found = OptionsBlock(is_open=is_part, as_flags=True)
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -83,6 +59,10 @@ def read_arguments(words: Sequence[Word], release: Release, is_part: bool = Fals
                     "drop it: the image starts the server by itself",
                 )
             found.wrong(word.text, word.location, what, fix, STRAY_WORD)
+    name = release.engine.option_file_flag
+    file = found.options.get(name)
+    if isinstance(file, str) and not isinstance(file, Variable):
+        found.option_file = Word(file, found.places[name], True)
     return found
 
 
@@ -105,7 +85,7 @@ def _is_placeholder(text: str) -> bool:
     return not text.strip() or not re.search(r"[A-Za-z0-9]", text) or text[0] in "[<{"
 
 
-def _read_flag(word: Word, rest: list[Word], release: Release, found: Arguments) -> None:
+def _read_flag(word: Word, rest: list[Word], release: Release, found: OptionsBlock) -> None:
     name, equals, value_text = word.text.partition("=")
     if "$" in name:
         found.is_open = True
@@ -182,7 +162,7 @@ def _read_switch(
     value: Word | None,
     rest: list[Word],
     word: Word,
-    found: Arguments,
+    found: OptionsBlock,
 ) -> None:
     found.set(argument.name, is_on, word.text, word.location)
     after = _following(rest)
@@ -206,7 +186,7 @@ def _read_key(
     value: Word | None,
     rest: list[Word],
     word: Word,
-    found: Arguments,
+    found: OptionsBlock,
 ) -> None:
     """Parses a dotted flag, which sets one key of a JSON option."""
     value = value or (rest.pop(0) if rest else None)
@@ -253,7 +233,7 @@ def scaled(text: str) -> Any:
     return int(number) * _BINARY[unit] if number.isdigit() else text
 
 
-def _value(argument: Argument, word: Word, found: Arguments) -> Any:
+def _value(argument: Argument, word: Word, found: OptionsBlock) -> Any:
     text = word.text
     if not word.certain:
         return Variable(text)
@@ -285,7 +265,7 @@ def _of_text(argument: Argument, text: str) -> Any:
     return text
 
 
-def _json_value(name: str, word: Word, found: Arguments) -> Any:
+def _json_value(name: str, word: Word, found: OptionsBlock) -> Any:
     """Parses JSON; a part of it may be a variable."""
     text = word.text
     if text in _NOTHING:
@@ -308,10 +288,10 @@ def _number(match: re.Match[str]) -> str:
 
 def of_mapping(
     data: Mapping[str, Any], places: Mapping[str, Location], release: Release, is_parsed: bool
-) -> Arguments:
+) -> OptionsBlock:
     """Parses the options of a configuration file, whose keys are flags without dashes. If the
     command's parser does not read the file (`is_parsed` is false), names cannot be shortened."""
-    found = Arguments()
+    found = OptionsBlock()
     for key, value in data.items():
         name, place = str(key), places[str(key)]
         meant = find_flag(spelled(f"--{name}"), release)
@@ -338,7 +318,7 @@ def of_mapping(
     return found
 
 
-def _of_file(argument: Argument, is_off: bool, value: Any, key: Word, found: Arguments) -> Any:
+def _of_file(argument: Argument, is_off: bool, value: Any, key: Word, found: OptionsBlock) -> Any:
     """A value of a configuration file as the parser sees it: text, unless it is a group."""
     if isinstance(value, Variable):
         return value

@@ -1,76 +1,36 @@
-"""Parses the words of a TensorRT-LLM command into flags, as click does."""
+"""Parses the words of a command into flags, as click does, and the flags of programs that embed the
+engine."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...diagnostics import Diagnostic, Location, closest, located
+from ...documents import Variable, Yaml
 from ...facts.release import Flag, Release
 from ...general_rules import UNKNOWN_VALUE
 from ...rules import flags as server_flags
 from ...rules.options import FALSE, TRUE
-from ..model import Word
+from ..engine import worker_flags
+from ..model import CommandFlag, OptionsBlock, Server, Word
+from ..read.yaml_text import SHELL, TEMPLATE, value_of
 from ..rules import FLAG_VALUE
 
 
-@dataclass(frozen=True, slots=True)
-class GivenFlag:
-    """A flag on a command line, with its value if it takes one."""
-
-    flag: Flag
-    word: Word
-    value: Word | None
-
-    @property
-    def spelling(self) -> str:
-        return self.word.text.partition("=")[0]
-
-
-@dataclass
-class ParsedCommand:
-    """A server command, parsed for one release. `arguments` are the words that are not flags.
-    `start` is the location of the program, if known."""
-
-    subcommand: str
-    given: list[GivenFlag] = field(default_factory=list)
-    diagnostics: list[Diagnostic] = field(default_factory=list)
-    arguments: list[Word] = field(default_factory=list)
-    start: Location | None = None
-
-    @property
-    def option_file(self) -> Word | None:
-        return self._last("extra_llm_api_options")
-
-    def value(self, name: str) -> str:
-        """The value of a flag as text; the last value if the flag is repeated."""
-        word = self._last(name)
-        return word.text if word else ""
-
-    @property
-    def values(self) -> dict[str, tuple[str, Location]]:
-        """The values of flags, each with its location, by the names of their options."""
-        return {
-            row.flag.name: (row.value.text, row.value.location) for row in self.given if row.value
-        }
-
-    def _last(self, name: str) -> Word | None:
-        values = [row.value for row in self.given if row.flag.name == name]
-        return values[-1] if values else None
-
-
-def parse_command(words: Sequence[Word], release: Release) -> ParsedCommand:
+def parse_command(words: Sequence[Word], release: Release) -> OptionsBlock:
     """Parses the flags of a server command and collects the errors of each flag."""
     rest = list(words)
-    command = ParsedCommand(server_flags.SERVE)
+    command = OptionsBlock(as_flags=True, subcommand=server_flags.SERVE)
     if rest and rest[0].text in (server_flags.SERVE, *release.subcommands):
         command.subcommand = rest.pop(0).text
     known = server_flags.spellings(release, command.subcommand)
     while rest:
         word = rest.pop(0)
         if word.text == "--help":  # valid for every command
-            return ParsedCommand(command.subcommand)
+            return OptionsBlock(as_flags=True, subcommand=command.subcommand)
         name, equals, rest_of_it = word.text.partition("=")
         if not re.match(r"--?[A-Za-z]", name) or "$" in name:
             command.arguments.append(word)
@@ -82,9 +42,9 @@ def parse_command(words: Sequence[Word], release: Release) -> ParsedCommand:
         meant, space, its_value = name.partition(" ")
         if space and meant in known:  # the command refuses it, but the meaning is clear
             both = Word(its_value.strip(), word.location, word.certain)
-            command.given.append(GivenFlag(known[meant], word, both))
+            command.flags.append(CommandFlag(known[meant], word, both))
         if name in known:
-            command.given.append(GivenFlag(known[name], word, value))
+            command.flags.append(CommandFlag(known[name], word, value))
         text = value.text if value else None
         if value is None or value.certain:
             found = server_flags.flag_faults(name, text, release, command.subcommand)
@@ -92,6 +52,13 @@ def parse_command(words: Sequence[Word], release: Release) -> ParsedCommand:
         elif name not in known:
             found = server_flags.flag_faults(name, None, release, command.subcommand)
             command.diagnostics += (at_location(row, word.location) for row in found)
+    for row in command.flags:
+        given = row.value or row.word
+        told: Any = row.value.text if row.value else True
+        if row.value and not row.value.certain:
+            told = Variable(row.value.text)
+        command.set(row.flag.name, told, row.spelling, given.location)
+    command.option_file = command.flag_value(release.engine.option_file_flag)
     command.diagnostics += _misspelt_task(command, release)
     command.diagnostics += _switched(words, known)
     return command
@@ -111,7 +78,7 @@ def _switched(words: Sequence[Word], known: Mapping[str, Flag]) -> Iterator[Diag
             yield located(value.location, name, what, fix, FLAG_VALUE)
 
 
-def _misspelt_task(command: ParsedCommand, release: Release) -> Iterator[Diagnostic]:
+def _misspelt_task(command: OptionsBlock, release: Release) -> Iterator[Diagnostic]:
     """Reports a misspelt subcommand before the model."""
     first, *rest = [*command.arguments[:2], None]
     tasks = (server_flags.SERVE, *release.subcommands)
@@ -122,3 +89,83 @@ def _misspelt_task(command: ParsedCommand, release: Release) -> Iterator[Diagnos
 
 def at_location(diagnostic: Diagnostic, place: Location) -> Diagnostic:
     return replace(diagnostic, where="", path=diagnostic.where, location=place)
+
+
+@dataclass
+class FlagOptions:
+    """Options that the flags of a Dynamo worker set. `first` are options that the option file may
+    override, `last` are options that override the file. `unknown` is set if parallel sizes may be
+    filled in later."""
+
+    first: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Location] = field(default_factory=dict)
+    is_open: bool = False
+    unknown: bool = False
+
+    def over(self, file: Mapping[str, Any]) -> dict[str, Any]:
+        """The effective options when the flags are combined with an option file."""
+        together: dict[str, Any] = {}
+        for options in (self.first, file, self.last):
+            merge_options(together, options, Location(0, 0), {})
+        return together
+
+    def section(self, worker: Server) -> OptionsBlock:
+        document = Yaml(self.over({}), self.places)
+        options, role = document.data, worker.role
+        within = f"the flags of {worker.program}"
+        return OptionsBlock(options, document, within=within, role=role, is_open=self.is_open)
+
+
+def merge_options(
+    options: dict[str, Any],
+    given: Mapping[str, Any],
+    place: Location,
+    places: dict[str, Location],
+    path: str = "",
+) -> None:
+    """Merges options into others, including nested groups."""
+    for key, value in given.items():
+        where = f"{path}{key}"
+        places[where] = place
+        if isinstance(value, Mapping):
+            inside = options.get(key)
+            options[key] = dict(inside) if isinstance(inside, Mapping) else {}
+            merge_options(options[key], value, place, places, f"{where}.")
+        else:
+            options[key] = value
+
+
+def own_options(worker: Server) -> FlagOptions:
+    """The options that the flags of a Dynamo worker set, each located at its flag."""
+    table, own = worker_flags(worker.program), FlagOptions(places={"": worker.words[0][1]})
+    for index, (word, place) in enumerate(worker.words):
+        name, equals, text = word.partition("=")
+        switch = name.replace("--no-", "--", 1) in table.switches
+        path = table.options.get(name.replace("--no-", "--", 1) if switch else name, "")
+        by_path = table.prefix is not None and name.startswith(table.prefix)
+        path = path or (name.removeprefix(table.prefix or "") if by_path else "")
+        if not (path or name in table.json):
+            continue
+        if not equals and not switch:
+            text, at = next(iter(worker.words[index + 1 :]), ("", place))
+            place = at if name in table.json else place
+        is_last = name in table.json or by_path
+        if SHELL.search(text) or TEMPLATE.search(text):
+            own.is_open = True
+            own.unknown |= name in table.json or (is_last and path.endswith("_parallel_size"))
+        elif path:
+            value = not name.startswith("--no-") if switch and not equals else value_of(text)
+            merge_options(
+                own.last if is_last else own.first, _nested(path, value), place, own.places
+            )
+        elif isinstance(given := value_of(text.strip("\"'")), Mapping):
+            merge_options(own.last, given, place, own.places)
+    return own
+
+
+def _nested(path: str, value: Any) -> Mapping[str, Any]:
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    nested: Mapping[str, Any] = value
+    return nested

@@ -4,101 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
+from types import MappingProxyType
 
 from ...diagnostics import Location
 from ...documents import START, Yaml
 from ...facts import hardware
-from ..engine import default_formats, formats, holder, image_pattern, mentions_holder, spawners
-from ..model import ROLES, Gpus, HereDocument, Server, Statement, Word
-from . import forms
-from .forms import is_job
+from ..engine import Formats, formats, image_pattern, recorded
+from ..model import ROLES, CommandLine, Gpus, HereDocument, Server, Statement, Word
 from .python_files import command_lines
-from .shell import Script, before, is_script, read_script, starting, statements
-from .shell_values import parts
+from .shell import Script, is_script, read_script, starting, statements
+from .shell_values import NOTHING_SET, Values, parts
 from .slurm import Job, read_job
-from .yaml_text import inside
+from .yaml_text import inside, template_as_shell
 
-Words = list[tuple[str, Location]]
-_VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=[\"']?([0-9]+(?:,[0-9]+)*)\b[\"']?")
-_SET = re.compile(rf"^\s*(?:export\s+)?{_VISIBLE.pattern}\s*(?:#.*)?$", re.M)
-_DOCKER = re.compile(r"--gpus[= ]+[\"']*(?:device=([0-9]+(?:,[0-9]+)*)|([0-9]+))")
 _GRES = re.compile(r"gpu:(?:([a-z]\w*):)?([0-9]+)")
 
 
-def in_script(script: Script) -> list[Server]:
-    """Returns the servers that a script starts, with the variables expanded that the script
-    sets."""
-    gpus, gpu = _visible(script.text), None
-    is_job = forms.is_job(script.text)
-    if is_job:
-        gpus, gpu = of_job(read_job(script))
+def servers_of(script: Script, lines: Iterable[CommandLine], engine: str) -> list[Server]:
+    """Returns the servers of the commands of a script, in the job's context if it is a job."""
+    gpus, gpu = of_job(read_job(script))
     found = []
-    for words, earlier in _started(script):
-        own = None if is_job else _given(earlier)
-        mode = Server(words).flag((default_formats().mode_flag,))
-        found.append(Server(words, own or gpus, gpu, ROLES.get(mode[0]) if mode else None))
+    for line in lines:
+        server = Server(line.texts, line.gpus or gpus, gpu, engine=engine)
+        mode = server.flag((server.formats.mode_flag,))
+        found.append(replace(server, role=ROLES.get(mode[0]) if mode else None))
     return found
-
-
-def started(script: Script) -> Iterator[list[tuple[str, Location]]]:
-    """Yields the words of each server command, from the program on."""
-    yield from (words for words, _ in _started(script))
-
-
-def _started(read: Script, depth: int = 0) -> Iterator[tuple[Words, Words]]:
-    """Yields the words of each server command in a script and the words before it."""
-    values, text = read.values, read.text
-    for command, place, rows in zip(read.commands, read.starts, read.runs, strict=True):
-        words = [Word(default_formats().program, place, True), *values.words(command)]
-        yield _texts(words), _texts(values.words(before(rows)))
-    for row in starting(read.statements) if mentions_holder(text) else ():
-        for index, word in enumerate(row.words):
-            if holder(word.text):
-                yield _texts(values.words(row.words[index:])), _texts(row.words[:index])
-                break
-            is_line = mentions_holder(word.text) and re.search(r"\s", word.text)
-            if depth < 2 and is_line:  # bash -c "..."
-                inner = read_script(word.text, word.location)
-                yield from _started(replace(inner, environment=read.environment), depth + 1)
-
-
-def _texts(words: Iterable[Word]) -> Words:
-    return [(word.text, word.location) for word in words]
-
-
-def _given(words: Words) -> Gpus | None:
-    """Returns the GPUs that the words before a server set: `CUDA_VISIBLE_DEVICES` or `--gpus`."""
-    for text, where in words:
-        if found := _VISIBLE.fullmatch(text):
-            return Gpus(len(found[1].split(",")), where, "CUDA_VISIBLE_DEVICES")
-    return docker_gpus(words)
-
-
-def spreads(text: str) -> bool:
-    """Returns whether a script also starts servers on other nodes."""
-    names = "|".join(map(re.escape, spawners()))
-    return re.search(rf"(?<![\w-])(?:{names})\s", text) is not None
-
-
-def _visible(text: str) -> Gpus | None:
-    """Returns the GPUs that a separate line makes visible, if the script has exactly one such
-    line."""
-    found = list(_SET.finditer(text))
-    if len(found) != 1:
-        return None
-    place = Location(text.count("\n", 0, found[0].start(1)) + 1, 1)
-    return Gpus(len(found[0][1].split(",")), place, "CUDA_VISIBLE_DEVICES")
-
-
-def docker_gpus(words: Sequence[tuple[str, Location]]) -> Gpus | None:
-    """Returns the GPUs that a command assigns to a container."""
-    found = _DOCKER.search(" ".join(text for text, _ in words))
-    if not found:
-        return None
-    place = next((where for text, where in words if "--gpus" in text), words[0][1])
-    return Gpus(len(found[1].split(",")) if found[1] else int(found[2]), place, "--gpus")
 
 
 def of_job(job: Job) -> tuple[Gpus | None, str | None]:
@@ -122,7 +54,6 @@ def of_job(job: Job) -> tuple[Gpus | None, str | None]:
 
 MAX_DEPTH = 3  # nesting of command lines
 _BASE = re.compile(r"^FROM[ \t]+(?:--\S+[ \t]+)?(?P<image>\S+)", re.M | re.IGNORECASE)
-_PLACEHOLDER = re.compile(r"<\w[\w .|/-]*>|(?<=\s)\{\w+(?:\|\w+)+\}")  # for the user to fill in
 _VISIBLE_GPUS = re.compile(r"(CUDA_VISIBLE_DEVICES)=(\d+(?:,\d+)*)")
 _HANDLES = frozenset(
     ("build", "buildx", "tag", "push", "pull", "save", "load", "inspect", "rmi", "copy", "set")
@@ -137,44 +68,23 @@ _FENCE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine:
-    """The words after the server's program.
-
-    `path` is the location in a document. `is_open` means that a program or an image may take flags
-    that the server does not have. The server takes the model as its first argument, a module as a
-    flag.
-    """
-
-    words: tuple[Word, ...]
-    path: str = ""
-    is_open: bool = False
-    is_part: bool = False  # only flags; the rest of the command is elsewhere
-    gpus: Gpus | None = None  # set by its container or its line
-    before: tuple[Word, ...] = ()  # the words that start its container
-    container: str = ""  # path of the container, if it starts one server only
-    statement: Statement | None = None  # of a script, with the words as written
-    again: Word | None = None  # server program that repeats the entry point of the image
-    program: str = ""  # empty if an image starts the server
-
-
 def mentions(text: str, engine: str) -> bool:
     """Returns whether a text can contain a server command of an engine."""
     known = formats(engine)
-    names = (*known.modules, *known.workers, *known.images, *known.extended_images)
-    return (
-        f"{known.program} {known.subcommand}" in text
-        or any(name in text for name in names)
-        or (re.search(rf"\b{known.program}[\"', \t]+{known.subcommand}\b", text) is not None)
-    )
+    names = (*known.modules, *known.workers, *known.tools, *known.images, *known.extended_images)
+    if any(name in text for name in names):
+        return True
+    if not known.subcommand:
+        return known.program in text
+    return re.search(rf"\b{known.program}[\"', \t]+{known.subcommand}\b", text) is not None
 
 
-def in_text(text: str, engine: str, start: Location = START, depth: int = 0) -> list[CommandLine]:
+def in_script(script: Script, engine: str, depth: int = 0) -> list[CommandLine]:
     """Returns the server commands of an engine in a script, with nested scripts and here
     documents."""
-    text = _PLACEHOLDER.sub(lambda found: "$" + "_" * (len(found[0]) - 1), text)
-    read = read_script(text, start)
-    here, rows, values = read.here, read.statements, read.values
+    if not mentions(script.text, engine):
+        return []
+    rows, values = script.statements, script.values
     found: list[CommandLine] = []
     named: dict[str, bool] = {}  # variables in server commands, and whether the command is open
     split: set[str] = set()  # unquoted variables, whose values the shell splits
@@ -182,33 +92,35 @@ def in_text(text: str, engine: str, start: Location = START, depth: int = 0) -> 
     for statement in starting(rows):
         words = values.words(statement.words)
         if words[0].text == "eval":
-            words = [
-                part
-                for word in words
-                for part in ((word,) if mentions(word.text, engine) else parts(word))
-            ]
-        inner = list(of_statement([word for word in words if not word.optional], depth, engine))
-        if inner and visible and not _ELSEWHERE & {word.text for word in statement.words}:
-            inner = [replace(row, gpus=row.gpus or visible) for row in inner]
-        if depth == 0 and len(inner) == 1:
-            inner = [replace(inner[0], statement=statement)]
-        if inner:
-            is_open = any(row.is_open for row in inner)
+            words = _evaluated(words, engine)
+        for line in of_statement(words, depth, engine, values):
+            gpus = line.gpus
+            if visible and not _ELSEWHERE & {word.text for word in statement.words}:
+                gpus = gpus or visible
+            statements_ = (statement, *line.statements)
+            found.append(replace(line, gpus=gpus, statements=statements_))
             for word in words:
                 for name in _REFERENCE.findall(word.text):
-                    named[name] = is_open or named.get(name, False)
+                    named[name] = line.is_open or named.get(name, False)
                     if not word.quoted:
                         split.add(name)
-            more = tuple(word for word in words if word.optional)
-            inner += [CommandLine(more, is_open=is_open, is_part=True)] if more else []
-        found += inner
     found += _in_variables(rows, named, split)
-    if len(found) == 1 and depth == 0 and is_job(text):  # several servers share the job's GPUs
-        found = [replace(row, gpus=row.gpus or of_job(read_job(read))[0]) for row in found]
-    for document in here:
+    if len(found) == 1 and depth == 0:  # several servers share the job's GPUs
+        gpus, _ = of_job(read_job(script))
+        found = [replace(found[0], gpus=found[0].gpus or gpus)]
+    for document in script.here:
         if depth < MAX_DEPTH and _runs(document):
-            at = Location(document.start.line + start.line - 1, document.start.column)
-            found += in_text(document.text, engine, at, depth + 1)
+            at = Location(document.start.line + script.start.line - 1, document.start.column)
+            for line in in_script(read_script(document.text, at), engine, depth + 1):
+                found.append(replace(line, statements=()) if document.name else line)
+    return found
+
+
+def _evaluated(words: Sequence[Word], engine: str) -> list[Word]:
+    """Returns the words of `eval`, whose texts are split, except for whole commands."""
+    found: list[Word] = []
+    for word in words:
+        found += [word] if mentions(word.text, engine) else parts(word)
     return found
 
 
@@ -222,45 +134,61 @@ def _runs(document: HereDocument) -> bool:
     )
 
 
-def of_statement(words: Sequence[Word], depth: int, engine: str) -> Iterator[CommandLine]:
+def of_statement(
+    words: Sequence[Word], depth: int, engine: str, values: Values = NOTHING_SET
+) -> Iterator[CommandLine]:
+    """Yields the server commands in the words of a statement; `values` are those of its script,
+    which also fill in the words of a nested command line."""
     known = formats(engine)
     for index, word in enumerate(words):
-        name = word.text.rpartition("/")[2]
-        rest = words[index + 1 :]
-        if name == known.program and rest and rest[0].text == known.subcommand:
-            before = tuple(words[:index])
+        rest, before = tuple(words[index + 1 :]), tuple(words[:index])
+        if program := _program(word, rest, known):
+            rest = rest[1:] if known.subcommand and program == known.program else rest
+            is_open = program in known.workers
             yield CommandLine(
-                tuple(rest[1:]), gpus=_gpus_before(before), before=before, program=name
-            )
-            return
-        if word.text in (*known.modules, *known.workers):
-            is_open, before = word.text in known.workers, tuple(words[:index])
-            yield CommandLine(
-                tuple(rest),
+                rest,
                 is_open=is_open,
                 gpus=_gpus_before(before),
                 before=before,
-                program=word.text,
+                start=word.location,
+                program=program,
             )
             return
         if (image := image_pattern(engine).search(word.text)) and index:
-            if _is_handled(words[:index]):
+            if _is_handled(before):
                 return
-            own = _entry_point(words[:index])
-            inner = list(of_statement((*own, *rest), depth, engine))
-            gpus, before = _gpus_before(words[:index]), tuple(words[:index])
+            own = _entry_point(before)
+            inner = list(of_statement((*own, *rest), depth, engine, values))
+            gpus = _gpus_before(before)
             again = rest[0] if rest and not own and image_starts_server(image, engine) else None
             if inner:
-                yield from (
-                    replace(row, gpus=row.gpus or gpus, before=before, again=again) for row in inner
-                )
+                for row in inner:
+                    yield replace(row, gpus=row.gpus or gpus, before=before, again=again)
             elif rest and are_flags(rest, engine) and not own:
-                is_open = image["own"] is None
-                yield CommandLine(tuple(rest), is_open=is_open, gpus=gpus, before=before)
+                yield CommandLine(rest, is_open=image["own"] is None, gpus=gpus, before=before)
             return
         if depth < MAX_DEPTH and re.search(r"\s", word.text) and mentions(word.text, engine):
             place = Location(word.location.line, word.location.column + 1)
-            yield from in_text(word.text, engine, place, depth + 1)
+            for line in in_script(read_script(word.text, place), engine, depth + 1):
+                filled = tuple(values.words(line.words))
+                gpus = line.gpus or _gpus_before(before)
+                yield replace(line, words=filled, gpus=gpus, before=(*before, *line.before))
+
+
+def starts_server(row: Statement) -> bool:
+    """Returns whether a statement itself starts a server of any engine."""
+    return any(any(of_statement(row.words, MAX_DEPTH, name)) for name in recorded())
+
+
+def _program(word: Word, rest: Sequence[Word], known: Formats) -> str:
+    """Returns the program of an engine that a word names; empty for any other word."""
+    name = word.text.rpartition("/")[2]
+    if name == known.program:
+        is_server = not known.subcommand or (rest and rest[0].text == known.subcommand)
+        return name if is_server else ""
+    if name in known.modules or name in known.tools:
+        return name
+    return next((worker for worker in known.workers if word.text.endswith(worker)), "")
 
 
 def _is_handled(words: Sequence[Word]) -> bool:
@@ -355,40 +283,48 @@ def in_program(text: str, engine: str) -> Iterator[CommandLine]:
     each."""
     for words in command_lines(text):
         known = [word for word in words if word.text.strip()]
-        yield from (replace(row, is_part=True) for row in of_statement(known, MAX_DEPTH, engine))
+        for line in of_statement(known, MAX_DEPTH, engine):
+            if line.words:
+                yield replace(line, is_part=True)
 
 
-def in_dockerfile(text: str, engine: str) -> list[CommandLine]:
+def in_dockerfile(script: Script, engine: str) -> list[CommandLine]:
     """Returns the server commands of a Dockerfile in shell form. If the base image starts the
     server, the command consists of flags only."""
-    found = in_text(text, engine)
-    based = _BASE.search(text)
+    found = in_script(script, engine)
+    based = _BASE.search(script.text)
     image = image_pattern(engine).search(based["image"]) if based else None
     if found or image is None:
         return found
-    rows = [row.words for row in statements(text) if are_flags(row.words[:1], engine)]
+    rows = [row.words for row in script.statements if are_flags(row.words[:1], engine)]
     return [CommandLine(words, is_open=image["own"] is None) for words in rows]
 
 
 def in_block(
-    text: str, path: str, document: Yaml, whole: str, engine: str, start: Location = START
+    text: str,
+    path: str,
+    document: Yaml,
+    whole: str,
+    engine: str,
+    start: Location = START,
+    given: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[CommandLine]:
     """Yields the commands of a text inside a document, with locations in the document. The text
-    begins at `start` of the `whole` text at the path."""
-    for command in in_text(text, engine, start):
-        words = tuple(
-            replace(word, location=inside(document, path, whole, word.location))
-            for word in command.words
-        )
-        gpus = command.gpus
-        if gpus:
-            gpus = replace(gpus, location=inside(document, path, whole, gpus.location))
-        yield replace(command, words=words, path=path, gpus=gpus)
+    begins at `start` of the `whole` text at the path, and with the variables `given`."""
+
+    def moved(place: Location) -> Location:
+        return inside(document, path, whole, place)
+
+    for line in in_script(replace(read_script(text, start), environment=given), engine):
+        words = [replace(word, location=moved(word.location)) for word in line.words]
+        gpus = line.gpus and replace(line.gpus, location=moved(line.gpus.location))
+        begin = line.start and moved(line.start)
+        yield replace(line, words=tuple(words), path=path, gpus=gpus, start=begin, statements=())
 
 
 def in_prose(text: str, path: str, document: Yaml, engine: str) -> Iterator[CommandLine]:
     """Yields the commands in the fenced code blocks of a Markdown text."""
     for fence in _FENCE.finditer(text):
         start = Location(text.count("\n", 0, fence.start(2)) + 1, 1)
-        inner = re.sub(r"(?m)^[ \t]*\$ ", "  ", fence[2])
+        inner = template_as_shell(re.sub(r"(?m)^[ \t]*\$ ", "  ", fence[2]))
         yield from in_block(inner, path, document, text, engine, start)

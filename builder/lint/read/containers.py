@@ -11,29 +11,26 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...diagnostics import Diagnostic, Location
-from ...documents import START, Yaml, value_at
+from ...documents import Yaml, value_at
 from ...facts import engines
 from ...facts.release import ServerRole
 from ..engine import (
-    dialect,
     formats,
-    holder,
     image_pattern,
     is_server,
-    mentions_holder,
     mentions_server,
+    recorded,
+    spawners,
 )
-from ..model import ROLES, Gpus, Named, Server, Word, below
+from ..model import ROLES, CommandLine, Gpus, Named, Server, Word, below
 from .commands import (
     MAX_DEPTH,
-    CommandLine,
     are_flags,
     image_starts_server,
     in_block,
+    in_script,
     mentions,
     of_statement,
-    spreads,
-    started,
 )
 from .gpu_names import of_label
 from .shell import Script, read_script, runs_code, statements
@@ -111,16 +108,19 @@ def _read(document: Yaml) -> _Read:
     """Returns the objects of a document; they are read once and cached."""
     known = _READ.get(document)
     if known is None or known.data is not document.data:
-        rows = _objects(document, document.data, "", Around())
-        found = [Object(*row, list(_started(document, *row))) for row in rows]
+        found = [Object(*row, []) for row in _objects(document, document.data, "", Around())]
         by_path: dict[str, Object] = {}
         for each in found:
             by_path.setdefault(each.path, each)
-        lines = {name: list(_lines(document, by_path, name)) for name in dialect("argparse")}
-        for engine, rows_of_engine in lines.items():
-            for line in rows_of_engine:
-                if (here := by_path.get(line.container)) and not line.is_part:
-                    here.servers.append(_server_of(line, here, engine))
+        lines: dict[str, list[CommandLine]] = {}
+        for engine in recorded():
+            lines[engine] = []
+            for path, rows in _lines(document, by_path, engine):
+                here, whole = by_path[path], [row for row in rows if not row.is_part]
+                lines[engine] += rows
+                for row in whole:
+                    server = _server_of(row, here, engine)
+                    here.servers.append(server if len(whole) == 1 else replace(server, gpus=None))
         known = _READ[document] = _Read(document.data, found, by_path, lines)
     return known
 
@@ -136,15 +136,19 @@ def in_documents(documents: Sequence[Yaml], engine: str = "") -> list[Server]:
 
 def _server_of(line: CommandLine, here: Object, engine: str) -> Server:
     """Returns the server that a command line starts in a container."""
-    words = [(line.program, line.words[0].location if line.words else START)]
-    words += [(word.text, word.location) for word in line.words]
-    model = None
-    if line.words and not line.words[0].text.startswith("-"):
+    around, maps, model = here.around, _mounted(here.data, here.around), None
+    if not line.program and line.words and not line.words[0].text.startswith("-"):
         model = Named(line.words[0].text, line.words[0].location, here.path)
-    around, maps = here.around, _mounted(here.data, here.around)
+    gpus = None if _is_spread(line, here) else line.gpus
     return Server(
-        words, line.gpus, around.gpu, around.role, here.path, maps, engine=engine, named=model
+        line.texts, gpus, around.gpu, around.role, here.path, maps, engine=engine, named=model
     )
+
+
+def _is_spread(line: CommandLine, here: Object) -> bool:
+    """Returns whether a container may start its server on nodes that are unknown."""
+    is_far = any(word.text.rpartition("/")[2] in spawners() for word in line.before)
+    return is_far and not here.around.nodes
 
 
 def port_of(server: Server) -> str:
@@ -250,40 +254,6 @@ def _mounted(data: Mapping[str, Any], around: Around) -> dict[str, str]:
     }
 
 
-def _started(
-    document: Yaml, data: Mapping[str, Any], path: str, around: Around
-) -> Iterator[Server]:
-    """Yields the servers that a container starts directly or from a script in its command."""
-    keys = command_keys(data)
-    if not keys or runs_code(command_texts(data)):
-        return
-    given = {name: text for name, text, _ in environment(data)}
-    values = Values((), given)
-    single: list[tuple[str, Location]] = []
-    found: list[Sequence[tuple[str, Location]]] = []
-    spread = False
-    for key in keys:
-        for where, word in words_of(document, data, path, key, _is_line):
-            if not _is_line(word.text):
-                single.append((values.expanded(word.text), word.location))
-                continue
-            spread = spread or spreads(word.text)
-            for words in started(replace(read_script(word.text), environment=given)):
-                found.append([(each, inside(document, where, word.text, at)) for each, at in words])
-    if any(is_server(word) or holder(word) for word, _ in single):
-        found.append(single)
-    for each in found:
-        maps = _mounted(data, around)
-        worker = Server(each, around.total, around.gpu, around.role, path, maps)
-        elsewhere = (spread or worker.starts_elsewhere) and not around.nodes
-        yield replace(worker, gpus=None) if elsewhere or len(found) > 1 else worker
-
-
-def _is_line(text: str) -> bool:
-    """Returns whether a word of a list is itself a command line that starts a server."""
-    return mentions_server(text) or (mentions_holder(text) and re.search(r"\s", text) is not None)
-
-
 def number(value: Any) -> int | None:
     text = str(value)
     return int(text) if text.isdigit() and len(text) < 7 and not isinstance(value, bool) else None
@@ -371,6 +341,7 @@ class ContainerCommand:
 
     path: str
     script: Script
+    lines: Sequence[CommandLine]
     document: Yaml | None = None
 
     def move(
@@ -401,13 +372,14 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
         for index, (where, word) in enumerate(words):
             if is_server(word.text):
                 rest = [later for _, later in words[index + 1 :]]
-                yield ContainerCommand(
-                    _last_key(path, container), Script([rest], environment=given)
-                )
+                line = CommandLine(tuple(Values((), given).words(rest)), program=word.text)
+                yield ContainerCommand(_last_key(path, container), Script(), [line])
                 break
             if _is_read(word.text):
                 found = replace(read_script(word.text), environment=given)
-                yield ContainerCommand(where, found, document)
+                lines = in_script(found, engines.default().name)
+                lines = [line for line in lines if not line.is_part]
+                yield ContainerCommand(where, found, lines, document)
 
 
 def environment(container: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -476,36 +448,42 @@ def in_containers(document: Yaml, engine: str) -> Sequence[CommandLine]:
     return _read(document).lines[engine]
 
 
-def _lines(document: Yaml, objects_at: Mapping[str, Object], engine: str) -> Iterator[CommandLine]:
-    program, is_named = formats(engine).program, partial(mentions, engine=engine)
+def _lines(
+    document: Yaml, objects_at: Mapping[str, Object], engine: str
+) -> Iterator[tuple[str, list[CommandLine]]]:
+    """Yields the commands of an engine in each container, with the container's path."""
+    known, is_named = formats(engine), partial(mentions, engine=engine)
+    names = (known.program, *known.modules, *known.workers, *known.tools)
     for path, container in containers(document.data, ""):
-        texts_of_all = (*command_texts(container), image_of(container))
-        if not any(program in text for text in texts_of_all):
+        told = " ".join((*command_texts(container), image_of(container)))
+        if not any(name in told for name in names):
             continue  # skips reading its words
         rows: list[tuple[str, Word]] = []
         for key in command_keys(container):
             rows += words_of(document, container, path, key, is_named)
         if not rows or runs_code([word.text for _, word in rows]):
             continue
-        texts = [row for row in rows if re.search(r"\s", row[1].text) and is_named(row[1].text)]
-        words = tuple(row[1] for row in rows if row not in texts)
-        found = [
-            command
-            for where, word in texts
-            for command in in_block(word.text, where, document, word.text, engine)
-        ]
+        given = {name: text for name, text, _ in environment(container)}
+        words, found = list[Word](), list[CommandLine]()
+        for where, word in rows:
+            if re.search(r"\s", word.text) and is_named(word.text):
+                found += in_block(word.text, where, document, word.text, engine, given=given)
+            else:
+                words.append(word)
+        words = Values((), given).words(words)
         found += of_statement(words, MAX_DEPTH, engine)
         image = image_pattern(engine).search(image_of(container))
         own = image is not None and _starts_server(container, path)
         if image and own and found and image_starts_server(image, engine):
             found = [replace(row, again=rows[0][1]) for row in found]
         elif image and own and not found and are_flags(words, engine):
-            found = [CommandLine(words, is_open=image["own"] is None)]
-        here = objects_at.get(path)
+            found = [CommandLine(tuple(words), is_open=image["own"] is None)]
+        here, alone = objects_at[path], path if len(found) == 1 else ""
+        placed = []
         for row in found:
-            gpus, where = row.gpus or (here.around.total if here else None), row.path or path
-            alone = path if len(found) == 1 else ""
-            yield replace(row, path=where, gpus=gpus, container=alone)
+            gpus, where = row.gpus or here.around.total, row.path or path
+            placed.append(replace(row, path=where, gpus=gpus, container=alone))
+        yield path, placed
 
 
 def _starts_server(container: Mapping[str, Any], path: str) -> bool:

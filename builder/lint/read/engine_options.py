@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,7 +16,6 @@ from ...facts import release as releases
 from ...facts.engines import Engine
 from ...facts.release import Release
 from ..arguments.argparse import (
-    Arguments,
     find_flag,
     known_flags,
     of_mapping,
@@ -24,14 +23,12 @@ from ..arguments.argparse import (
     spelled,
 )
 from ..engine import ENGINE_FILE, Formats, formats
-from ..model import Gpus, Named, Section, Word, below, int_at
+from ..model import CommandLine, Gpus, Named, OptionsBlock, Word, below, int_at, role_of
 from ..rules import STRAY_WORD
-from ..rules.options import Given, is_meant, is_of_another, model_of
+from ..rules.options import is_meant, is_of_another, model_of
 from . import commands
-from .commands import CommandLine
 from .containers import COMMANDS, in_containers
-from .file import Text
-from .forms import DOCKERFILE, PYTHON, SCRIPT, has_base
+from .file import DOCKERFILE, PYTHON, SCRIPT, Text, has_base
 from .launchers import recipe_roles
 from .python_api import Api, sections
 from .shell import read_script
@@ -45,27 +42,28 @@ def _record(release: Release) -> Formats:
     return formats(release.engine.name)
 
 
-def of_script(text: str, release: Release) -> Iterator[Given]:
+def of_script(text: str, release: Release) -> Iterator[OptionsBlock]:
     """The commands of a script, and the configuration files that it writes for them."""
-    read_commands = commands.in_dockerfile if has_base(text) else commands.in_text
-    found = read_commands(text, release.engine.name)
+    script = read_script(text)
+    read_commands = commands.in_dockerfile if has_base(text) else commands.in_script
+    found = read_commands(script, release.engine.name)
     extended = is_extended(text, release)
     for command in found:
-        yield _of_command(command, release, extended)
+        yield from _of_script_command(command, release, extended)
     if "<<" not in text and "echo" not in text and "printf" not in text:
         return
-    for file in written_files(read_script(text)):
+    for file in written_files(script):
         for document in file.documents:
             name = file.name
             if file.name.endswith(".json") and _is_engine_file(file.name, document.data):
-                yield _engine_file(document, release, name)
+                yield replace(_named(document, document.data, "", release, ()), within=name)
             elif is_configuration(document.data, release):
                 yield _configuration(document, document.data, "", release, name, file.is_open)
             else:
                 yield from of_document(document, text, release)
 
 
-def of_program(text: str, release: Release) -> Iterator[Given]:
+def of_program(text: str, release: Release) -> Iterator[OptionsBlock]:
     """The options with which a Python program constructs engines, and those in its commands."""
     known = _record(release)
     for command in commands.in_program(text, release.engine.name):
@@ -80,38 +78,42 @@ def of_program(text: str, release: Release) -> Iterator[Given]:
                 yield _wrapped(section.document, section.options[name], name, release)
 
 
-def _of_section(section: Section, release: Release) -> Given:
+def _of_section(block: OptionsBlock, release: Release) -> OptionsBlock:
     """The options of an engine that a program constructs."""
-    found = Arguments(is_open=section.is_open)
-    for key, value in section.options.items():
-        place, inner = section.document.locate(key), _record(release).python_numbers.get(key)
-        value = {inner: value} if inner and isinstance(value, int) else value
-        if key in release.top_level:
-            found.set(key, value, key, place)
-        elif key not in _record(release).python_options:
-            found.unknown[key] = ("", place)
-    places = section.document.places.items()
-    found.places |= {path: place for path, place in places if "." in path}
-    return Given(found, is_engine_file=True)
+    known, options, document = _record(release), {}, block.document
+    for key, value in block.options.items():
+        inner = known.python_numbers.get(key)
+        if key in release.top_level or key not in known.python_options:
+            options[key] = {inner: value} if inner and isinstance(value, int) else value
+    return replace(_named(document, options, "", release, ()), is_open=block.is_open)
 
 
-def _wrapped(document: Yaml, data: Mapping[str, Any], path: str, release: Release) -> Given:
+def _wrapped(document: Yaml, data: Mapping[str, Any], path: str, release: Release) -> OptionsBlock:
     """The options that another program's file or class passes to the engine and its server. They
     keep the engine's names."""
-    found = Arguments()
+    return _named(document, data, path, release, release.server_options)
+
+
+def _named(
+    document: Yaml,
+    data: Mapping[str, Any],
+    path: str,
+    release: Release,
+    also: Collection[str],
+) -> OptionsBlock:
+    """The options at a path by the engine's own names, with those of `also`."""
+    found = OptionsBlock(shown=path, is_whole=True)
+    start = f"{path}." if path else ""
+    for inner, place in document.places.items():
+        if inner.startswith(start) and "." in inner.removeprefix(start):
+            found.places[inner.removeprefix(start)] = place
     for key, value in data.items():
         place = document.locate(below(path, str(key)))
-        if key in release.top_level or key in release.server_options:
+        if key in release.top_level or key in also:
             found.set(str(key), value, str(key), place)
         else:
             found.unknown[str(key)] = ("", place)
-    start = f"{path}."
-    found.places |= {
-        inner.removeprefix(start): place
-        for inner, place in document.places.items()
-        if inner.startswith(start)
-    }
-    return Given(found, path, is_engine_file=True)
+    return found
 
 
 def is_extended(text: str, release: Release) -> bool:
@@ -121,51 +123,38 @@ def is_extended(text: str, release: Release) -> bool:
 
 def of_document(
     document: Yaml, text: str, release: Release, name: str = "", is_told: bool = False
-) -> list[Given]:
+) -> list[OptionsBlock]:
     """The options in a document. `name` is the file name. `is_told` means that the user named vLLM
     as the engine."""
     data = document.data
     if not isinstance(data, Mapping):
         return []
     if _is_engine_file(name, data):
-        return [_engine_file(document, release, "")]
+        return [_named(document, data, "", release, ())]
     if is_configuration(data, release, is_told):
         return [_configuration(document, data, "", release, "", False)]
     extended = is_extended(text, release)
     found = [
         _of_command(row, release, extended) for row in in_containers(document, release.engine.name)
     ]
-    known = {given.path for given in found}
+    known = {row.within for row in found}
     found += _walk(document, data, "", release, extended, known)
     found += _of_roles(document, release)
     return found
 
 
-def _of_roles(document: Yaml, release: Release) -> Iterator[Given]:
+def _of_roles(document: Yaml, release: Release) -> Iterator[OptionsBlock]:
     """The options of a recipe's roles that the engine serves, apart from the launcher's options."""
     for role, engine in recipe_roles(document.data):
         path = f"roles.{role}.args"
         args = value_at(document.data, path)
         if engine == _record(release).recipe_name and isinstance(args, Mapping):
             given = _configuration(document, args, path, release, "", False)
-            yield Given(given.arguments, path, is_extended=True, role=role)
+            yield replace(given, is_extended=True, role=role_of(role))
 
 
 def _is_engine_file(name: str, data: Any) -> bool:
     return name.rpartition("/")[2] == ENGINE_FILE and isinstance(data, Mapping) and "model" in data
-
-
-def _engine_file(document: Yaml, release: Release, within: str) -> Given:
-    """The options in the model file of Triton's backend, by the engine's names."""
-    found = Arguments()
-    for key, value in document.data.items():
-        place = document.locate(str(key))
-        if key in release.top_level:
-            found.set(str(key), value, str(key), place)
-        else:
-            found.unknown[str(key)] = ("", place)
-    found.places |= {path: place for path, place in document.places.items() if "." in path}
-    return Given(found, within=within, is_engine_file=True)
 
 
 def hits(data: Any, release: Release) -> int:
@@ -209,7 +198,7 @@ def _configuration(
     is_open: bool,
     names: Mapping[str, str] | None = None,
     is_parsed: bool = True,
-) -> Given:
+) -> OptionsBlock:
     """The options of a configuration file. `names` maps each key to its option name, for files that
     spell options differently."""
     names = names or {str(key): str(key) for key in data}
@@ -222,29 +211,38 @@ def _configuration(
         if dot and top in found.options:
             found.places[f"{top}.{rest}"] = place
     found.is_open = found.is_open or is_open
-    return Given(found, path, within)
+    found.shown, found.within = path, within
+    return found
 
 
-def _of_command(command: CommandLine, release: Release, extended: bool) -> Given:
+def _of_script_command(
+    command: CommandLine, release: Release, extended: bool
+) -> Iterator[OptionsBlock]:
+    """The options of a command; those of its conditional words are apart."""
+    certain: list[Word] = []
+    more: list[Word] = []
+    for word in command.words:
+        (more if word.optional else certain).append(word)
+    yield _of_command(replace(command, words=tuple(certain)), release, extended)
+    if more:
+        part = CommandLine(tuple(more), is_open=command.is_open, is_part=True)
+        yield _of_command(part, release, extended)
+
+
+def _of_command(command: CommandLine, release: Release, extended: bool) -> OptionsBlock:
     read = read_arguments(command.words, release, command.is_part)
     if again := command.again:
         what = "follows the image, which already starts the server"
         fix = "give the model and flags alone, or another entry point"
         read.wrong(again.text, again.location, what, fix, STRAY_WORD)
-    return Given(
-        read,
-        command.path,
-        command.path,
-        as_flags=True,
-        is_extended=extended or command.is_open,
-        gpus=command.gpus,
-        command=command,
-    )
+    read.within, read.gpus, read.command = command.path, command.gpus, command
+    read.is_extended = extended or command.is_open
+    return read
 
 
 def _walk(
     document: Yaml, data: Any, path: str, release: Release, extended: bool, known: set[str]
-) -> Iterator[Given]:
+) -> Iterator[OptionsBlock]:
     """Finds lists of flags, groups of options, and embedded files and texts in a document."""
     items: Any = enumerate(data) if isinstance(data, list) else ()
     if isinstance(data, Mapping):
@@ -299,7 +297,7 @@ def _are_ours(words: Sequence[Word], path: str, beside: Any, release: Release) -
 
 def _of_list(
     words: Sequence[Word], path: str, beside: Any, release: Release, extended: bool
-) -> Given:
+) -> OptionsBlock:
     """Parses a list of flags; another server may use some of them."""
     read = read_arguments(words, release, is_part=True)
     if _record(release).handed_on_beside in beside:
@@ -307,7 +305,8 @@ def _of_list(
         for flag in list(read.unknown):
             if flag.lstrip("-").replace("-", "_") in _record(release).handed_on_by:
                 del read.unknown[flag]
-    return Given(read, path, path, as_flags=True, is_extended=extended)
+    read.within, read.is_extended = path, extended
+    return read
 
 
 def _is_wrapped(data: Any, name: str, known: Formats) -> bool:
@@ -318,7 +317,7 @@ def _is_wrapped(data: Any, name: str, known: Formats) -> bool:
 
 def _in_text(
     document: Yaml, text: str, path: str, release: Release, extended: bool
-) -> Iterator[Given]:
+) -> Iterator[OptionsBlock]:
     """Reads a text of several lines: documentation, or a file of a config map."""
     if "```" in text:
         for command in commands.in_prose(text, path, document, release.engine.name):
@@ -353,7 +352,7 @@ def _asked_gpus(
 
 def _held(
     document: Yaml, data: Mapping[str, Any], path: str, release: Release, gpus: Gpus | None
-) -> Iterator[Given]:
+) -> Iterator[OptionsBlock]:
     """Options that a launcher passes to its workers, by role or for all workers. A chart may spell
     them as `maxModelLen`. `gpus` are the GPUs of one server."""
     roles = [
@@ -364,13 +363,12 @@ def _held(
         given = _configuration(
             document, data[role], inner, release, "", is_open=False, is_parsed=False
         )
-        name = "agg" if role == "aggregated" else str(role)
-        yield Given(given.arguments, given.path, is_extended=True, role=name)
+        yield replace(given, is_extended=True, role=role_of(str(role)))
     data = {key: value for key, value in data.items() if key not in _record(release).flag_lists}
     names = {str(key): _of_chart(str(key), release) for key in data}
     if not roles and hits(dict.fromkeys(names.values()), release) * 2 > len(data):
         given = _configuration(document, data, path, release, "", False, names, is_parsed=False)
-        yield Given(given.arguments, given.path, is_extended=True, gpus=gpus)
+        yield replace(given, is_extended=True, gpus=gpus)
 
 
 def _of_chart(key: str, release: Release) -> str:
@@ -404,7 +402,9 @@ def _split(value: Any, place: Location) -> Sequence[Word]:
         return [Word(text, place, False)]
 
 
-def read_options(source: Text, table: Release, is_told: bool) -> list[tuple[Given, Yaml | None]]:
+def read_options(
+    source: Text, table: Release, is_told: bool
+) -> list[tuple[OptionsBlock, Yaml | None]]:
     """The options of a file, each with the document that contains it."""
     if source.form in (SCRIPT, DOCKERFILE):
         return [(row, None) for row in of_script(source.text, table)]
@@ -422,8 +422,8 @@ def option_files(source: Text, engine: Engine) -> Iterator[tuple[Word, Named | N
     if f"--{engine.option_file_flag}" not in source.text:
         return
     for row, _ in read_options(source, _newest(engine.name), is_told=False):
-        if row.as_flags and (file := option_file(row, engine)):
-            yield file, model_of(row.arguments)
+        if row.as_flags and row.option_file:
+            yield row.option_file, model_of(row)
 
 
 def is_options(source: Text, engine: Engine, is_told: bool = False) -> bool:
@@ -459,12 +459,3 @@ def _is_model(source: Text) -> bool:
 def _newest(name: str) -> Release:
     engine = engines.load(name)
     return releases.load(releases.newest_stable(engine), engine=engine)
-
-
-def option_file(given: Given, engine: Engine) -> Word | None:
-    """The configuration file that a command reads."""
-    name = engine.option_file_flag
-    file = given.arguments.options.get(name)
-    if not isinstance(file, str) or isinstance(file, Variable):
-        return None
-    return Word(file, given.arguments.places[name], True)

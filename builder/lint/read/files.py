@@ -20,7 +20,7 @@ from ...files import MANIFEST, is_folder, is_there, load_json_mapping, read_text
 from ..engine import default_formats
 from ..model import StatedWorkload, int_at
 from ..rules import DAMAGED_BUNDLE, UNREADABLE
-from .forms import SUFFIXES, is_dockerfile
+from .file import SUFFIXES, is_dockerfile
 
 if TYPE_CHECKING:
     from ...facts.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from ...facts import engines
 from ...facts.release import Release
 from ...rules.validation import validate
 from ..engine import default_formats, fields_of, format_table
-from ..model import Content, Kind, Section, StatedWorkload, below, int_at, role_of, split
+from ..model import Content, Kind, OptionsBlock, StatedWorkload, below, int_at, role_of, split
 from ..rules.model import named_gpu
 
 AUTODEPLOY_NAME = "_autodeploy"
@@ -33,7 +33,7 @@ def _launcher(name: str, options: str, isl: str, osl: str, inside: str = "") -> 
             if isinstance(given, Mapping) and role:
                 where = below(below(options, str(role_name)), inside)
                 given = _swept(given, data.get("sweep"))
-                sections.append(Section(given, document, where, role=role, workload=load))
+                sections.append(OptionsBlock(given, document, where, role=role, workload=load))
         return Content(name, sections)
 
     return name, lambda data, release: is_mapping(data, options), parse
@@ -113,9 +113,11 @@ def _suite(document: Yaml) -> Content:
         if row.get("backend") == AUTODEPLOY_NAME:
             table = format_table("autodeploy")
             own, options = split(options, fields_of(table, "AutoDeploy"))
-            given = Section(own, document, path)
+            given = OptionsBlock(own, document, path)
             content.diagnostics += map(given.locate, validate(table, own))
-        content.sections.append(Section(options, document, path, workload=load, is_open=is_open))
+        content.sections.append(
+            OptionsBlock(options, document, path, workload=load, is_open=is_open)
+        )
     return content
 
 

@@ -19,7 +19,7 @@ from ...facts import engines
 from ...facts.engines import Engine
 from ...facts.release import Release
 from ..engine import formats
-from ..model import Section, below
+from ..model import OptionsBlock, below
 
 KIND = "LLM API program"
 _USE = re.compile(r"\b\w*(?:LLM|LlmArgs|EngineArgs|LLMConfig|EngineProcessorConfig)\s*\(")
@@ -53,7 +53,7 @@ def may_be_program(text: str) -> bool:
 
 def sections(
     text: str, release: Release, start: Location = START, api: Api | None = None
-) -> list[Section] | None:
+) -> list[OptionsBlock] | None:
     """Returns the options of each engine object, or `None` if the text is not valid Python.
     Locations count from `start`, where the program begins."""
     tree = parsed(text)
@@ -84,7 +84,7 @@ class _Program:
         for node in ast.walk(tree):
             self._read(node)
 
-    def sections(self) -> Iterator[Section]:
+    def sections(self) -> Iterator[OptionsBlock]:
         calls = [node for node in ast.walk(self._tree) if isinstance(node, ast.Call)]
         engines = [node for node in calls if self._class(node.func) in self._api.engines]
         for node in engines:
@@ -139,14 +139,14 @@ class _Program:
         inside = first in self._modules or first in self._names
         return rest.rpartition(".")[2] if inside else ""
 
-    def _section(self, call: ast.Call) -> Section:
+    def _section(self, call: ast.Call) -> OptionsBlock:
         document = Yaml({}, {"": self._place(call)})
         options: dict[str, Any] = {}
         if call.args and not isinstance(call.args[0], ast.Starred):
             options["model"] = self._value(call.args[0], "model", document, 0)
             document.places["model"] = self._place(call.args[0])
         is_open = self._arguments(call, "", options, document, 0)
-        return Section(options, document, is_open=is_open)
+        return OptionsBlock(options, document, is_open=is_open)
 
     def _arguments(
         self, call: ast.Call, path: str, options: dict[str, Any], document: Yaml, depth: int

@@ -16,10 +16,10 @@ from typing import Any
 from ...diagnostics import Location
 from ...documents import START, Variable, Yaml
 from ...facts import engines
-from ..engine import default_formats, is_server, programs
+from ..engine import default_formats, programs
 from ..model import Word
 from .python_api import parsed
-from .shell import Script, statements
+from .shell import statements
 from .yaml_text import SHELL
 
 _PRINTERS = ("print", "info", "warning", "error", "debug", "exit")
@@ -88,18 +88,6 @@ def dumped_documents(text: str, start: Location = START, expands: bool = False) 
             is_open |= any(None in row.keys for row in ast.walk(given) if isinstance(row, ast.Dict))
             target = _meant(node.args[1], node, names) if len(node.args) > 1 else None
             yield Dumped(_opened(target), document, is_open or is_edit, is_edit=is_edit)
-
-
-def started(text: str) -> Script:
-    """Returns the servers that a program starts from a list of words or a shell command line."""
-    found: list[list[Word]] = []
-    starts: list[Location] = []
-    for words in command_lines(text):
-        at = next((n for n, word in enumerate(words) if is_server(word.text)), None)
-        if at is not None and len(words) > 1:
-            found.append(words[at + 1 :])
-            starts.append(words[at].location)
-    return Script(found, starts=starts)
 
 
 def command_lines(text: str) -> Iterator[list[Word]]:

@@ -10,7 +10,7 @@ from itertools import zip_longest
 
 from ...diagnostics import Location
 from ...documents import START
-from ..engine import default_formats, is_server, mentions_server, names_server
+from ..engine import default_formats, names_server
 from ..model import HereDocument, Statement, Word
 from .shell_values import Values
 from .yaml_text import places
@@ -107,19 +107,14 @@ _TARGET = re.compile(
 
 @dataclass(frozen=True)
 class Script:
-    """The words after each server command, the here documents, and all statements of a script.
+    """The here documents and all statements of a script, whose text begins at `start`.
+    `environment` are the variables that the script starts with."""
 
-    `environment` are the variables that the script starts with. For each server command, `starts`
-    has its location and `runs` its statement, after the statements that start its shell.
-    """
-
-    commands: Sequence[Sequence[Word]] = ()
     here: Sequence[HereDocument] = ()
     statements: Sequence[Statement] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    starts: Sequence[Location] = ()
     text: str = ""
-    runs: Sequence[tuple[Statement, ...]] = ()
+    start: Location = START
 
     @cached_property
     def values(self) -> Values:
@@ -131,29 +126,15 @@ _KEPT = 16
 
 
 def read_script(text: str, start: Location = START) -> Script:
-    """Reads a script: its statements, the files it writes, and all server commands in both."""
+    """Reads a script: its statements and here documents."""
     return _read(text, start)
 
 
 @lru_cache(maxsize=_KEPT)
 def _read(text: str, start: Location) -> Script:
     here = _unescaped(tuple(_here_documents(text)), text)
-    bare = _without(here, text)
-    rows = tuple(_statements(bare, start))
-    # A here document without a target file may be a script for another shell.
-    rest = _without((row for row in here if row.name or _is_data(row)), text)
-    commands = list(_commands(rows if rest == bare else tuple(_statements(rest, start))))
-    for document in here:
-        if document.name and is_script(document):
-            commands += _commands(tuple(_statements(document.text, document.start)))
-    return Script(
-        [words for _, words, _ in commands],
-        here,
-        rows,
-        starts=[place for place, _, _ in commands],
-        text=text,
-        runs=[rows for _, _, rows in commands],
-    )
+    rows = tuple(_statements(_without(here, text), start))
+    return Script(here, rows, text=text, start=start)
 
 
 def _unescaped(documents: Sequence[HereDocument], text: str) -> Sequence[HereDocument]:
@@ -173,11 +154,6 @@ def _unescaped(documents: Sequence[HereDocument], text: str) -> Sequence[HereDoc
         else row
         for row in documents
     ]
-
-
-def _is_data(document: HereDocument) -> bool:
-    """Returns whether a here document is data, by the command that reads it."""
-    return re.search(r"\b(?:python[\d.]*|kubectl|oc|helm)\b", document.command) is not None
 
 
 def is_script(document: HereDocument) -> bool:
@@ -350,33 +326,6 @@ def _end(lines: Sequence[str], bare: list[str], begin: int, delimiter: str) -> i
 
 
 _CAPITALS = re.compile(r"[A-Z][A-Z_]+")
-
-
-def _commands(
-    statements: Sequence[Statement], around: tuple[Statement, ...] = ()
-) -> Iterator[tuple[Location, list[Word], tuple[Statement, ...]]]:
-    """Yields each server command: its location, the words after it, and the statements it is in.
-    The outermost statement comes first; `around` are the statements outside these."""
-    for row in starting(statements):
-        words, rows = row.words, (*around, row)
-        for index, word in enumerate(words):
-            if is_server(word.text):
-                yield word.location, [*words[index + 1 :]], rows
-                break
-            if len(around) < 2 and mentions_server(word.text):  # bash -c "..."
-                inner = Location(word.location.line, word.location.column + 1)
-                yield from _commands(tuple(_statements(word.text, inner)), rows)
-
-
-def before(rows: Sequence[Statement]) -> list[Word]:
-    """Returns the words before a server in the statements that contain it."""
-    found: list[Word] = []
-    for row in rows:
-        for word in row.words:
-            if is_server(word.text) or mentions_server(word.text):
-                break
-            found.append(word)
-    return found
 
 
 def _word(raw: str, place: Location) -> Word:

@@ -335,3 +335,6 @@ def _counted(node: ast.expr) -> int | None:
             return None
         found = _OPERATIONS[type(node.op)](left, right)
     return found if found is not None and abs(found) < _LARGEST else None
+
+
+NOTHING_SET = Values(())

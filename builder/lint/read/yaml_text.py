@@ -179,9 +179,14 @@ class MaskedText:
         return data
 
 
+# A placeholder for the user to fill in, which is no redirection.
+_PLACEHOLDER = r"(?<![<\w])<\w(?:[\w .|/-]*[\w.|/-])?>|(?<=\s)\{\w+(?:\|\w+)+\}"
+
+
 def template_as_shell(text: str) -> str:
-    """Replaces template actions by shell variables of the same length."""
-    return re.sub(_ACTION, lambda found: re.sub(r"[^\n]", "_", found[0]).replace("_", "$", 1), text)
+    """Replaces template actions and placeholders by shell variables of the same length."""
+    either = f"{_ACTION}|{_PLACEHOLDER}"
+    return re.sub(either, lambda found: re.sub(r"[^\n]", "_", found[0]).replace("_", "$", 1), text)
 
 
 def _commented(line: str) -> str:

@@ -13,10 +13,9 @@ from ...documents import Yaml, value_at
 from ...facts import hardware
 from ...facts.release import Release
 from ...rules import flags as server_flags
-from ..arguments.click import ParsedCommand
-from ..arguments.worker import FlagOptions
+from ..arguments.click import FlagOptions
 from ..engine import MPI_STARTERS, default_formats, formats, rank_launcher
-from ..model import Gpus, Section, Server, Word, below, int_at, whole
+from ..model import Gpus, OptionsBlock, Server, Word, below, int_at, whole
 from . import GPUS_BELOW_RANKS, GPUS_IDLE, NODE_GPUS, job_diagnostic
 from .model import beside_options, named_gpu
 
@@ -26,7 +25,7 @@ _SPREADING = ("hostfile", "machinefile", "f", "ppn", "npernode", "N")  # over ho
 
 def mpi_diagnostics(
     words: Sequence[Word],
-    command: ParsedCommand,
+    command: OptionsBlock,
     options: Mapping[str, Mapping[str, Any]],
     release: Release,
 ) -> Iterator[Diagnostic]:
@@ -35,12 +34,12 @@ def mpi_diagnostics(
     meant as servers, unless their number is that of the ranks. `words` are the words before the
     server."""
     names = {word.text.rpartition("/")[2] for word in words}
-    if names.isdisjoint(MPI_STARTERS):
+    if names.isdisjoint(MPI_STARTERS) or not release.engine.rank_launcher:
         return
     world, file = None, command.option_file
     given = options.get(file.text.rpartition("/")[2]) if file else {}
     if given is not None:  # the option file may set parallel sizes too
-        flags = {row.spelling: row.value.text for row in command.given if row.value}
+        flags = {row.spelling: row.value.text for row in command.flags if row.value}
         world = world_size(server_flags.with_flags(flags, given, release))
     spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
     launcher = rank_launcher()
@@ -143,12 +142,6 @@ def gpu_diagnostic(
         fix = f"ask for {world} GPUs, or make the parallel sizes multiply to {gpus}"
         return located(place, path, what, fix, GPUS_IDLE, "warning", within)
     return None
-
-
-def recipe_diagnostics(document: Yaml, sections: Sequence[Section]) -> Iterator[Diagnostic]:
-    """Checks the workers, nodes and GPUs of a recipe with these sections of options."""
-    ranks = ((row.role or "agg", world_size(row.options)) for row in sections)
-    return rank_diagnostics(document, ranks)
 
 
 def rank_diagnostics(

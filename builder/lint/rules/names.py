@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice, pairwise
 from typing import Any
@@ -21,25 +21,24 @@ from ...documents import Variable, Yaml, value_at
 from ...facts.release import Release
 from ...general_rules import UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_TYPE
 from ...rules import flags as server_flags
-from ..arguments.click import ParsedCommand
 from ..engine import (
     WorkerFlags,
     default_formats,
     formats,
-    is_server,
     rank_launcher,
     surroundings,
     worker_flags,
 )
-from ..model import ROLES, Server, Statement, Word, below, is_open, role_of
+from ..model import ROLES, OptionsBlock, Server, Statement, Word, below, is_open, role_of
+from ..read.commands import starts_server
 from ..read.containers import GPU, SIDE, command_keys, objects, words_of
-from ..read.shell import Script, before, starting, statements
+from ..read.shell import Script, statements
 from ..read.shell_values import Values, with_branches
 from ..read.yaml_text import inside
 from . import HERE_DOCUMENT_END, LOST_FLAG, MISSING_MODEL, MISSPELT_NAME, UNKNOWN_FLAG
 from .files import command_paths, file_order, image_files
 from .gpus import mpi_diagnostics
-from .ports import Launch, published, same_port, unreached_ports, wrong_port
+from .ports import Launch, launches, published, same_port, unreached_ports, wrong_port
 
 _RESOURCES = ("limits", "requests", "claims")
 
@@ -188,40 +187,28 @@ _TELLING = 4
 
 def script_diagnostics(
     found: Script,
-    commands: Sequence[ParsedCommand],
-    values: Values,
+    commands: Sequence[OptionsBlock],
     release: Release,
     options: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Diagnostic]:
     """Runs all checks on a script. `commands` are its server commands in order. `options` holds the
     options of each file that the script writes, by the last part of its name."""
-    rows = found.statements
-    yield from of_lines(found, found.commands, values, _starts)
-    serving = [row for row in commands if row.subcommand == server_flags.SERVE]
+    words = [row.command.words for row in commands if row.command]
+    yield from _lost_flags(found.statements)
+    yield from _ends(found)
+    yield from _unset(found, words, found.values)
+    serving = [row for row in commands if row.subcommand in ("", server_flags.SERVE)]
     for command in serving:
         yield from _missing_model(command)
-        yield from _port_range(command)
-    launches: list[Launch] = []
-    for around, command in zip(found.runs, commands, strict=False):
-        if command.subcommand != server_flags.SERVE:
-            continue
-        port, host = (command.value(name) or _default(name, release) for name in ("port", "host"))
-        words = values.words(before(around))
-        launch = Launch(
-            around,
-            words,
-            command.start,
-            port,
-            host,
-            command.value("port"),
-            command.option_file,
-            next(iter(command.arguments), None),
-            _share(command, options),
-        )
-        launches.append(launch)
-        yield from mpi_diagnostics(words, command, options, release)
-    starts = [row for row in starting(rows) if _starts(row)]
-    yield from launch_diagnostics(found, launches, values, len(starts) == len(commands))
+        if "port" in command.options:
+            text, place = str(command.options["port"]), command.places["port"]
+            yield from wrong_port(text, place, command.written["port"])
+        if command.command and command.command.statements:
+            yield from mpi_diagnostics(command.command.before, command, options, release)
+    is_complete = all(row.command and len(row.command.statements) == 1 for row in commands)
+    yield from launch_diagnostics(
+        found, list(launches(serving, release, options)), found.values, is_complete
+    )
 
 
 def launch_diagnostics(
@@ -246,49 +233,19 @@ def launch_diagnostics(
         yield from same_port(rows, direct)
 
 
-def _share(command: ParsedCommand, options: Mapping[str, Mapping[str, Any]]) -> float | None:
-    file = command.option_file
-    given = options.get(file.text.rpartition("/")[2]) if file else None
-    share = value_at(given, "kv_cache_config.free_gpu_memory_fraction")
-    return share if isinstance(share, float) else None
-
-
-def _default(name: str, release: Release) -> str:
-    defaults: Mapping[str, object] = {row.name: row.default for row in release.serve_flags}
-    return str(defaults.get(name, ""))
-
-
 def has_functions(text: str) -> bool:
     """Whether a script has functions, so its commands may run in another order than its lines."""
     return _FUNCTION.search(text) is not None
 
 
-def of_lines(
-    found: Script,
-    commands: Sequence[Sequence[Word]],
-    values: Values,
-    starts: Callable[[Statement], bool],
-) -> Iterator[Diagnostic]:
-    """Reports lost flags, unterminated here documents and unset variables in a script. `starts`
-    returns whether a statement starts a server; `commands` are the words of the servers."""
-    yield from _lost_flags(found.statements, starts)
-    yield from _ends(found)
-    yield from _unset(found, commands, values)
-
-
-def _starts(row: Statement) -> bool:
-    return any(is_server(word.text) for word in row.words)
-
-
-def _lost_flags(
-    rows: Sequence[Statement], starts: Callable[[Statement], bool]
-) -> Iterator[Diagnostic]:
+def _lost_flags(rows: Sequence[Statement]) -> Iterator[Diagnostic]:
+    """Reports flags on a line of their own behind the line that starts a server."""
     elements: set[Word] = set()
     for earlier, row in pairwise(rows):
         elements.update(earlier.elements or ())
         first = row.words[0]
         is_flag = first.text.startswith("--") and first not in elements
-        if is_flag and earlier.end == "\n" and starts(earlier):
+        if is_flag and earlier.end == "\n" and starts_server(earlier):
             what = "starts a new command: the server does not get it"
             fix = "end the previous line with a backslash and nothing after it"
             yield located(first.location, first.text.partition("=")[0], what, fix, LOST_FLAG)
@@ -340,16 +297,10 @@ def _unset(
                 yield located(place, name, what, f"did you mean {near}?", MISSPELT_NAME, "warning")
 
 
-def _missing_model(command: ParsedCommand) -> Iterator[Diagnostic]:
-    if command.start and command.given and not (command.arguments or command.diagnostics):
+def _missing_model(command: OptionsBlock) -> Iterator[Diagnostic]:
+    if command.start and command.flags and not (command.arguments or command.diagnostics):
         what, fix = "names no model", "write its name or folder behind the command"
         yield located(command.start, "", what, fix, MISSING_MODEL)
-
-
-def _port_range(command: ParsedCommand) -> Iterator[Diagnostic]:
-    row = next((row for row in command.given if row.flag.name == "port" and row.value), None)
-    if row and row.value:
-        yield from wrong_port(row.value.text, row.value.location, row.spelling)
 
 
 def request_diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:

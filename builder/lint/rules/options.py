@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...diagnostics import NOWHERE, Diagnostic, closest, located, nearest, of_same_words
 from ...documents import Variable, Yaml, value_at
@@ -22,18 +22,14 @@ from ...rules.context import RuleContext
 from ...rules.options import SHAPES, WRONG_VALUES, wrong_type
 from ...rules.remedies import age, elsewhere, of_other_engine, without_counterpart
 from ...rules.validation import validate
-from ..arguments.argparse import Arguments, known_flags
-from ..arguments.click import GivenFlag, ParsedCommand, at_location
-from ..arguments.worker import FlagOptions
+from ..arguments.argparse import known_flags
+from ..arguments.click import FlagOptions, at_location
 from ..engine import Formats, formats
-from ..model import Gpus, Named, Section, Server, StatedWorkload, below
+from ..model import CommandFlag, Named, OptionsBlock, Server, StatedWorkload, below
 from ..read.file import Text
 from . import MODEL_ON_GPU, TOO_MANY_FAULTS, UNKNOWN_FLAG
 from .gpus import ranks_diagnostic
 from .model import at_model, context, for_model, named_gpu, named_model, parser_findings
-
-if TYPE_CHECKING:
-    from ..read.commands import CommandLine
 
 
 def of_empty_documents(source: Text) -> list[Diagnostic]:
@@ -49,7 +45,7 @@ _NO_WORKLOAD = StatedWorkload()
 MAX_DIAGNOSTICS = 200
 
 
-def section_diagnostics(section: Section, rule_context: RuleContext) -> Iterator[Diagnostic]:
+def section_diagnostics(section: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Reports options that the release rejects, then rules that the other options violate.
     `rule_context` is the context of the file; settings of the options block override it."""
     found = validate(rule_context.release, section.options)
@@ -70,7 +66,7 @@ def section_diagnostics(section: Section, rule_context: RuleContext) -> Iterator
             yield from _of_model(section.locate(diagnostic), section)
 
 
-def _of_model(diagnostic: Diagnostic, section: Section) -> Iterator[Diagnostic]:
+def _of_model(diagnostic: Diagnostic, section: OptionsBlock) -> Iterator[Diagnostic]:
     """Locates an error at the model, which may be outside the options, and also at the GPU."""
     model = named_model(section.options, section.document, section.path)
     yield (found := at_model(diagnostic, model))
@@ -79,7 +75,7 @@ def _of_model(diagnostic: Diagnostic, section: Section) -> Iterator[Diagnostic]:
         yield replace(found, location=gpu.location, path=gpu.path)
 
 
-def section_context(section: Section, rule_context: RuleContext) -> RuleContext:
+def section_context(section: OptionsBlock, rule_context: RuleContext) -> RuleContext:
     """The rule context of one options block of a file."""
     context = stated_context(rule_context, section.role, section.workload)
     model = named_model(section.options, section.document, section.path)
@@ -103,7 +99,7 @@ def stated_context(
     )
 
 
-def _suggest(diagnostic: Diagnostic, section: Section, release: Release) -> Diagnostic:
+def _suggest(diagnostic: Diagnostic, section: OptionsBlock, release: Release) -> Diagnostic:
     """For an unknown top-level key, also suggests keys of the surrounding format."""
     if diagnostic.rule != UNKNOWN_KEY or "." in diagnostic.where:
         return diagnostic
@@ -119,15 +115,15 @@ _SIZE = "tensor_parallel_size"
 
 
 def beside_flags(
-    command: ParsedCommand,
+    command: OptionsBlock,
     options: Mapping[str, Any],
     rule_context: RuleContext,
-    section: Section | None = None,
+    section: OptionsBlock | None = None,
 ) -> Iterator[Diagnostic]:
     """Checks flags and option file together: conflicts, and rules that only both together violate.
     Errors are located at the flag, or at the option in the file if its `section` is known."""
     wrong = {row.path for row in command.diagnostics}
-    given = {row.spelling: row for row in command.given}
+    given = {row.spelling: row for row in command.flags}
     flags: dict[str, Any] = {}
     for name, row in given.items():
         is_certain = row.value is None or row.value.certain
@@ -161,16 +157,16 @@ def beside_flags(
             yield at_location(diagnostic, command.arguments[0].location)
 
 
-def _is_whole(command: ParsedCommand, options: Mapping[str, Any]) -> bool:
+def _is_whole(command: OptionsBlock, options: Mapping[str, Any]) -> bool:
     """Whether a command and its file fully define how many GPUs share the model. A missing size
     counts as defined: the engine then uses its default."""
-    words = (*command.arguments, *(row.word for row in command.given))
+    words = (*command.arguments, *(row.word for row in command.flags))
     known = bool(options) or command.option_file is None
-    flags = {row.flag.name for row in command.given}
+    flags = {row.flag.name for row in command.flags}
     return known and all(row.certain for row in words) and not flags & {"tp_size", _SIZE}
 
 
-def _at(given: Mapping[str, GivenFlag], diagnostic: Diagnostic) -> Diagnostic:
+def _at(given: Mapping[str, CommandFlag], diagnostic: Diagnostic) -> Diagnostic:
     known = diagnostic.where in given
     return at_location(diagnostic, given[diagnostic.where].word.location if known else NOWHERE)
 
@@ -178,39 +174,20 @@ def _at(given: Mapping[str, GivenFlag], diagnostic: Diagnostic) -> Diagnostic:
 _NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """Options that a file sets, as flags of a command (`as_flags`) or as keys. `path` is their
-    place in the document, `within` the file inside it that contains them. If `is_extended`, some
-    flags may belong to another program. `gpus` are the GPUs of the server, `role` is its role in a
-    recipe, `command` is set for command lines. The options of an `is_engine_file` are complete:
-    nothing else can add to them."""
-
-    arguments: Arguments
-    path: str = ""
-    within: str = ""
-    as_flags: bool = False
-    is_extended: bool = False
-    gpus: Gpus | None = None
-    is_engine_file: bool = False
-    role: str = ""
-    command: CommandLine | None = None
-
-
-def given_diagnostics(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
+def given_diagnostics(given: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Reports wrong options and option names that the release does not have."""
-    model = model_of(given.arguments)
+    model = model_of(given)
     of_model = for_model(rule_context, model)
     found = [
-        *given.arguments.diagnostics,
+        *given.diagnostics,
         *_unknown(given, rule_context.release),
         *(_as_written(row, given, rule_context.release) for row in _values(given, of_model)),
-        *_parser_mismatches(given.arguments, of_model, model),
+        *_parser_mismatches(given, of_model, model),
     ]
     for row in found:
-        path = row.path if given.as_flags else below(given.path, row.path)
+        path = row.path if given.as_flags else below(given.shown, row.path)
         yield replace(row, path=path, within=given.within)
-    read, release = given.arguments, rule_context.release
+    read, release = given, rule_context.release
     is_worker = given.command is not None and given.command.program in _record(release).workers
     may_differ = read.is_open or (given.is_extended and given.as_flags and not is_worker)
     may_differ |= any(_meant(name, release) in _record(release).ranks for name in read.unknown)
@@ -228,7 +205,7 @@ def _record(release: Release) -> Formats:
     return formats(release.engine.name)
 
 
-def model_of(arguments: Arguments) -> Named | None:
+def model_of(arguments: OptionsBlock) -> Named | None:
     """The model that a command or a file names, or `None`."""
     word = arguments.model
     if word is not None and word.certain:
@@ -239,26 +216,24 @@ def model_of(arguments: Arguments) -> Named | None:
 
 
 def _parser_mismatches(
-    arguments: Arguments, rule_context: RuleContext, model: Named | None
+    given: OptionsBlock, rule_context: RuleContext, model: Named | None
 ) -> Iterator[Diagnostic]:
     """Reports parsers that do not read what the model writes."""
-    texts = {name: value for name, value in arguments.options.items() if isinstance(value, str)}
-    options = {name: (value, arguments.places.get(name, NOWHERE)) for name, value in texts.items()}
-    for row in parser_findings(rule_context, options, model):
+    for row in parser_findings(rule_context, given.values, model):
         if not isinstance(row, str):
             yield row
 
 
-def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
+def _values(given: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Reports wrong values, located at the values."""
-    arguments, release = given.arguments, rule_context.release
+    arguments, release = given, rule_context.release
     every = arguments.options
     known = _record(release)
     judged = {k: v for k, v in every.items() if k not in known.converted}
     options = {k: v for k, v in judged.items() if k in release.top_level}
     server = {k: v for k, v in judged.items() if k in release.server_options}
     start = next(iter(arguments.places.values()), NOWHERE)
-    section = Section(options, Yaml(options, {"": start, **arguments.places}))
+    section = OptionsBlock(options, Yaml(options, {"": start, **arguments.places}))
     found = [*validate(release, options), *validate(_server(release), server)]
     found += _of_commands(judged, release)
     by = known.brought_by
@@ -270,7 +245,7 @@ def _values(given: Given, rule_context: RuleContext) -> Iterator[Diagnostic]:
     unknown = [row.where for row in found if row.rule == UNKNOWN_KEY]
     meant_by_others = _meant_options(arguments, release)
     has_file = release.engine.option_file_flag in every
-    is_whole = given.is_engine_file or (given.as_flags and not has_file)
+    is_whole = given.is_whole or (given.as_flags and not has_file)
     for row in constraints.violations(every, rule_context):
         meant = any(where.startswith(f"{row.where}.") for where in unknown)
         if row.where in wrong or meant:  # report each mistake once
@@ -293,7 +268,7 @@ def _options_of(row: Diagnostic, release: Release) -> set[str]:
     return found
 
 
-def _meant_options(arguments: Arguments, release: Release) -> set[str]:
+def _meant_options(arguments: OptionsBlock, release: Release) -> set[str]:
     """The options that unknown names misspell, or that replaced them."""
     found: set[str] = set()
     for name in arguments.unknown:
@@ -321,8 +296,8 @@ def _server(release: Release) -> Release:
     return replace(release, table={**release.table, "root": release.table["server_root"]})
 
 
-def _unknown(given: Given, release: Release) -> Iterator[Diagnostic]:
-    for name, (_, place) in given.arguments.unknown.items():
+def _unknown(given: OptionsBlock, release: Release) -> Iterator[Diagnostic]:
+    for name, (_, place) in given.unknown.items():
         near = _meant(name, release)
         if given.is_extended and not (near or _having(_option(name), release)):
             continue
@@ -456,10 +431,10 @@ def _is_newer(release: Release) -> bool:
     return release.name == newest and here is not None and here > (order(newest) or ())
 
 
-def _as_written(row: Diagnostic, given: Given, release: Release) -> Diagnostic:
+def _as_written(row: Diagnostic, given: OptionsBlock, release: Release) -> Diagnostic:
     """Changes a diagnostic to use the names from the file: flags for a command line."""
     top, dot, rest = row.path.partition(".")
-    written = given.arguments.written.get(top, top)
+    written = given.written.get(top, top)
     fix = row.fix
     if row.rule == UNKNOWN_KEY and dot:  # a key inside an option; its fix names keys too
         fix = _record(release).former.get(row.path, fix)
@@ -487,7 +462,7 @@ def _flags_of(text: str, release: Release) -> str:
 
 def flag_options(
     own: FlagOptions,
-    section: Section,
+    section: OptionsBlock,
     worker: Server,
     files: Mapping[str, Mapping[str, Any]],
     rule_context: RuleContext,
@@ -508,6 +483,6 @@ def flag_options(
             yield section.locate(row)
 
 
-def _opened(section: Section) -> Section:
+def _opened(section: OptionsBlock) -> OptionsBlock:
     """A copy of an options block that is marked as incomplete: only single values are checked."""
-    return Section(section.options, section.document, within=section.within, is_open=True)
+    return OptionsBlock(section.options, section.document, within=section.within, is_open=True)

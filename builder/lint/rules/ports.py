@@ -9,9 +9,11 @@ from itertools import pairwise, product
 from typing import Any
 
 from ...diagnostics import Diagnostic, Location, located
-from ...documents import Yaml, value_at
-from ..engine import MPI_STARTERS, is_server
-from ..model import Server, Statement, Word, below, is_open
+from ...documents import Variable, Yaml, value_at
+from ...facts.release import Release
+from ...rules.rule_inputs import as_number
+from ..engine import MPI_STARTERS, formats, is_server
+from ..model import OptionsBlock, Server, Statement, Word, below, is_open
 from ..read.containers import (
     Around,
     beside,
@@ -155,6 +157,44 @@ class Launch:
             and self.port == other.port
             and (ours == theirs or _ALL_HOSTS in (ours, theirs))
         )
+
+
+def launches(
+    commands: Sequence[OptionsBlock], release: Release, files: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Launch]:
+    """Yields the servers that the statements of a script start. `files` are the options of each
+    option file, by the last part of its name."""
+    memory = formats(release.engine.name).memory_option
+    for row in commands:
+        line = row.command
+        if line is None or not line.statements:
+            continue
+        name = row.option_file.text.rpartition("/")[2] if row.option_file else ""
+        share = row.options.get(memory, value_at(files.get(name), memory))
+        yield Launch(
+            line.statements,
+            line.before,
+            line.start or line.statements[0].words[0].location,
+            value_of(row, "port", release),
+            str(row.options.get("host") or value_of(row, "host", release)),
+            str(row.options.get("port", "")),
+            row.option_file,
+            row.model or next(iter(row.arguments), None),
+            as_number(share),
+        )
+
+
+def value_of(block: OptionsBlock, name: str, release: Release) -> str:
+    """The value of a server's option or its default; empty if neither is known."""
+    value = block.options.get(name)
+    if value is None and not (block.is_open or block.is_extended):
+        has_file = release.engine.option_file_flag in block.options
+        known = release.server_options.get(name)
+        if known and not has_file:  # the file may set it too
+            value = known["default"]
+        elif not known:
+            value = next((row.default for row in release.serve_flags if row.name == name), None)
+    return "" if value is None or isinstance(value, Variable) else str(value)
 
 
 def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnostic]:

@@ -14,9 +14,9 @@ from ...facts import engines, release
 from ...general_rules import Severity
 from ...rules.context import RuleContext
 from .. import rules
-from ..arguments.worker import own_options
+from ..arguments.click import own_options
 from ..engine import formats
-from ..model import Section, Server, below, is_open, side_of
+from ..model import OptionsBlock, Server, below, is_open, side_of
 from ..read import containers
 from ..read.containers import Around, listed, named_rows, number, objects, port_of
 from ..read.option_file import read_option_file
@@ -422,7 +422,7 @@ def server_diagnostics(
     use. The servers of a job share its GPUs, so with several servers in a job the GPU counts are
     not checked."""
     known = {row.file for row in servers} | handed.used
-    alone: list[Section] = []
+    alone: list[OptionsBlock] = []
     for worker in servers:
         own = own_options(worker) if worker.program else None
         if own and worker.program in worker.formats.workers and not (own.is_open or worker.file):

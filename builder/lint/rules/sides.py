@@ -17,12 +17,11 @@ from ...files import read_text
 from ...rules import constraints
 from ...rules.context import RuleContext
 from ...rules.validation import agreed
-from ..arguments.worker import FlagOptions
+from ..arguments.click import FlagOptions
 from ..engine import worker_flags
-from ..model import SIDE, Section, Server, is_open, side_of
-from ..read.file import Text
+from ..model import SIDE, OptionsBlock, Server, is_open, side_of
+from ..read.file import YAML_SUFFIXES, Text
 from ..read.files import SourceFile
-from ..read.forms import YAML_SUFFIXES
 from ..read.option_file import ENGINE, read_options
 from ..report import Checked
 from . import DISAGG_MODE, DISAGG_MODEL, GUIDE_IGNORED, ROUTER_BLOCKS
@@ -30,7 +29,7 @@ from .options import section_context
 
 
 def disagreements(
-    sections: Sequence[Section], rule_context: RuleContext, at_both: bool = True
+    sections: Sequence[OptionsBlock], rule_context: RuleContext, at_both: bool = True
 ) -> Iterator[Diagnostic]:
     """Reports options that must be equal on the prefill and decode workers of one file. Located at
     the decode worker, or with `at_both` at both workers, as either may be wrong."""
@@ -56,7 +55,7 @@ class Side:
     are more release tables to check, if the release itself has no table."""
 
     path: Path
-    section: Section
+    section: OptionsBlock
     rule_context: RuleContext
     service: object
     is_certain: bool

@@ -8,6 +8,7 @@ import pytest
 
 from builder.lint import CheckOptions, Report, check
 from builder.lint.read import shell
+from builder.lint.read.commands import in_script
 
 BASE = "FROM nvcr.io/nvidia/tensorrt-llm/release:1.1.0\n"
 
@@ -18,7 +19,8 @@ def checked(folder: Path, text: str, name: str = "Dockerfile") -> Report:
 
 
 def words(text: str) -> list[list[str]]:
-    return [[word.text for word in command] for command in shell.read_script(text).commands]
+    found = in_script(shell.read_script(text), "tensorrt_llm")
+    return [[word.text for word in line.words] for line in found]
 
 
 @pytest.mark.parametrize(

@@ -138,11 +138,6 @@ FAULTY = {
         "trtllm-bench --model m throughput --max_bach_size 8\n",
         ("unknown-flag", "error"),
     ),
-    "options of docker in quotes": (
-        "sh",
-        'docker run "--rm --gpus 2" img trtllm-serve m --tp_size 4\n',
-        ("gpus-below-ranks", "error"),
-    ),
     "a template": (
         "sh",
         "trtllm-serve {{model}} --tp_size {{tp}} --max_bach_size 8\n",

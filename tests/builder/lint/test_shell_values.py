@@ -9,7 +9,7 @@ import pytest
 from builder import lint, pipeline
 from builder.lint.model import Word
 from builder.lint.read import shell, shell_files
-from builder.lint.read.shell_values import Values
+from builder.lint.read.commands import in_script
 
 # A script before a server's command, the words of that command, and those that the shell makes.
 RESOLVED: dict[str, tuple[str, str, list[str]]] = {
@@ -92,7 +92,8 @@ RESOLVED: dict[str, tuple[str, str, list[str]]] = {
 
 def words_of(before: str, words: str) -> list[Word]:
     rows = shell.read_script(f"{before}trtllm-serve {words}\n")
-    return Values(rows.statements).words(rows.commands[0])
+    (line,) = [row for row in in_script(rows, "tensorrt_llm") if not row.is_part]
+    return list(line.words)
 
 
 @pytest.mark.parametrize("case", RESOLVED)
