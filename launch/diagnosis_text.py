@@ -127,7 +127,7 @@ def edit_lines(edit: Json, depth: int = 0) -> Iterator[str]:
 
 
 def _lines(evidence: Iterable[Json], width: int) -> list[str]:
-    """Places with their lines; a long path has a line of its own, which can be copied."""
+    """Places with their lines. A long path is alone on its line, so that it can be copied."""
     rows: list[str] = []
     for line in evidence:
         place, start = f"  {line['file']}:{line['line']}: ", ""

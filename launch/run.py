@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,16 +107,14 @@ def new_folder(name: str) -> Path:
     return RUNS.absolute() / f"{name}-{stamp}"
 
 
-def newest(bundle: Bundle, target: str) -> Path | None:
-    """The folder of the last run of this bundle and target below `runs`."""
-    for file in sorted(RUNS.glob(f"*/{SUMMARY}"), reverse=True):
+def of_bundle(bundle: Bundle, runs: Path = RUNS) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The folders and summaries of the runs of this bundle, the last one first."""
+    for file in sorted(runs.glob(f"*/{SUMMARY}"), reverse=True):
         with suppress(BadFacts):  # a damaged record says nothing of this bundle
             facts = load_json_mapping(file)
             about = facts.get("bundle")
-            is_ours = isinstance(about, dict) and about.get("digest") == bundle.digest
-            if is_ours and facts.get("target") == target:
-                return file.parent
-    return None
+            if isinstance(about, dict) and about.get("digest") == bundle.digest:
+                yield file.parent, facts
 
 
 def make_private(folder: Path) -> None:

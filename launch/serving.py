@@ -104,7 +104,7 @@ def serve(
             raise not_ready(target, f"{what} after {elapsed_s:.1f} s", run, server)
         server.grace_s = stop_grace_s
         run.record(outcome="ready", ready=now(), ready_after_s=round(elapsed_s, 2), **start.facts())
-        _compare_options(target, run, start)
+        compare_options(target, run, start)
         yield target, server
 
 
@@ -134,7 +134,7 @@ def _planned(target: Target, run: Run) -> dict[str, Any]:
     return {path: value for path, value in values.items() if not path.startswith("budget.")}
 
 
-def _compare_options(target: Target, run: Run, start: Start) -> None:
+def compare_options(target: Target, run: Run, start: Start) -> None:
     """Records planned values and those in force, and warns where they differ."""
     rows = start.in_force()
     run.record(options=diagnosis_text.options(rows))

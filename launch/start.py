@@ -20,7 +20,7 @@ from builder.files import parse_json
 from .run import SUMMARY, Run
 
 BLOCK_BYTES = 1 << 24  # of a log that are read at once
-# In a run's summary: seconds by phase, those that were expected, and the size of the checkpoint.
+# In a run's summary: seconds by phase, the expected ones, and the size of the checkpoint.
 PHASES, EXPECTED, CHECKPOINT_BYTES = "phases", "phases_expected", "checkpoint_bytes"
 _SHARE = re.compile(r"(\d{1,3})(?:\.\d+)?%")
 _NO_STEPS = ("serving", "shutdown", "cluster", "disagg")
@@ -141,7 +141,7 @@ class Start:
         }
 
     def diagnosis(self, state: Mapping[str, str]) -> Diagnosis:
-        """Why it failed, as far as its whole log tells."""
+        """Why it failed, from its whole log."""
         self.advance()
         return judgement.judge([self._watcher.seen], state, self._planned)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ from typing import Any
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.documents import load_yaml_mapping
-from builder.errors import BadFacts, NotReady
+from builder.errors import NotReady
 from builder.facts import engines
 from builder.files import load_json_mapping
 
 from .. import access
 from ..answers import model_name
 from ..endpoint import Endpoint
-from ..run import SUMMARY
+from ..run import of_bundle
 from ..smoke import metrics
 from ..smoke.client import CheckFailure, NotSupported, RequestRejected, reading
 from ..target import Target
@@ -199,11 +199,7 @@ def _vocabulary_size(config: Mapping[str, Any]) -> int | None:
 
 def running(bundle: Bundle, ports: Mapping[str, int], runs: Path) -> Mapping[str, Any] | None:
     """The `run.json` of the server that was started from this bundle on these ports, if it runs."""
-    for file in sorted(runs.glob(f"*/{SUMMARY}"), reverse=True):
-        with suppress(BadFacts):  # the damaged record of some other run says nothing of this one
-            facts = load_json_mapping(file)
-            own = facts.get("bundle")
-            is_ours = isinstance(own, dict) and own.get("digest") == bundle.digest
-            if is_ours and facts.get("outcome") == "ready" and facts.get("ports") == dict(ports):
-                return facts
+    for _, facts in of_bundle(bundle, runs):
+        if facts.get("outcome") == "ready" and facts.get("ports") == dict(ports):
+            return facts
     return None

@@ -69,10 +69,11 @@ def _of_newest_run(options: argparse.Namespace) -> tuple[str, ...]:
 
     try:
         found = bundle.read(Path(options.server))
-        folder = runs.newest(found, target.read_one(found, options.target).name)
-        if folder is None:
-            return ()
-        diagnosis, _ = diagnose.diagnose(diagnose.of_run(folder))
+        name = target.read_one(found, options.target).name
+        for folder, facts in runs.of_bundle(found):
+            if facts.get("target") == name:
+                diagnosis, _ = diagnose.diagnose(diagnose.of_run(folder))
+                return diagnosis_text.below_error(diagnosis_text.document(diagnosis))
     except ToolkitError:  # the error that is to be explained counts more
-        return ()
-    return diagnosis_text.below_error(diagnosis_text.document(diagnosis))
+        pass
+    return ()

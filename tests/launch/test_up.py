@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from builder.bundle import Bundle
-from launch import serving
+from launch import diagnose, serving, target
 from launch.cli.main import main
+from launch.run import Run
+from launch.start import Start
 from tests.launch.conftest import NAME, Launch, checked, marked_processes, with_script
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -134,6 +136,27 @@ def test_up_smoke_bench_and_the_report_show_why_a_server_failed(
     [run] = tmp_path.glob("runs/*")
     assert main(["report", str(run)]) == 0
     assert "Open MPI is not installed" in (run / "report.html").read_text()
+
+
+def test_options_that_differ_are_warned_of_and_measured_memory_is_kept(
+    local_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(tmp_path, {"engine": {"rehearsal": False}})
+    run.log.write_text(
+        "[TensorRT-LLM][INFO] max_seq_len=8192, max_num_requests=64, max_num_tokens=8192, max_batch_size=64\n"  # noqa: E501
+        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 9.00 GiB for max tokens in paged KV cache (8224).\n"  # noqa: E501
+        "INFO:     Application startup complete.\n"
+    )
+    served = target.read_one(local_bundle, "triton")
+    serving.compare_options(served, run, Start.of_run(run, diagnose.planned(local_bundle.folder)))
+    said = capsys.readouterr().err
+    assert (
+        "warning: triton: max_batch_size: planned 16, in force 64 requests (server.log:1)" in said
+    )
+    assert "max_num_tokens" not in said
+    options = json.loads((tmp_path / "run.json").read_text())["options"]
+    assert {row["name"]: row["difference"] for row in options}["max_batch_size"] == "+48"
+    assert "kv_cache_gib: 9.0" in (tmp_path / "memory.facts.yaml").read_text()
 
 
 def test_shared_memory_that_a_server_leaves_is_removed(
