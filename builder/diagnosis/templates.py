@@ -27,8 +27,18 @@ class Template:
     """A compiled template: `literal` is in every line that `pattern` matches."""
 
     literal: bytes
-    pattern: re.Pattern[str]
+    expression: str
     anchored: bool
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        return _pattern(self.expression)
+
+
+@cache
+def _pattern(expression: str) -> re.Pattern[str]:
+    """Compiled when a line first has its literal: few of a thousand templates are needed."""
+    return re.compile(expression)
 
 
 def fault(text: str) -> str:
@@ -66,5 +76,4 @@ def compiled(text: str) -> Template:
         else:
             expression += f"(?P<{name}>{_KINDS[kind]})"
     longest = max(literals, key=len)
-    pattern = re.compile(f"^{expression}" if anchored else expression)
-    return Template(longest.encode(), pattern, anchored)
+    return Template(longest.encode(), f"^{expression}" if anchored else expression, anchored)
