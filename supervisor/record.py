@@ -9,7 +9,6 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from . import state
@@ -22,11 +21,6 @@ LAST_WORDS_S = 3.0  # for what failed at the end of a job
 EVENTS_KEPT = 1000  # that could not be written yet
 
 Result = TypeVar("Result")
-
-
-def is_own_file(path: Path) -> bool:
-    """A regular file, and no link to one that may be anybody's."""
-    return path.is_file() and not path.is_symlink()
 
 
 class Record:
@@ -138,7 +132,9 @@ class Record:
         """All that wait, or none: a line is never left in part."""
         path = self.job.path / state.EVENTS
         path.parent.mkdir(parents=True, exist_ok=True)
-        state.set_aside(path, is_damaged=lambda: os.path.lexists(path) and not is_own_file(path))
+        # A regular file, and no link to one that may be anybody's.
+        is_own = path.is_file() and not path.is_symlink()
+        state.set_aside(path, is_damaged=lambda: os.path.lexists(path) and not is_own)
         # A pipe would hold up the service until somebody reads it.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with os.fdopen(os.open(path, flags, 0o666), "ab", buffering=0) as file:

@@ -252,16 +252,16 @@ class Service:
         self._steps.stop(SLURM_GRACE_S if self._allocation.is_terminating else math.inf)
         self._steps.record_state(state="ended", ended=state.timestamp())
         may_do_better = outcome in RESTARTABLE and self._record.run["admitted"]
-        if may_do_better and not self._stop_file and not self._has_handed_over():
-            self._successor.restart()
+        is_with_another = self._publication.is_with_another
+        if may_do_better and not self._stop_file:
+            has_handed_over = self._record.attempt("endpoint", is_with_another, False)
+            if not has_handed_over:
+                self._successor.restart()
         self._record.event("ended", outcome=outcome, exit_code=code)
         if code:
             state.log(f"to find the cause: python -m launch diagnose {self._cluster.job_id}")
         self._record.close()
         return code
-
-    def _has_handed_over(self) -> bool:
-        return self._record.attempt("endpoint", self._publication.is_with_another, False)
 
     def _tick(self, ending: bool = False) -> None:
         """One round of all checks; raises `JobExit` where the job must end."""
@@ -270,7 +270,8 @@ class Service:
         self._steps.poll()
         self._check_canary()
         if not ending:
-            self._check_requests()
+            if file := self._stop_file:
+                self._stop_serving(JobExit("stopped", f"{file} is there"))
             self._check_time()
         time.sleep(TICK_S)
 
@@ -287,10 +288,6 @@ class Service:
     def _stop_file(self) -> Path | None:
         files = (self._spec.service.stop_file, self._record.job.path / state.DRAIN)
         return next(filter(state.is_there, files), None)
-
-    def _check_requests(self) -> None:
-        if file := self._stop_file:
-            self._stop_serving(JobExit("stopped", f"{file} is there"))
 
     def _check_time(self) -> None:
         self._check_job()

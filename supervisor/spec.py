@@ -29,9 +29,8 @@ OUTCOMES = {
     "ports_taken": 80,
     "cancelled": 130,
 }
-PLACEHOLDER = re.compile(
-    r"\{(\w+(?::[\w.-]+){0,2})\}"
-)  # in words of a step, filled in at its start
+# In words of a step, filled in at its start.
+PLACEHOLDER = re.compile(r"\{(\w+(?::[\w.-]+){0,2})\}")
 END_MARGIN_S = 5.0  # between the planned end of a job and its time limit
 # After these outcomes a new job may do better.
 RESTARTABLE = {

@@ -235,10 +235,6 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
-def _is_seconds(value: Any) -> bool:
-    return _is_count(value) or (isinstance(value, float) and math.isfinite(value))
-
-
 def _is_time(value: Any) -> bool:
     try:
         return isinstance(value, str) and parse_time(value) >= 0
@@ -258,10 +254,6 @@ def _map_to(fits: Fits) -> Fits:
     return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
 
 
-def _is_step(value: Any) -> bool:
-    return isinstance(value, dict) and _is_text(value.get("name"))
-
-
 # Keys that readers use: what each must be, and what it is where a record lacks it; `...`: a record
 # without it is damaged.
 _TEXTS = ("outcome", "why", "bundle", "bundle_digest")
@@ -276,13 +268,13 @@ RUN_FIELDS: Fields = {
     "generation": (_is_count, 0),
     "exit_code": (_or_null(_is_count), None),
     "nodes": (_list_of(_is_text), ()),
-    "steps": (_list_of(_is_step), ()),
+    "steps": (_list_of(lambda row: isinstance(row, dict) and _is_text(row.get("name"))), ()),
     "successors": (_list_of(_is_id), ()),
 }
 ENDPOINT_FIELDS: Fields = {
     "job_id": (_is_id, ...),
     "until": (_or_null(_is_time), None),
-    "lease_s": (_is_seconds, LEASE_S),
+    "lease_s": (lambda s: _is_count(s) or (isinstance(s, float) and math.isfinite(s)), LEASE_S),
     "host": (_is_text, ""),
     "model": (_is_text, ""),
     "ports": (_map_to(_is_count), {}),

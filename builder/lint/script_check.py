@@ -11,8 +11,8 @@ from typing import Any
 from ..diagnostics import Diagnostic, either, is_misspelling, located
 from ..documents import Yaml, value_at
 from ..facts.release import Release
+from ..facts.release.record import by_name
 from ..rules.context import RuleContext
-from ..rules.options import by_name
 from .arguments.click import parse_command
 from .engine import holder
 from .links import of_file, on_disk

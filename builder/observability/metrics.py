@@ -80,11 +80,6 @@ def jobs() -> tuple[str, ...]:
     return tuple(job for job in _document(_EXPORTERS)["jobs"] if job != _EVERY_JOB)
 
 
-def exporter(job: str) -> str:
-    """The name of the exporter that a job scrapes."""
-    return str(_document(_EXPORTERS)["jobs"][job]["exporter"])
-
-
 def job_of(family: str) -> str | None:
     """The job whose exporter exports a family, or `None` for a family of a server."""
     jobs = _document(_EXPORTERS)["jobs"]

@@ -55,14 +55,6 @@ def set_option(options: dict[str, Any], path: str, value: Any) -> None:
     options[last] = value
 
 
-def by_name(fields: Mapping[str, Field]) -> dict[str, Field]:
-    """Fields by every name that a file may give them."""
-    found: dict[str, Field] = {}
-    for key, row in fields.items():
-        found |= dict.fromkeys((key, *row.get("alias", ())), row)
-    return found
-
-
 def named(fields: Mapping[str, Field], name: str) -> Field | None:
     """The field that a file means by a name."""
     if name in fields:

@@ -12,9 +12,10 @@ from ..documents import DATA
 from ..facts import counterparts, data_file, engines, plain_data
 from ..facts import release as releases
 from ..facts.release import Field, Release
+from ..facts.release.record import by_name
 from ..facts.release.version import oldest_first
 from ..general_rules import UNKNOWN_KEY, UNKNOWN_VALUE
-from .options import ANY_KEY, OptionPath, by_name, kind_fields, shown, spelled
+from .options import ANY_KEY, OptionPath, kind_fields, shown, spelled
 
 FORMER = DATA / "formats" / "former_options.yaml"
 VALUE_WORDS = DATA / "formats" / "value_words.yaml"

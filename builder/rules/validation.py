@@ -15,6 +15,7 @@ from typing import Any
 from ..diagnostics import Diagnostic, closest
 from ..documents import Variable, groups_of
 from ..facts.release import Field, Release, discriminator
+from ..facts.release.record import by_name
 from ..general_rules import (
     DEPRECATED,
     MISSING_KEY,
@@ -24,7 +25,7 @@ from ..general_rules import (
     VALUE_RANGE,
     VALUE_TYPE,
 )
-from .options import SHAPES, OptionPath, bounds, by_name, kind_fields, named, spelled, wrong_type
+from .options import SHAPES, OptionPath, bounds, kind_fields, named, spelled, wrong_type
 from .remedies import unknown_key, unknown_value
 
 

@@ -46,10 +46,13 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
     served = container.container(context, options)
     name = context.deployment.name
     title = f"Serves {name} on this machine: docker compose -f {FILE} up --detach --wait"
+    count = context.deployment.instances
+    names = ["server"] if count == 1 else [f"server{index}" for index in range(count)]
+    secrets = {row: {"file": _needed(SECRETS[row][0], "a file")} for row in _secrets(served)}
     document = {
         "name": name.replace(".", "-"),
-        "services": dict(_services(served)),
-        **({"secrets": _files(served)} if _secrets(served) else {}),
+        "services": {row: _service(served, index) for index, row in enumerate(names)},
+        **({"secrets": secrets} if secrets else {}),
     }
     return {FILE: yaml_document(title, document)}
 
@@ -58,30 +61,24 @@ def warnings(context: RenderContext, options: Options) -> Iterator[Diagnostic]:
     return container.warnings(context, options)
 
 
-def _services(container: Container) -> Iterator[tuple[str, dict[str, Any]]]:
-    """One service per instance, each with separate GPUs and ports."""
-    count = container.context.deployment.instances
-    for index in range(count):
-        name = "server" if count == 1 else f"server{index}"
-        yield name, _service(container, index)
-
-
 def _service(container: Container, index: int) -> dict[str, Any]:
-    secrets = _secrets(container)
+    """One instance, with GPUs and ports of its own."""
+    secrets = [{"source": name, "target": SECRETS[name][1]} for name in _secrets(container)]
+    files = {path: file.sha256 for path, file in container.server.files.items()}
     return {
         "image": container.image.reference,
         "platform": f"linux/{container.architecture}",
         "entrypoint": container.command,
         "command": [],
         "labels": CommentedValue(
-            {"files.sha256": _digest(container)},
+            {"files.sha256": hashlib.sha256(sums(files)).hexdigest()},
             "The files that it runs, so that `up` replaces the container when they differ",
         ),
         "user": f"{USER}:{USER}",
         "environment": container.environment,
         **_confinement(container),
         "volumes": list(_volumes(container)),
-        **({"secrets": [_secret(name) for name in secrets]} if secrets else {}),
+        **({"secrets": secrets} if secrets else {}),
         "ports": [
             {
                 "host_ip": LOOPBACK,
@@ -97,11 +94,6 @@ def _service(container: Container, index: int) -> dict[str, Any]:
         "logging": {"driver": "local", "options": {"max-size": "100m", "max-file": "5"}},
         **_machine(container, index),
     }
-
-
-def _digest(container: Container) -> str:
-    files = {path: file.sha256 for path, file in container.server.files.items()}
-    return hashlib.sha256(sums(files)).hexdigest()
 
 
 def _confinement(container: Container) -> dict[str, Any]:
@@ -166,14 +158,6 @@ def _secrets(container: Container) -> list[str]:
     """The secrets that the server reads, by their paths in the container."""
     told = set(container.environment.values())
     return [name for name, (_, path) in SECRETS.items() if path in told]
-
-
-def _secret(name: str) -> dict[str, str]:
-    return {"source": name, "target": SECRETS[name][1]}
-
-
-def _files(container: Container) -> dict[str, Any]:
-    return {name: {"file": _needed(SECRETS[name][0], "a file")} for name in _secrets(container)}
 
 
 def _health(container: Container) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def measure(
     share = _rounded(workers.share_of_limit(usage, held.from_ns, held.to_ns, cpus))
     limited = share is not None and share >= CLIENT_LIMITED_SHARE
     return {
-        "duration_s": _duration_s(records),
+        "duration_s": round((max(one.ended_ns for one in records) - records[0].sent_ns) / NS, 4),
         "window": held.as_json(records[0].sent_ns),
         **document,
         **_latencies(chosen),
@@ -128,11 +128,6 @@ def _errors(records: Iterable[RequestRecord]) -> dict[str, dict[str, Any]]:
             example = failure.message[:LONGEST_EXAMPLE]
             found.setdefault(failure.kind, {"count": 0, "example": example})["count"] += 1
     return found
-
-
-def _duration_s(records: Sequence[RequestRecord]) -> float:
-    last_ns = max(one.ended_ns for one in records)
-    return round((last_ns - records[0].sent_ns) / NS, 4)
 
 
 def _latencies(chosen: Sequence[RequestRecord]) -> dict[str, Any]:

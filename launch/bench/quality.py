@@ -107,12 +107,14 @@ def _scores(
     """For each task, the share of `items` that are right, with Wilson's interval."""
     for task, values in document["results"].items():
         items = int(document["n-samples"][task]["effective"])
-        known = [(name, value) for name, value in values.items() if _is_score(name, value)]
+        # As `METRIC,FILTER`, next to their standard errors and the name of the task.
+        scores = {name: v for name, v in values.items() if isinstance(v, int | float)}
         order = {metric: place for place, metric in enumerate(METRICS)}
-        known.sort(key=lambda pair: order[pair[0].partition(",")[0]])
+        known = [name for name in scores if name.partition(",")[0] in order]
         if not known or not items:
             continue
-        metric, value = known[0]
+        metric = min(known, key=lambda name: order[name.partition(",")[0]])
+        value = scores[metric]
         low, high = wilson(value, items)
         reference = references.get(task)
         yield {
@@ -125,10 +127,6 @@ def _scores(
             "reference": reference,
             "verdict": _verdict(reference, low, high),
         }
-
-
-def _is_score(name: str, value: object) -> bool:
-    return name.partition(",")[0] in METRICS and isinstance(value, int | float)
 
 
 def _verdict(reference: float | None, low: float, high: float) -> Verdict | None:

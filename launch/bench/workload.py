@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -85,7 +86,7 @@ def from_tokenizer(folder: Path) -> Prompts:
         raise BadFacts(Diagnostic(str(file), f"is not a tokenizer: {error}")) from None
     source = f"text of an exact token count by the tokenizer {folder}"
     texts = tokenizer.decode_batch([[token] for token in range(tokenizer.get_vocab_size())])
-    likely = sorted({text for text in texts if text[:1] == " " and _is_plain(text[1:])})
+    likely = sorted(filter(re.compile("[ ][A-Za-z]+").fullmatch, set(texts)))
     random.Random(len(likely)).shuffle(likely)
     words = _alone(tokenizer, likely[: 4 * VOCABULARY])[:VOCABULARY]
     if not words:
@@ -93,10 +94,6 @@ def from_tokenizer(folder: Path) -> Prompts:
             Diagnostic(str(file), "has no token that is a plain word with a blank before")
         )
     return Prompts(source, words, tokenizer)
-
-
-def _is_plain(word: str) -> bool:
-    return word.isascii() and word.isalpha()
 
 
 def _alone(tokenizer: Any, words: Sequence[str]) -> tuple[str, ...]:
@@ -115,7 +112,7 @@ class BenchWorkload:
     """`request` returns the request at an index, `task` the calls of a task. `facts` go to the
     document.
 
-    A trace has `times_s` of its rows; `size` is the number of requests in a file.
+    A trace has `times_s` of its rows.
     """
 
     kind: Kind
@@ -123,7 +120,6 @@ class BenchWorkload:
     request: Callable[[int], LoadRequest]
     task: Callable[[int], tuple[LoadRequest, ...]] | None = None
     times_s: Sequence[float] = field(default=())
-    size: int | None = None
 
     def calls(self, first: int, count: int) -> tuple[LoadRequest, ...]:
         """Requests from an index on; a file starts again after its last one."""
@@ -219,7 +215,10 @@ def agent(
     def task(place: int) -> tuple[LoadRequest, ...]:
         chance = seeded_random(seed, place)
         prompts = [str(tokens.make(turn if call else isl, chance)) for call in range(calls)]
-        return tuple(_turn(filled(template, prompt, osl), chat) for prompt in prompts)
+        if not chat:
+            return tuple(filled(template, prompt, osl) for prompt in prompts)
+        said = ({"role": "user", "content": prompt} for prompt in prompts)
+        return tuple(replace(template, messages=(row,), max_tokens=osl) for row in said)
 
     words = (
         f"tasks of {calls} calls: {isl} prompt tokens, then {turn} new ones, {osl} output tokens"
@@ -227,12 +226,6 @@ def agent(
     facts = {"isl": isl, "osl": osl, "calls": calls, "turn": turn, "words": f"{words} each"}
     facts["prompts"] = tokens.source
     return BenchWorkload("agent", facts, lambda place: task(place)[0], task)
-
-
-def _turn(request: LoadRequest, chat: bool) -> LoadRequest:
-    if not chat:
-        return request
-    return replace(request, prompt=None, messages=({"role": "user", "content": request.prompt},))
 
 
 def joined(*parts: Prompt) -> Prompt:
@@ -279,13 +272,13 @@ def sharegpt(
     facts = {"isl": None, "osl": osl, "context_length": context, "file": str(file), "words": words}
     facts |= {"conversations": len(kept), "prompts": tokens.source}
     return BenchWorkload(
-        "sharegpt", facts, lambda place: filled(template, *kept[place % len(kept)]), size=len(kept)
+        "sharegpt", facts, lambda place: filled(template, *kept[place % len(kept)])
     )
 
 
 def _conversations(file: Path) -> Sequence[Any]:
     try:
-        text = _read_text(file)
+        text = files.read_text(file, BadInput, MAX_BYTES)
         values = max(files.MAX_JSON_VALUES, len(text) // LETTERS_PER_VALUE)
         document = files.parse_json(text, max_values=values)
     except ValueError as error:
@@ -342,9 +335,7 @@ def trace(tokens: Prompts, file: Path, template: LoadRequest, seed: int = 0) -> 
 
     start_ms = rows[0]["timestamp"]
     times_s = [(row["timestamp"] - start_ms) / MS_PER_S for row in rows]
-    return BenchWorkload(
-        "trace", _trace_facts(file, rows, tokens), request, times_s=times_s, size=len(rows)
-    )
+    return BenchWorkload("trace", _trace_facts(file, rows, tokens), request, times_s=times_s)
 
 
 def _trace_facts(file: Path, rows: list[dict[str, Any]], tokens: Prompts) -> Mapping[str, Any]:
@@ -361,7 +352,8 @@ def _trace_facts(file: Path, rows: list[dict[str, Any]], tokens: Prompts) -> Map
 
 def _trace_rows(file: Path) -> list[dict[str, Any]]:
     rows, diagnostics = [], []
-    for number, line in enumerate(_read_text(file).splitlines(), 1):
+    text = files.read_text(file, BadInput, MAX_BYTES)
+    for number, line in enumerate(text.splitlines(), 1):
         try:
             if line.strip():
                 rows.append(_trace_row(files.parse_json(line)))
@@ -386,7 +378,3 @@ def _trace_row(found: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(ids, list) or not all(isinstance(one, int | str) for one in ids):
         raise ValueError("hash_ids is no list of numbers")
     return row
-
-
-def _read_text(file: Path) -> str:
-    return files.read_text(file, BadInput, MAX_BYTES)

@@ -99,7 +99,9 @@ def compare_metadata(found: Mapping[str, Any], endpoint: Endpoint) -> str:
     differences, count = [], 0
     for kind, rows in (("input", config.input), ("output", config.output)):
         expected = _expected(rows, batched)
-        actual = _actual(found.get(f"{kind}s", ()))
+        told = found.get(f"{kind}s", ())
+        # gRPC's JSON writes 64-bit numbers as strings.
+        actual = {row["name"]: (row["datatype"], [*map(int, row["shape"])]) for row in told}
         count += len(expected)
         differences += [
             f"{kind} {name} is {actual.get(name, 'missing')}, {expected.get(name, 'none')} expected"
@@ -139,11 +141,6 @@ def _expected(rows: Iterable[Any], batched: list[int]) -> Tensors:
         return "BYTES" if name == "STRING" else name
 
     return {row.name: (datatype(row.data_type), [*batched, *row.dims]) for row in rows}
-
-
-def _actual(rows: Iterable[Mapping[str, Any]]) -> Tensors:
-    """gRPC's JSON writes 64-bit numbers as strings."""
-    return {row["name"]: (row["datatype"], [int(size) for size in row["shape"]]) for row in rows}
 
 
 def _triton_config(endpoint: Endpoint) -> dict[str, Any]:

@@ -23,7 +23,6 @@ def test_the_version_says_what_this_is() -> None:
 
 def test_it_always_runs_in_one_process() -> None:
     assert (_utils.global_mpi_rank(), _utils.global_mpi_size()) == (0, 1)
-    assert (_utils.mpi_rank(), _utils.mpi_world_size()) == (0, 1)
 
 
 @pytest.mark.parametrize(

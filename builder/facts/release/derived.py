@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from ...schema import Text
-from .record import alternatives, record_types
+from .record import alternatives, by_name, record_types
 from .table import (
     FLAG_ROW,
     OPTION_ROW,
@@ -333,7 +333,7 @@ class _Options:
         self._names[one, other] = name
         mine, theirs = self._older["types"][one], self._newer["types"][other]
         self.types[name] = record = {**mine, "fields": {}}
-        spelled = _by_name(theirs["fields"])
+        spelled = by_name(theirs["fields"])
         for key, row in mine["fields"].items():
             names = [word for word in (key, *row.get("alias", ())) if word in spelled]
             if not names or (found := self._option(row, spelled[names[0]])) is None:
@@ -446,13 +446,6 @@ class _Options:
 
 def _default(row: Row) -> Any:
     return row.get("effective_default", row.get("default"))
-
-
-def _by_name(fields: Mapping[str, Row]) -> dict[str, Row]:
-    found: dict[str, Row] = {}
-    for key, row in fields.items():
-        found |= dict.fromkeys((key, *row.get("alias", ())), row)
-    return found
 
 
 def _enum(row: Row, other: Row) -> dict[str, Any] | None:

@@ -316,6 +316,14 @@ def discriminator(union: Mapping[str, Any]) -> Field:
     }
 
 
+def by_name(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Fields by every name that a file may give them."""
+    found: dict[str, Field] = {}
+    for key, row in fields.items():
+        found |= dict.fromkeys((key, *row.get("alias", ())), row)
+    return found
+
+
 def alternatives(field: Field) -> Sequence[Field]:
     """What an option of type `either` may be; nothing for other types."""
     return field["of"] if field["type"] == "either" else ()

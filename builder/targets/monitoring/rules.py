@@ -133,18 +133,17 @@ def recording_document(rules: Rules) -> dict[str, Any]:
 
 
 def alert_document(rules: Rules) -> dict[str, Any]:
-    rows = [alert_rule(rules, alert) for alert in rules.alerts]
+    rows = [
+        {
+            "alert": alert.name,
+            "expr": rules.expression(alert),
+            "for": rules.duration(alert.lasts),
+            "labels": {"deployment": rules.deployment.name, "severity": alert.severity},
+            "annotations": rules.annotations(alert),
+        }
+        for alert in rules.alerts
+    ]
     return _groups(rules, "alerts", rows)
-
-
-def alert_rule(rules: Rules, alert: Alert) -> dict[str, Any]:
-    return {
-        "alert": alert.name,
-        "expr": rules.expression(alert),
-        "for": rules.duration(alert.lasts),
-        "labels": {"deployment": rules.deployment.name, "severity": alert.severity},
-        "annotations": rules.annotations(alert),
-    }
 
 
 def _groups(rules: Rules, kind: str, rows: list[Any]) -> dict[str, Any]:
@@ -425,7 +424,9 @@ def _check(rules: Rules, alert: Alert, step: int, found: list[dict[str, Any]]) -
 
 
 def _firing(rules: Rules, alert: Alert, threshold: Any) -> dict[str, Any]:
-    value = _fired_value(alert.value, alert.fires, threshold)
+    value = alert.value  # else that of its first signal
+    if value is None:
+        value = float(_number(next(iter(alert.fires.values())), threshold))
     labels = {"deployment": rules.deployment.name, "severity": alert.severity}
     if alert.labels is None and alert.fires:
         signal, _ = signals.by_reference()[alert.references[0]]
@@ -443,8 +444,8 @@ def _series(rules: Rules, values: Mapping[str, list[Any]]) -> list[dict[str, str
         own = dict(item.split("=") for item in extra.rstrip("}").split(",")) if brace else {}
         given = {key: text.strip('"') for key, text in own.items()}
         labels = _labels(rules, signal.level, {**signal.labels, **given})
-        text = " ".join(map(str, row))
-        found.append({"series": f"{signal.record(window)}{labels}", "values": text})
+        series = f"{signal.record(window)}{labels}"
+        found.append({"series": series, "values": " ".join(map(str, row))})
     return found
 
 
@@ -465,13 +466,6 @@ def _number(value: Any, threshold: Any) -> Any:
             return threshold
         case _:
             return value
-
-
-def _fired_value(given: float | None, fires: Mapping[str, Any], threshold: Any) -> float:
-    """The value of an alert is that of its first signal, unless the test says another."""
-    if given is not None:
-        return given
-    return float(_number(next(iter(fires.values())), threshold))
 
 
 def _own_labels(level: str, labels: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ heterogeneous one for each side of disaggregated serving where their servers dif
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -114,50 +114,30 @@ def _first_gpus(sizes: Sequence[int], node: int) -> list[int]:
 
 def serve_directives(name: str, options: SlurmOptions, layout: Layout) -> list[list[str]]:
     """The job that serves, which gets a signal early enough for a successor."""
-    site = options.site
-    own = [f"--signal=B:USR1@{options.successor_lead_s}"]
-    return [
-        [
-            *_head(name, options.time_limit_s),
-            *_where(site, site.partition),
-            *_nodes(site, part),
-            "--no-requeue",
-            *(own if index == 0 else []),
-            *site.sbatch,
-        ]
-        for index, part in enumerate(layout.parts)
-    ]
+    site, found = options.site, []
+    signal = [f"--signal=B:USR1@{options.successor_lead_s}"]  # to the first part alone
+    for part in layout.parts:
+        head = _head(name, options.time_limit_s)
+        found.append(_job(site, head, [*_nodes(site, part), "--no-requeue", *signal]))
+        signal = []
+    return found
 
 
 def preflight_directives(
     name: str, options: SlurmOptions, layout: Layout, limit_s: int
 ) -> list[list[str]]:
     """A short job on one node of the same kind."""
-    site = options.site
-    lines = [
-        *_head(f"{name}-preflight", limit_s),
-        *_where(site, site.partition),
-        *_nodes(site, replace(layout.parts[0], nodes=1)),
-        "--no-requeue",
-        *site.sbatch,
-    ]
-    return [lines]
+    nodes = _nodes(options.site, replace(layout.parts[0], nodes=1))
+    return [_job(options.site, _head(f"{name}-preflight", limit_s), [*nodes, "--no-requeue"])]
 
 
 def bench_directives(
     name: str, options: SlurmOptions, points: int, limit_s: int
 ) -> list[list[str]]:
     """One client after the other, without a GPU."""
-    site = options.site
-    lines = [
-        *_head(f"{name}-bench", limit_s, "%x-%A-%a.log"),
-        *_where(site, site.client_partition or site.partition),
-        *("--nodes=1", "--ntasks=1"),
-        f"--array=0-{points - 1}%1",
-        "--no-requeue",
-        *site.sbatch,
-    ]
-    return [lines]
+    own = ["--nodes=1", "--ntasks=1", f"--array=0-{points - 1}%1", "--no-requeue"]
+    head = _head(f"{name}-bench", limit_s, "%x-%A-%a.log")
+    return [_job(options.site, head, own, options.site.client_partition)]
 
 
 def segment(part: JobPart, block_size: int) -> int:
@@ -176,15 +156,18 @@ def _head(name: str, limit_s: int, output: str = "%x-%j.log") -> Iterator[str]:
     yield f"--time={_duration(limit_s)}"
 
 
-def _where(site: Site, partition: str | None) -> Iterator[str]:
+def _job(
+    site: Site, head: Iterable[str], own: Iterable[str], partition: str | None = None
+) -> list[str]:
     given = {
-        "partition": partition,
+        "partition": partition or site.partition,
         "account": site.account,
         "qos": site.qos,
         "reservation": site.reservation,
         "constraint": site.constraint,
     }
-    yield from (f"--{name}={value}" for name, value in given.items() if value is not None)
+    where = (f"--{name}={value}" for name, value in given.items() if value is not None)
+    return [*head, *where, *own, *site.sbatch]
 
 
 def _nodes(site: Site, part: JobPart) -> Iterator[str]:

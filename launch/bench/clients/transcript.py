@@ -113,14 +113,12 @@ class Transcript:
                 tokens.append(more)
                 is_counted = is_counted and so_far is not None
             length, counted = max(length, len(text)), counted + max(more, 0)
-        if is_counted and sum(tokens) == self._counted(counted):
+        whole = counted if self.output_tokens is None else self.output_tokens
+        if is_counted and sum(tokens) == whole:
             return tuple(arrivals), tuple(tokens)
         if self.output_tokens == len(arrivals):
             return tuple(arrivals), (1,) * len(arrivals)
         return tuple(arrivals), ()
-
-    def _counted(self, counted: int) -> int:
-        return counted if self.output_tokens is None else self.output_tokens
 
     def _check(self, message_tokens: tuple[int, ...]) -> None:
         request, count = self.request, self.output_tokens

@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 
-def mpi_rank() -> int:
-    return 0
-
-
-def mpi_world_size() -> int:
-    return 1
-
-
 def global_mpi_rank() -> int:
     return 0
 

@@ -19,7 +19,7 @@ from trtllm_model.inputs import RequestError, check_size, scalar
 from trtllm_model.request import parse
 from trtllm_model.response import ResponseSender
 from trtllm_model.termination import Shutdown
-from trtllm_model.unary import ForwardedRequest, RequestListener, make_shared_memory_private
+from trtllm_model.unary import RequestListener, is_forwarded, make_shared_memory_private
 from trtllm_model.watchdog import Watchdog, has_clients
 
 SHUTDOWN_TIMEOUT_S = 30.0
@@ -119,7 +119,7 @@ class TritonPythonModel:
         check_size(inputs, self._settings.max_prompt_bytes)
         request_id = request.request_id()
         if not scalar(inputs, "stop", False):
-            decoupled = self._settings.decoupled and not isinstance(request, ForwardedRequest)
+            decoupled = self._settings.decoupled and not is_forwarded(request)
             named = set(request.requested_output_names())
             named = named if named < self._outputs else set()  # all are named by nobody
             parsed = parse(inputs, own, decoupled, named)

@@ -175,7 +175,7 @@ def conversations(tmp_path: Path) -> Path:
 
 def test_sharegpt_takes_the_first_two_turns_that_fit(text: Prompts, conversations: Path) -> None:
     made = workload.sharegpt(text, conversations, TEMPLATE, osl=16, context=40)
-    asked = {str(prompt) for prompt in prompts(made, made.size or 0)}
+    asked = {str(prompt) for prompt in prompts(made, made.facts["conversations"])}
     assert asked == {f"what is {n}" for n in range(20)}
     assert {call.max_tokens for call in made.calls(0, 20)} == {16}
 
@@ -220,7 +220,7 @@ def test_sharegpt_leaves_out_what_is_no_conversation(
 ) -> None:
     file = tmp_path / "share.json"
     file.write_text(json.dumps([odd, conversation("what is it", "a number")]))
-    assert workload.sharegpt(text, file, TEMPLATE).size == 1
+    assert workload.sharegpt(text, file, TEMPLATE).facts["conversations"] == 1
 
 
 def rows(file: Path, *found: dict[str, object] | str) -> Path:

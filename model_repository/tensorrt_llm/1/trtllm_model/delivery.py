@@ -37,10 +37,6 @@ Waiting = tuple[Stream, Output | None, RequestError | None]
 Part = tuple[Stream, Output | None, Any, RequestError | None]
 
 
-def _at_once(callback: Callable[[], None]) -> None:
-    callback()
-
-
 class Delivery:
     """Sends what streams have to say. A sender calls `on_end` once for each stream, at its end.
 
@@ -53,7 +49,7 @@ class Delivery:
         metrics: MetricsRecorder,
         threads: int,
         on_end: Callable[[Stream], None],
-        defer: Callable[[Callable[[], None]], object] = _at_once,
+        defer: Callable[[Callable[[], None]], object] = lambda callback: callback(),
     ) -> None:
         self._metrics = metrics
         self._on_end = on_end

@@ -34,15 +34,13 @@ def check_size(inputs: Inputs, most_bytes: int | None) -> None:
     """Refuse a request that holds more than `most_bytes`, by the input that holds most of them."""
     if most_bytes is None:
         return
-    sizes = {name: _num_bytes(values) for name, values in inputs.items()}
+    sizes = {}
+    for name, values in inputs.items():
+        sizes[name] = sum(map(len, values.flat)) if values.dtype.kind == "O" else values.nbytes
     if sum(sizes.values()) > most_bytes:
         name = max(sizes, key=lambda name: sizes[name])
         what = f"{name}: has {sizes[name]} bytes"
         raise RequestError(f"{what}; this server takes at most {most_bytes} in a request")
-
-
-def _num_bytes(values: NDArray[Any]) -> int:
-    return sum(map(len, values.flat)) if values.dtype.kind == "O" else values.nbytes
 
 
 def scalar(inputs: Inputs, name: str, default: Any = None) -> Any:

@@ -24,7 +24,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -37,43 +37,23 @@ CANCELLATION_CHECK_PERIOD_S = 0.15
 DRAIN_TIMEOUT_S = 300.0
 # Tensors by name, or the message and code of an error.
 Answer = tuple[dict[str, Any], tuple[str, Any] | None]
+# Methods of Triton's requests whose results are forwarded.
+METHODS = ("request_id", "parameters", "timeout", "correlation_id", "flags")
+OUTPUTS = "requested_output_names"
 
 
-class ForwardedRequest(NamedTuple):
-    """What Triton knows of a request, with the methods of Triton's own requests."""
+def forwarded_request(results: Mapping[str, Any], arrays: Mapping[str, Any]) -> SimpleNamespace:
+    """A request as the other process got it, with the methods of Triton's own requests."""
+    methods = {name: lambda result=result: result for name, result in results.items()}
+    tensors = [
+        SimpleNamespace(name=lambda name=name: name, as_numpy=lambda array=array: array)
+        for name, array in arrays.items()
+    ]
+    return SimpleNamespace(inputs=lambda: tensors, **methods)
 
-    key: int
-    id: str
-    sent_parameters: str
-    timeout_us: int
-    sequence: Any
-    bits: int
-    outputs: set[str]
-    arrays: Mapping[str, Any]
 
-    def request_id(self) -> str:
-        return self.id
-
-    def parameters(self) -> str:
-        return self.sent_parameters
-
-    def timeout(self) -> int:
-        return self.timeout_us
-
-    def correlation_id(self) -> Any:
-        return self.sequence
-
-    def flags(self) -> int:
-        return self.bits
-
-    def requested_output_names(self) -> set[str]:
-        return self.outputs
-
-    def inputs(self) -> list[Any]:
-        return [
-            SimpleNamespace(name=lambda name=name: name, as_numpy=lambda array=array: array)
-            for name, array in self.arrays.items()
-        ]
+def is_forwarded(request: Any) -> bool:
+    return isinstance(request, SimpleNamespace)
 
 
 class TritonPythonModel:
@@ -106,17 +86,9 @@ class TritonPythonModel:
                 self._senders[key] = request.get_response_sender()
             try:
                 arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-                forwarded = ForwardedRequest(
-                    key,
-                    request.request_id(),
-                    request.parameters(),
-                    request.timeout(),
-                    request.correlation_id(),
-                    request.flags(),
-                    set(request.requested_output_names()),
-                    arrays,
-                )
-                self._forward(tuple(forwarded))
+                results = {name: getattr(request, name)() for name in METHODS}
+                results[OUTPUTS] = set(request.requested_output_names())
+                self._forward((key, results, arrays))
             except OSError:
                 what = f"the model {self._engine_model} is not there; retry later"
                 self._end(key, ({}, (what, pb_utils.TritonError.UNAVAILABLE)))
@@ -264,9 +236,9 @@ class RequestListener:
             while True:
                 message = model.recv()
                 if isinstance(message, tuple):
-                    request = ForwardedRequest(*message)
-                    senders[request.key] = sender = ForwardedSender(partial(reply, request.key))
-                    self._answer(request, sender)
+                    key, results, arrays = message
+                    senders[key] = sender = ForwardedSender(partial(reply, key))
+                    self._answer(forwarded_request(results, arrays), sender)
                 elif given_up := senders.get(message):
                     given_up.has_gone = True
         except (EOFError, OSError):
