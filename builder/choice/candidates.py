@@ -24,9 +24,9 @@ from ..estimates import Estimate, Estimator, Interval, Question, Refusal
 from ..estimates.measurements import layout_text
 from ..estimates.names import layout_of, weight_precision
 from ..facts import published_results
+from ..facts.memory import Sharding
 from ..planning import Plan
 from ..planning.choices import SIZE, layouts
-from ..planning.memory import Sharding
 from ..planning.plan_builder import DRAFT_METHOD, MTP_DRAFT_TOKENS
 from .request import Base, ChoiceRequest
 

@@ -191,6 +191,7 @@ SURROUNDINGS_FILE: Any = {
     "switches": {"source": Text, "names": Names},
     "graph_services": {"source": Text, "names": Names},
     "choices": {"source": Text, "names": {"*": Names}},
+    "transports": {"source": Text, "of_gpus": Names, "transfer": Names},
     "machines": {"source": Text, "names": {"*": Text}},
     "node_labels": {
         "source": Text,

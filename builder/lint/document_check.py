@@ -10,6 +10,7 @@ from typing import Any
 
 from ..diagnostics import Diagnostic, Location, is_misspelling, located
 from ..documents import Yaml, above, merged
+from ..facts import hardware
 from ..facts.engines import Engine
 from ..facts.release import Release
 from ..general_rules import DUPLICATE_KEY
@@ -348,8 +349,9 @@ def check_blocks(source: Text, rule_context: RuleContext, is_told: bool) -> Verd
         if variable in source.text:
             lifted.add(rule)
     found: list[Diagnostic] = []
-    for block in blocks:
-        found += (row for row in given_diagnostics(block, rule_context) if row.rule not in lifted)
+    for block, holder in rows:
+        here = _placed(block, holder, rule_context)
+        found += (row for row in given_diagnostics(block, here) if row.rule not in lifted)
     found += unread_variables(source.text, table)
     if source.form == PYTHON:
         found += [*request_diagnostics(source.text, table), *variable_diagnostics(source.text)]
@@ -367,6 +369,16 @@ def check_blocks(source: Text, rule_context: RuleContext, is_told: bool) -> Verd
         found += [*source.documents[0].diagnostics, *of_empty_documents(source)]
     found += _no_json(source.text) if kind == _MODEL else ()
     return Verdict(kind, found, _judged(blocks))
+
+
+def _placed(block: OptionsBlock, document: Yaml | None, rule_context: RuleContext) -> RuleContext:
+    """The context of options, with the GPU type that the labels around their container name."""
+    container = block.command.container if block.command else None
+    if document is None or not container or rule_context.gpu:
+        return rule_context
+    here = object_at(document, container)
+    name = here.around.gpu if here else None
+    return replace(rule_context, gpu=hardware.load(name)) if name else rule_context
 
 
 def _judged(blocks: list[OptionsBlock]) -> Judged:

@@ -14,11 +14,12 @@ from ..facts.release import Release
 from ..rules.context import RuleContext
 from .engine import every, formats
 from .model import ITSELF, Judged, OptionsBlock, Verdict, of_named_side
-from .read.file import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, SCRIPT, Text
+from .read.file import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, REQUIREMENTS, SCRIPT, Text
 from .read.gpu_names import Mention, of_text
 from .read.option_file import ENGINE, holds_deployment, read_options
 from .rules.model import model_diagnostics
 from .rules.options import MAX_DIAGNOSTICS, of_empty_documents, section_diagnostics
+from .rules.packages import package_diagnostics, pins_engine
 from .rules.variables import Policy, read_images
 
 _WARNING = Policy()
@@ -79,6 +80,10 @@ def _of_file(source: Text, rule_context: RuleContext, versions: Policy) -> Verdi
 
         return script_check.check_program(source.text, rule_context)
     named, diagnostics = read_images(source.text, versions)
+    diagnostics += package_diagnostics(source.text)
+    if source.form == REQUIREMENTS:
+        is_ours = pins_engine(source.text)
+        return Verdict(REQUIREMENTS, diagnostics, ITSELF) if is_ours else Verdict(None, [])
     if source.form in (SCRIPT, DOCKERFILE):
         from . import script_check
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..facts.checkpoint import Checkpoint
+from ..facts.memory import COPIES, Sharding
 from ..facts.release.support import compute_capability, moe_backends
 from ..facts.release.support import moe_backend as moe_backend_support
 from ..rules import heuristics
 from ..rules.heuristics import HeuristicRow
 from .decision import Decision, concurrency_per_instance, gpus_per_instance
-from .memory import COPIES, Sharding
 from .plan_builder import DRAFT_METHOD, PlanBuilder
 from .requirements import check_division, check_gpus
 

@@ -10,10 +10,10 @@ from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..facts.checkpoint import Checkpoint
 from ..facts.hardware import Gpu
+from ..facts.memory import Budget
 from ..facts.published_results import Published
 from ..facts.release import Release
 from ..rules.context import RuleContext
-from .memory import Budget
 
 MONITORING = "monitoring"  # the target that asks the engine for metrics
 Evidence = Literal[

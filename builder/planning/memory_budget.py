@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..facts.measured_memory import MeasuredMemory
+from ..facts.memory import MEASURED_SM, Budget, Load, Sharding, budget
 from ..facts.release.support import compute_capability
 from .decision import Limits, concurrency_per_instance, gpus_per_instance
-from .memory import MEASURED_SM, Budget, Load, Sharding, budget
 from .plan_builder import MTP_DRAFT_TOKENS, PlanBuilder
 from .requirements import undivided
 

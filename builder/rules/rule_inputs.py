@@ -427,6 +427,28 @@ def _most_room_gib(inputs: RuleInputs) -> float | None:
     return None if each is None or memory is None or each > memory else round(memory - each, 1)
 
 
+def _cache_tokens(inputs: RuleInputs) -> int | None:
+    """The most tokens that the KV cache of one rank may hold, without what activations, graphs and
+    the driver take. Unknown for several copies of the attention."""
+    context = inputs.context
+    model, gpu, engine = context.checkpoint, context.gpu, context.release.engine
+    share = inputs.number("effective.kv_cache_config.free_gpu_memory_fraction")
+    sizes = [inputs.count(f"effective.{name}") for name in _SIZES]
+    copies = inputs.count("effective.data_parallel_size") or 1
+    if model is None or gpu is None or share is None or not all(sizes) or copies > 1:
+        return None
+    from ..facts import memory  # most files that are checked name no model
+
+    size, stages = (number or 1 for number in sizes)
+    split = memory.Sharding(size, stages, inputs.value("attention_dp") is True)
+    taken = memory.weights_bytes(model, split, with_mtp=False) / memory.GIB
+    total, dtype = gpu.memory_gib, inputs.value("effective.kv_cache_config.dtype")
+    room = (total - taken) * share if engine.memory_share == "left" else total * share - taken
+    algo = model.quantization.kv_cache_quant_algo
+    width = memory.kv_dtype_bytes("auto" if dtype in (MISSING, None) else str(dtype), algo)
+    return int(max(0.0, room) * memory.GIB // memory.kv_bytes_per_token(model, split, width, 0))
+
+
 def _gpu_memory_gib(inputs: RuleInputs) -> float | None:
     gpu = inputs.context.gpu
     return None if gpu is None else round(gpu.memory_gib, 1)
@@ -520,6 +542,7 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "roomy_gpus": _roomy_gpus,
     "gpu_memory_gib": _gpu_memory_gib,
     "most_room_gib": _most_room_gib,
+    "cache_tokens": _cache_tokens,
     "nodes": _nodes,
     "moe_backends": _moe_backends,
     "precision_backends": _precision_backends,

@@ -14,13 +14,13 @@ from builder.errors import BadFacts, BadInput
 from builder.estimates.roofline import shape_of
 from builder.facts import checkpoint, model_names
 from builder.facts.architecture import Role, Tensors
-from builder.facts.quantization import Quantization
-from builder.planning.memory import (
+from builder.facts.memory import (
     Sharding,
     kv_bytes_per_token,
     state_bytes_per_request,
     weights_bytes,
 )
+from builder.facts.quantization import Quantization
 from tests.conftest import ROOT, Run
 from tests.tables import by_table
 

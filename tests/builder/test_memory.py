@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builder.facts import checkpoint, hardware
-from builder.planning.memory import (
+from builder.facts.memory import (
     GIB,
     Budget,
     Load,

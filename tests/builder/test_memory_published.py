@@ -17,8 +17,7 @@ import yaml
 
 from builder.facts import checkpoint, hardware
 from builder.facts.checkpoint import Checkpoint
-from builder.facts.release import ServerRole
-from builder.planning.memory import (
+from builder.facts.memory import (
     GIB,
     Budget,
     Load,
@@ -28,6 +27,7 @@ from builder.planning.memory import (
     kv_bytes_per_token,
     weights_bytes,
 )
+from builder.facts.release import ServerRole
 from tests.builder.conftest import Say
 from tests.conftest import ABSENT, ROOT
 

@@ -19,9 +19,9 @@ from builder import pipeline
 from builder.deployment import preset_names
 from builder.errors import BadInput
 from builder.facts import release
+from builder.facts.memory import GIB, Budget
 from builder.facts.published_results import flatten
 from builder.planning import Decision, Facts, plan
-from builder.planning.memory import GIB, Budget
 from builder.rules.validation import validate
 from tests.conftest import of_release
 from tests.tables import by_table

@@ -11,8 +11,8 @@ import pytest
 
 from builder import pipeline, planning
 from builder.estimates import Estimate, Estimator, Refusal, measurements, plan_estimate
+from builder.facts.memory import Sharding
 from builder.planning import Decision, Plan
-from builder.planning.memory import Sharding
 from builder.servers import RenderContext
 from builder.targets.handoff import plan_sections
 from builder.targets.handoff.document import Section

@@ -15,7 +15,7 @@ from builder.diagnosis import judgement, signatures, templates, watch
 from builder.diagnosis.judgement import LONGEST_TEXT, Diagnosis
 from builder.diagnosis.signatures import Pattern, Signature
 from builder.diagnosis.state import flat
-from builder.planning.memory import Budget
+from builder.facts.memory import Budget
 
 ROWS = signatures.signatures()
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from ...diagnostics import Location
@@ -342,9 +343,12 @@ def _asked_gpus(
     """The GPUs that a chart requests next to the options. Unknown (`None`) if a server may use more
     nodes, or if flags also set its parallel sizes."""
     lists = " ".join(str(options[key]) for key in known.flag_lists if key in options)
+    sizes = list(chain.from_iterable(known.size_flags.values()))
+    if "parallel" in lists or any(flag in lists for flag in sizes):
+        return None
     for key, of_nodes in known.asked_gpus.items():
         count = int_at(data, key)
-        if count and of_nodes not in data and "parallel" not in lists and "-tp" not in lists:
+        if count and of_nodes not in data:
             where = below(path, key)
             return Gpus(count, document.locate(where), where)
     return None

@@ -37,6 +37,10 @@ def is_dockerfile(name: str) -> bool:
     return _NAME.fullmatch(Path(name).name) is not None
 
 
+def is_requirements(name: str) -> bool:
+    return _REQUIREMENTS.fullmatch(Path(name).name) is not None
+
+
 def has_base(text: str) -> bool:
     """Returns whether a text has a `FROM` line, as every Dockerfile does."""
     return _FROM.search(text) is not None
@@ -47,6 +51,8 @@ MODEL_CONFIG = "Triton config.pbtxt"
 DOCKERFILE = "Dockerfile"
 PYTHON = "Python program"
 PROSE = "text"
+REQUIREMENTS = "Python requirements"
+_REQUIREMENTS = re.compile(r"(?:.*[-_.])?(?:requirements|constraints)(?:[-_.].*)?\.(?:txt|in)")
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
 _SCRIPT_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
 # Files that describe options, images and commands without using them.
@@ -71,6 +77,8 @@ def form_of(path: Path, text: str) -> str:
         return PROSE
     if path.suffix == ".py":
         return PYTHON
+    if is_requirements(path.name):
+        return REQUIREMENTS
     if path.suffix in _SCRIPT_SUFFIXES or text.startswith("#!"):
         return SCRIPT
     if ".pbtxt" in path.suffixes or _MODEL_CONFIG_LINE.search(text):

@@ -19,8 +19,8 @@ from ...facts.release import ServerRole
 from ...files import MANIFEST, is_folder, is_there, load_json_mapping, read_text
 from ..engine import default_formats
 from ..model import StatedWorkload, int_at
-from ..rules import DAMAGED_BUNDLE, UNREADABLE
-from .file import SUFFIXES, is_dockerfile
+from ..rules import DAMAGED_BUNDLE, UNREADABLE, packages
+from .file import SUFFIXES, is_dockerfile, is_requirements
 
 if TYPE_CHECKING:
     from ...facts.checkpoint import Checkpoint
@@ -132,13 +132,16 @@ def _no_file(path: Path, is_link: bool) -> Iterator[SourceFile]:
 
 def _may_be_judged(path: Path) -> bool:
     """Returns whether check reads a file that it found in a folder. A Python program must use the
-    engine, start it or write options for it."""
-    if path.suffix != ".py":
+    engine, start it or write options for it; requirements must pin it."""
+    pins = is_requirements(path.name)
+    if path.suffix != ".py" and not pins:
         return path.suffix in SUFFIXES or is_dockerfile(path.name)
     try:
         text = read_text(path)
     except BadInput:
         return False
+    if pins:
+        return packages.pins_engine(text)
     from . import python_api, python_files
 
     if python_files.may_start(text):

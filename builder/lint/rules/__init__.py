@@ -111,6 +111,15 @@ PORT_TAKEN = Rule("port-taken", "Two servers want the same port of one machine."
 UNKNOWN_PROBE = Rule(
     "unknown-probe", "A probe asks for a path that the server does not have.", "warning"
 )
+# Start
+SMALL_SHARED_MEMORY = Rule(
+    "small-shared-memory",
+    "Several ranks share the little shared memory that a container has by default.",
+    "warning",
+)
+START_LIMIT = Rule(
+    "start-limit", "A probe ends the server before its weights can be loaded.", "warning"
+)
 # GPUs
 UNKNOWN_GPU = Rule("unknown-gpu", "No known GPU has this name.")
 GPUS_BELOW_RANKS = Rule(

@@ -35,7 +35,7 @@ from ..read.containers import GPU, SIDE, command_keys, objects, words_of
 from ..read.shell import Script, statements
 from ..read.shell_values import Values, with_branches
 from ..read.yaml_text import inside
-from . import HERE_DOCUMENT_END, LOST_FLAG, MISSING_MODEL, MISSPELT_NAME, UNKNOWN_FLAG
+from . import HERE_DOCUMENT_END, LOST_FLAG, MISSING_MODEL, MISSPELT_NAME, UNKNOWN_FLAG, starts
 from .files import command_paths, file_order, image_files
 from .gpus import mpi_diagnostics
 from .ports import Launch, launches, published, same_port, unreached_ports, wrong_port
@@ -219,6 +219,7 @@ def launch_diagnostics(
     rows = found.statements
     for launch in launches:
         yield from published(launch.before, launch.port, launch.host)
+        yield from starts.of_docker(launch.before, values.words(launch.statements[-1].words))
         first = launch.statements[0].words[0].location.line
         written = {values.expanded(row.name) for row in found.here if row.start.line <= first}
         paths = [word for word in (launch.option_file, launch.model) if word]

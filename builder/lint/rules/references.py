@@ -20,7 +20,7 @@ from ..model import OptionsBlock, Server, below, is_open, side_of
 from ..read import containers
 from ..read.containers import Around, listed, named_rows, number, objects, port_of
 from ..read.option_file import read_option_file
-from . import sides
+from . import sides, starts
 from .files import NOTHING_HANDED, HandedFiles, Mount, lost_path, missing_file, of_rows
 from .gpus import gpus_against_ranks
 from .names import unknown_flags, unknown_task
@@ -91,6 +91,7 @@ def reference_diagnostics(documents: Sequence[Yaml], engine: str) -> Iterator[Di
         yield from _volumes(row)
         yield from _requests(row)
         yield from _probes(row)
+        yield from starts.of_container(row.server, row.document, row.path, row.data, row.around)
     yield from _maps(documents, maps, {row.server.file for row in servers})
     labels = _pod_labels(documents)
     targets = [row for row in documents if value_at(row.data, "kind") == "Service"]

@@ -23,10 +23,11 @@ _VARIABLE = re.compile(
 _ENGINE = re.compile(r"^(?:TLLM|TRT_?LLM|TENSORRT_?LLM)_")
 # A variable with its value: in a shell, in a mapping, or as `name` and `value` keys.
 _SETTING = re.compile(
-    r"(?<![\w$.{/-])(?P<name>(?:T[A-Z]*LLM|NCCL|UCX|PYTORCH)_[A-Z0-9_]+)"
+    r"(?<![\w$./-])(?<!\$\{)(?P<name>(?:T[A-Z]*LLM|NCCL|UCX|PYTORCH)_[A-Z0-9_]+)"
     r"[\"']?(?:=|[ \t]*:[ \t]+|,?\s*[\"']?value[\"']?[ \t]*:[ \t]*)"
     r"[\"']?\^?(?P<value>\w+(?::\w+)?(?:,\w+(?::\w+)?)*)[\"']?(?=[\s,;}\])]|$)"
 )
+_TRANSPORTS = "UCX_TLS"
 _OF_LIBRARY = re.compile(
     r"(?<![\w$.{/-])(NCCL|UCX|HF_HUB)_[A-Z0-9_]+(?=[\"']?(?:[=:,\]]|\s+[\w\"']|\s*$))"
 )
@@ -44,6 +45,11 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
     own = _own_variables(text) if misspelt else set()
     yield from (row for row in misspelt if row.path not in own)
     switches, choices = surroundings()["switches"]["names"], surroundings()["choices"]["names"]
+    ways = set(surroundings()["transports"]["of_gpus"]) if _moves_cache(text) else set()
+
+    def lacks_gpus(value: str) -> bool:
+        return bool(ways) and ways.isdisjoint(part.partition(":")[0] for part in value.split(","))
+
     place = places(text)
     for found in _SETTING.finditer(text):
         name, value = found["name"], found["value"]
@@ -55,9 +61,17 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
         elif name in choices and (slip := _unknown_word(value, choices[name])):
             what = f"{slip[0]} is not a value that {name} takes"
             fix = f"did you mean {slip[1]}?"
+        elif name == _TRANSPORTS and text[found.start("value") - 1] != "^" and lacks_gpus(value):
+            what = f"{value} leaves UCX no way to GPU memory, where the KV cache is that moves"
+            fix = "add cuda_copy, cuda_ipc and what the network has, or leave UCX_TLS out"
         else:
             continue
         yield located(place(found.start("value")), name, what, fix, VARIABLE_VALUE, "warning")
+
+
+def _moves_cache(text: str) -> bool:
+    """Whether a file sets up the transfer of KV caches between servers."""
+    return any(word in text.lower() for word in surroundings()["transports"]["transfer"])
 
 
 def _unknown_word(value: str, known: Sequence[str]) -> tuple[str, str] | None:

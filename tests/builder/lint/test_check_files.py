@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from builder import lint, pipeline
 from builder.facts.release import known, load
 from tests.conftest import ROOT, Run
 
@@ -762,3 +763,14 @@ def test_the_golden_bundles_option_files_pass(builder: Run) -> None:
     assert "workload.yaml" not in [path.name for path in skipped]
     assert report["checked"] == len(files) - len(skipped) > 0
     assert errors(report["findings"]) == []
+
+
+def test_requirements_are_checked_where_they_pin_an_engine(tmp_path: Path) -> None:
+    (tmp_path / "requirements-gpu.txt").write_text(
+        "tensorrt_llm == 1.2.1\nnvidia-ml-py==13.610.43\n# vllm==0.1\n"
+    )
+    (tmp_path / "requirements.txt").write_text("fastapi==0.115.0\n")
+    report = lint.check([tmp_path], lint.CheckOptions(), pipeline.deployment_diagnostics)
+    [found] = report.findings
+    assert (found.rule, found.severity, found.location.line) == ("known-issue", "warning", 2)
+    assert found.where.endswith("requirements-gpu.txt")

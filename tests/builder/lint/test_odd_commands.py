@@ -13,6 +13,7 @@ CONTAINER = """\
 apiVersion: v1
 kind: Pod
 spec:
+  hostIPC: true
   containers:
   - name: engine
     image: example/engine
@@ -22,6 +23,7 @@ SERVICE = """\
 services:
   engine:
     image: example/engine
+    ipc: host
     deploy: {resources: {reservations: {devices: [{count: 4, capabilities: [gpu]}]}}}
 """
 VALUES = """\

@@ -532,7 +532,8 @@ def test_a_file_is_of_the_engine_whose_release_alone_is_asked_for(tmp_path: Path
 
 GPUS = {
     "export CUDA_VISIBLE_DEVICES=0,1\nvllm serve m -tp 4": "gpus-below-ranks",
-    "export CUDA_VISIBLE_DEVICES=0,1\ndocker run vllm/vllm-openai:v0.32.0 --model m -tp 4": "",
+    "export CUDA_VISIBLE_DEVICES=0,1\n"
+    "docker run --ipc host vllm/vllm-openai:v0.32.0 --model m -tp 4": "",
     "export CUDA_VISIBLE_DEVICES=$GPUS\nvllm serve m -tp 4": "",
     "if $A; then export CUDA_VISIBLE_DEVICES=0; else export CUDA_VISIBLE_DEVICES=0,1; fi\n"
     "vllm serve m -tp 4": "",
@@ -545,9 +546,9 @@ GPUS = {
     "#SBATCH --nodes=1 --gpus-per-node=4\nsrun --overlap vllm serve m -tp 2 &\n"
     "srun --overlap vllm serve m -tp 2": "",
     "#SBATCH --nodes=2 --gpus-per-node=4\nsrun vllm serve m -tp 8 --nnodes 2": "",
-    "docker run --gpus 2 vllm/vllm-openai:v0.32.0 --model m -tp 4": "gpus-below-ranks",
-    "docker run --gpus '\"device=0,1\"' vllm/vllm-openai:v0.32.0 --model m -tp 2": "",
-    "docker run --gpus all vllm/vllm-openai:v0.32.0 --model m -tp 2": "",
+    "docker run --ipc host --gpus 2 vllm/vllm-openai:v0.32.0 --model m -tp 4": "gpus-below-ranks",
+    "docker run --ipc host --gpus '\"device=0,1\"' vllm/vllm-openai:v0.32.0 --model m -tp 2": "",
+    "docker run --ipc host --gpus all vllm/vllm-openai:v0.32.0 --model m -tp 2": "",
 }
 
 
@@ -564,7 +565,7 @@ def test_the_ranks_of_a_pod_have_its_gpus(count: int, rule: str, tmp_path: Path)
         "args": ["--model", "m", "-tp", "4"],
         "resources": {"limits": {"nvidia.com/gpu": count}},
     }
-    text = yaml.safe_dump({**POD, "spec": {"containers": [container]}})
+    text = yaml.safe_dump({**POD, "spec": {"hostIPC": True, "containers": [container]}})
     found = checked(tmp_path, "pod.yaml", text, NEWEST).findings
     assert [row.rule for row in found] == ([rule] if rule else [])
 

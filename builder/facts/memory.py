@@ -28,13 +28,13 @@ from math import ceil
 from statistics import fmean
 from typing import Any, Literal
 
-from ..facts.architecture import Attention, Role
-from ..facts.checkpoint import Checkpoint
-from ..facts.hardware import Gpu
-from ..facts.measured_memory import MeasuredMemory
-from ..facts.quantization import TensorGroup
-from ..facts.release import Release, ServerRole
-from ..facts.weight_layouts import FORMATS
+from .architecture import Attention, Role
+from .checkpoint import Checkpoint
+from .hardware import Gpu
+from .measured_memory import MeasuredMemory
+from .quantization import TensorGroup
+from .release import Release, ServerRole
+from .weight_layouts import FORMATS
 
 GIB = 2**30
 COPIES = "data_parallel_size"  # of the attention; an engine that has no such option has a switch

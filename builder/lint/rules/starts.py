@@ -1,0 +1,101 @@
+"""Checks what a server's start needs around it: shared memory for its ranks, and time to load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...diagnostics import Diagnostic, located
+from ...documents import Yaml, value_at
+from ...facts import engines
+from ..model import Server, Word, below
+from ..read.containers import Around, listed
+from . import SMALL_SHARED_MEMORY, START_LIMIT
+from .gpus import world_size
+from .model import find_model
+
+# Operators add shared memory and probes to the pods of their own kinds.
+_PLAIN_KINDS = ("Pod", "Deployment", "StatefulSet", "Job", "LeaderWorkerSet")
+_FOLDER = "/dev/shm"  # where the ranks of NCCL, MPI and vLLM exchange data
+_DOCKER_FLAGS = ("--ipc", "--shm-size", "--privileged")
+_MODEL_FLAGS = ("--model",)  # of commands that are the arguments of an image
+_COMPOSE_KEYS = ("ipc", "shm_size", "privileged")
+# Kubernetes, API reference: Probe. A probe that is not given has no effect.
+_PERIOD_S, _FAILURES = 10, 3
+# Assumed: what few pods exceed that read a checkpoint over a network.
+_LOAD_GB_PER_S = 1.0
+
+
+def of_container(
+    server: Server, document: Yaml, path: str, data: Mapping[str, Any], around: Around
+) -> Iterator[Diagnostic]:
+    """Checks a container or Compose service that starts one server."""
+    if value_at(document.data, "kind") in _PLAIN_KINDS:
+        yield from _short_start(server, document, path, data)
+        has_memory = around.pod.get("hostIPC") is True
+        fix = f"mount an emptyDir with medium: Memory at {_FOLDER}"
+    elif path.rpartition(".")[0] == "services":
+        has_memory = any(data.get(key) for key in _COMPOSE_KEYS)
+        fix = "give shm_size: 16gb, or ipc: host"
+    else:
+        return
+    mounts = [*listed(data.get("volumeMounts")), *listed(data.get("volumes"))]
+    mounts += [data["tmpfs"]] if "tmpfs" in data else []
+    if has_memory or any(_FOLDER in str(row) for row in mounts):
+        return
+    ranks = _ranks(server)
+    if not server.sizes and server.file and server.gpus and not server.is_disaggregated:
+        ranks = server.gpus.count  # the option file may set the sizes
+    if ranks > 1:
+        what = _small(ranks)
+        yield located(document.locate(path), path, what, fix, SMALL_SHARED_MEMORY, "warning")
+
+
+def of_docker(before: Sequence[Word], words: Sequence[Word]) -> Iterator[Diagnostic]:
+    """Checks a server that `docker run` starts. `before` are the words before the server, `words`
+    those of its whole statement."""
+    texts = [word.text for word in before]
+    names = [text.rpartition("/")[2] for text in texts]
+    programs = [at for at, name in enumerate(names) if name in ("docker", "podman")]
+    if not programs or "run" not in texts or not all(word.certain for word in before):
+        return
+    if any(text.startswith(_DOCKER_FLAGS) or _FOLDER in text for text in texts):
+        return
+    pairs = [(word.text, word.location) for word in words]
+    ranks = max(_ranks(Server(pairs, engine=name)) for name in engines.names())
+    if ranks > 1:
+        place, fix = before[programs[0]].location, "give --ipc host, or --shm-size 16g"
+        yield located(place, "docker run", _small(ranks), fix, SMALL_SHARED_MEMORY, "warning")
+
+
+def _ranks(server: Server) -> int:
+    return world_size(server.sizes, server.engine) or 1
+
+
+def _small(ranks: int) -> str:
+    return f"{ranks} ranks share {_FOLDER}, which has 64 MiB without another setting"
+
+
+def _short_start(
+    server: Server, document: Yaml, path: str, data: Mapping[str, Any]
+) -> Iterator[Diagnostic]:
+    """Reports a liveness probe that ends a server while it loads its weights."""
+    probe = data.get("livenessProbe")
+    name = server.model.name if server.model else (server.flag(_MODEL_FLAGS) or [""])[0]
+    model = find_model(name)
+    if not isinstance(probe, Mapping) or data.get("startupProbe") or model is None:
+        return
+    names = {"initialDelaySeconds": 0, "failureThreshold": _FAILURES, "periodSeconds": _PERIOD_S}
+    given = [value_at(probe, name) or usual for name, usual in names.items()]
+    if not all(isinstance(value, int) for value in given):
+        return
+    delay_s, failures, period_s = given
+    limit_s, needed_s = delay_s + failures * period_s, model.nbytes / 1e9 / _LOAD_GB_PER_S
+    if limit_s < needed_s:
+        where = below(path, "livenessProbe")
+        what = (
+            f"ends the server {limit_s} s after its start, and {model.nbytes / 1e9:.0f} GB of "
+            f"weights take {needed_s:.0f} s at {_LOAD_GB_PER_S:g} GB/s"
+        )
+        fix = "add a startupProbe that waits for the load: the other probes begin after it"
+        yield located(document.locate(where), where, what, fix, START_LIMIT, "warning")
