@@ -278,7 +278,7 @@ def summary_text(document: Mapping[str, Any], request: Deployment, words: str) -
         "",
         *_elsewhere(document, words),
         _options(document),
-        *_open_defects(document, request.engine.name),
+        *_conditions(document, request.engine.name),
     ]
     return "\n".join(parts)
 
@@ -388,10 +388,18 @@ def _options(document: Mapping[str, Any]) -> str:
     return "\n".join([columns(table), "", *lines])
 
 
-def _open_defects(document: Mapping[str, Any], product: str = "") -> Iterator[str]:
-    """Known defects, of one product or of all, under conditions that no deployment tells."""
+def _conditions(document: Mapping[str, Any], product: str) -> Iterator[str]:
+    """What happens under conditions that no deployment tells: known defects of one product."""
     for row in document.get("known_defects", ()):
-        if row["only_if"] and product in ("", row["product"]):
+        if row["only_if"] and row["product"] == product:
+            what, _, _ = row["what"].partition(":")
+            yield from wrapped("only if ", f"{row['only_if']}: {what}")
+
+
+def _open_defects(document: Mapping[str, Any]) -> Iterator[str]:
+    """Known defects under conditions that no deployment tells, with what to do."""
+    for row in document.get("known_defects", ()):
+        if row["only_if"]:
             yield from wrapped("only if ", f"{row['only_if']}: {row['what']}; {row['remedy']}")
 
 
