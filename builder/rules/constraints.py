@@ -228,7 +228,7 @@ def _defects(product: str, version: str) -> tuple[tuple[Defect, Constraint], ...
 
 def _rule_of(row: Defect) -> Constraint:
     known = row.fix, row.source, row.confidence, row.where
-    return Constraint(row.rule, "warning", row.what, *known, when=row.when)
+    return Constraint(row.rule, "warning", row.statement, *known, when=row.when)
 
 
 def load(engine: Engine) -> RulesFile:

@@ -26,6 +26,13 @@ def _is_range(text: str) -> bool:
 Releases = Annotated[str, Check(_is_range, "write a release, FIRST..LAST or FIRST..<FIXED")]
 
 
+_CERTAINTY = {
+    "confirmed": "",
+    "reported": ", according to a report",
+    "assumed": ", which is assumed",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Defect:
     """What goes wrong with some releases of a product, and the way around it.
@@ -60,6 +67,11 @@ class Defect:
             yield f"when.{path}", what
         yield from text_faults(self.what, "what")
         yield from text_faults(self.fix, "fix")
+
+    @property
+    def statement(self) -> str:
+        """What goes wrong, and how sure it is unless it is confirmed."""
+        return f"{self.what}{_CERTAINTY[self.confidence]}"
 
     @property
     def condition(self) -> str:
