@@ -158,15 +158,12 @@ def _in_log(
 
 
 def _survived(seen: Seen, number: int) -> bool:
-    """Whether the start to which a line belongs served afterwards, and well: it stopped nothing.
-
-    Triton also serves without the models that did not load.
-    """
+    """Whether the start to which a line belongs served afterwards, and well: it stopped nothing."""
     if seen.ended or phase_at(seen.marks, number) in _QUIET:
         return False
     after = (mark for mark in seen.marks if mark.line.number > number)
     ready = next((mark for mark in after if mark.step.phase == "serving"), None)
-    if ready is None or ready.step.program == "triton":
+    if ready is None or ready.step.may_lack_models:
         return False
     return seen.served > number or all(line.number < ready.line.number for line in seen.errors)
 

@@ -133,11 +133,15 @@ class Signatures:
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """The lines with which a phase of a program's start begins."""
+    """The lines with which a phase of a program's start begins.
+
+    `may_lack_models`: the program also serves without the models that did not load.
+    """
 
     program: Text
     phase: Phase
     lines: tuple[Line, ...]
+    may_lack_models: bool = False
 
 
 @dataclass(frozen=True, slots=True)

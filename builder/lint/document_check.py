@@ -179,7 +179,7 @@ def around_documents(
         yield from misspelt_in_graphs(source.documents)
         yield from reference_diagnostics(source.documents, engine)
     else:
-        yield from _gpus_beside(content)
+        yield from _gpus_beside(content, engine)
     sections = [row for row in content.sections if not row.as_flags]
     options = on_disk(servers, source.path.parent) | by_file(sections)
     scripts = [run.script for row in source.commands for run in row] if servers else []
@@ -193,14 +193,14 @@ def around_documents(
     yield from server_diagnostics(servers, options, rule_context, handed=handed)
 
 
-def _gpus_beside(content: Content) -> Iterator[Diagnostic]:
+def _gpus_beside(content: Content, engine: str) -> Iterator[Diagnostic]:
     """Checks the GPUs that chart values and similar files request against the ranks of the
     options."""
     for section in content.sections if content.kind in KINDS else ():
         here = object_at(section.document, section.path)
         around = here.around if here else None
         sizes = [name for name in section.options if str(name).endswith("_parallel_size")]
-        world = world_size(section.options) if sizes else None
+        world = world_size(section.options, engine) if sizes else None
         gpus = around.total if around else None
         gpus = gpus or gpus_beside(section.document, section.path)
         if world and gpus and not section.within:

@@ -95,7 +95,7 @@ def _short_start(
         where = below(path, "livenessProbe")
         what = (
             f"ends the server {limit_s} s after its start, and {model.nbytes / 1e9:.0f} GB of "
-            f"weights take {needed_s:.0f} s at {_LOAD_GB_PER_S:g} GB/s"
+            f"weights take {needed_s:.0f} s at an assumed {_LOAD_GB_PER_S:g} GB/s"
         )
         fix = "add a startupProbe that waits for the load: the other probes begin after it"
         yield located(document.locate(where), where, what, fix, START_LIMIT, "warning")
