@@ -312,7 +312,10 @@ def test_differences_from_a_publication_say_why() -> None:
 def test_a_servers_flags_have_their_reasons_and_sources() -> None:
     preset = "qwen3.5-397b-nvfp4-b300"
     rows = {row.path: row for row in pipeline.plan(preset).plan.flags}
-    guide = "NVIDIA/TensorRT-LLM deployment guide for Qwen3.5@904707f"
+    issue = (
+        "NVIDIA/TensorRT-LLM#18084: qwen3, which the deployment guide @904707f names, "
+        "reads none of its calls"
+    )
     name = "The name by which clients ask for the model, wherever its weights lie."
     assert rows["--served_model_name"] == Decision(
         "--served_model_name",
@@ -323,10 +326,10 @@ def test_a_servers_flags_have_their_reasons_and_sources() -> None:
     )
     assert rows["--tool_parser"] == Decision(
         "--tool_parser",
-        "qwen3",
+        "qwen3_coder",
         "The server takes tool calls out of the text, in fields of their own.",
         "documented",
-        guide,
+        issue,
     )
     assert rows["--reasoning_parser"].reason == (
         "The server takes thoughts out of the text, in fields of their own."
