@@ -8,6 +8,7 @@ from ..schema import Bounds, Strict
 
 Gib = Annotated[float, Bounds(gt=0, exact=False)]
 Text = Annotated[str, Bounds(min_length=1, max_length=1000)]
+Name = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=128)]
 
 
 class MeasuredMemory(Strict):
@@ -20,10 +21,10 @@ class MeasuredMemory(Strict):
 
     source: Text
     checkpoint: Text
-    gpu: Text
+    gpu: Name
     num_gpus: Annotated[int, Bounds(ge=1)]
-    engine: Text
-    release: Text
+    engine: Name
+    release: Name
     kv_cache_gib: Gib
     weights_gib: Gib | None = None
     kv_cache_fraction: Annotated[float, Bounds(gt=0, le=1, exact=False)] | None = None

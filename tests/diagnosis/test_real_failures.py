@@ -27,7 +27,7 @@ from tests.slurm.cluster import Cluster, why_not
 from tests.slurm.conftest import MakeCluster
 
 REFERENCE = ROOT / "launch" / "reference"
-LIMIT_S = 60.0
+LIMIT_S = 240.0
 CONFIG = """\
 name: "{name}"
 backend: "{backend}"

@@ -22,6 +22,7 @@ FREE = {
     *("checkpoint", "notes[]", "environment.*", "draft.checkpoint", "accepted_advisories[].reason"),
     *("targets.slurm.site.checkpoints{}", "targets.slurm.site.environment.*"),
     *("choice.reason", "choice.source", "accepted_warnings[].reason"),
+    *("measured.checkpoint", "measured.source"),
     *(
         "targets.kubernetes.model.csi.attributes.*",
         "targets.kubernetes.draft_model.csi.attributes.*",
