@@ -121,6 +121,17 @@ Day = typing.Annotated[
 ]
 
 
+def _is_expression(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
+
+
+Expression = typing.Annotated[str, Check(_is_expression, "must be a regular expression")]
+
+
 def default(make: Callable[[], Any]) -> Any:
     """The value of an attribute that is not set, made anew for each object."""
     return dataclasses.field(default_factory=make)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -235,6 +236,11 @@ def run_plan(options: argparse.Namespace) -> None:
         print(summary_text(document, planned.plan.deployment, shlex.join(words)))
         print(f"\n{reasons_text(document)}" if options.why else f"\n{_rest(document)}")
     warn(document["warnings"])
+    if options.json or options.why:
+        return
+    for product, said in _open_defects(document):
+        if product == planned.plan.deployment.engine.name:
+            print(f"warning: {said}", file=sys.stderr)
 
 
 def _nearest_published(plan: Plan) -> str | None:
@@ -278,7 +284,6 @@ def summary_text(document: Mapping[str, Any], request: Deployment, words: str) -
         "",
         *_elsewhere(document, words),
         _options(document),
-        *_conditions(document, request.engine.name),
     ]
     return "\n".join(parts)
 
@@ -388,19 +393,11 @@ def _options(document: Mapping[str, Any]) -> str:
     return "\n".join([columns(table), "", *lines])
 
 
-def _conditions(document: Mapping[str, Any], product: str) -> Iterator[str]:
-    """What happens under conditions that no deployment tells: known defects of one product."""
-    for row in document.get("known_defects", ()):
-        if row["only_if"] and row["product"] == product:
-            what, _, _ = row["what"].partition(":")
-            yield from wrapped("only if ", f"{row['only_if']}: {what}")
-
-
-def _open_defects(document: Mapping[str, Any]) -> Iterator[str]:
-    """Known defects under conditions that no deployment tells, with what to do."""
-    for row in document.get("known_defects", ()):
+def _open_defects(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Known defects under conditions that no deployment tells, each with its product."""
+    for row in document["known_defects"]:
         if row["only_if"]:
-            yield from wrapped("only if ", f"{row['only_if']}: {row['what']}; {row['remedy']}")
+            yield row["product"], f"only if {row['only_if']}: {row['what']}; {row['remedy']}"
 
 
 def _shown(value: Any) -> str:
@@ -441,10 +438,8 @@ def reasons_text(document: Mapping[str, Any]) -> str:
     for row in document.get("accepted_warnings", ()):
         text = f"{row['where']}: {row['what']}; {row['reason']}"
         parts.append("\n".join(wrapped("accepted warning: ", text)))
-    if found := list(_open_defects(document)):
-        parts.append(
-            "\n".join(["Known defects under conditions that no deployment tells:", *found])
-        )
+    for _, said in _open_defects(document):
+        parts.append("\n".join(wrapped("known defect ", said)))
     return "\n\n".join(parts)
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from ..diagnostics import Diagnostic
 from ..errors import BadInput
 from ..files import is_there, load_json_mapping, read_text
-from ..schema import Check, Day, Text
+from ..schema import Day, Expression, Text
 from . import data_file
 
 REASONING = "A forecast is wanted."
@@ -29,17 +29,6 @@ TEMPLATE_FILE, TOKENIZER_FILE = "chat_template.jinja", "tokenizer_config.json"
 TIMEOUT_S = 10.0
 _TYPES = {"city": {"type": "string"}, "days": {"type": "integer"}}
 _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
-
-
-def _compiles(pattern: str) -> bool:
-    try:
-        re.compile(pattern)
-    except re.error:
-        return False
-    return True
-
-
-Pattern = Annotated[str, Check(_compiles, "must be a regular expression")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +40,10 @@ class ToolParser:
     """
 
     names: tuple[Text, ...]
-    call: Pattern
+    call: Expression
     source: Text
     read: Day
-    argument: Pattern | None = None
+    argument: Expression | None = None
     marker: str = ""
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:

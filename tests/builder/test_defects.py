@@ -79,7 +79,7 @@ def test_a_plan_shows_defects_that_hold_only_under_a_condition(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["plan", "llama-tiny"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().err.split())
     assert "only if nvidia-ml-py >= 13.610: 1.2.1 ends with a segmentation fault" in shown
 
 

@@ -166,7 +166,7 @@ def test_a_row_is_checked_by_its_schema(tmp_path: Path) -> None:
         ("reads: hcas_active", "reads: hca_active", "hcas_active"),
         ("when: {hcas:", "when: {hca:", "is no fact of a node"),
         ('must: ".+"\n  needs: an Inf', "needs: an Inf", "is missing; give must"),
-        ('must: ".+"', 'must: "("', "is no regular expression"),
+        ('must: ".+"', 'must: "("', "must be a regular expression"),
         ("severity: warning", "severity: note", "severity"),
     ]:
         wrong.write_text(shipped.replace(old, new, 1))
