@@ -53,11 +53,11 @@ def test_sound_nodes_are_served_and_their_facts_are_kept(
 def test_an_error_ends_the_job_before_a_server_starts(
     make_service: MakeService, node: Node
 ) -> None:
-    node.tool("nvidia-imex-ctl", "INITIALIZING")
+    node.gpus(state="In Progress", uuid="N/A")
     service = service_on(make_service, node)
     run = service.wait_for_end(service.submit(PATH=node.path))
     assert run["outcome"] == "not_admitted" and run["exit_code"] == 77
-    assert "imex is INITIALIZING, and needs READY; otherwise memory cannot" in run["why"]
+    assert "fabric_state is In Progress, and needs Completed on every GPU; otherwise" in run["why"]
     assert "step_started" not in service.events(run["job_id"])
 
 
@@ -72,6 +72,14 @@ def test_a_warning_is_recorded_and_serves(make_service: MakeService, node: Node)
     rows = written(service, job)["checks"]
     unread = {row["check"] for row in rows if row["state"] == "not read"}
     assert unread == {"near-hca"}  # the tool shows no topology
+
+
+def test_nodes_that_share_no_memory_still_serve_over_their_hcas(
+    make_service: MakeService, node: Node
+) -> None:
+    node.tool("nvidia-imex-ctl", "INITIALIZING")
+    service = service_on(make_service, node)
+    assert failed(service, service.serving(PATH=node.path)) == {("imex-ready", "warning")}
 
 
 def test_the_variables_are_those_of_the_servers(make_service: MakeService, node: Node) -> None:
