@@ -68,14 +68,15 @@ def judge(
 ) -> Diagnosis:
     """The diagnosis of a server from all its logs; `planned` are values of its plan by path."""
     causes = sorted(_causes(logs, state, planned or {}), key=_rank)
-    if any(not cause.signature.generic for cause in causes):
-        causes = [cause for cause in causes if not cause.signature.generic]
     all_errors = ((seen, line) for seen in logs for line in seen.errors)
     errors = [line for seen, line in all_errors if not _survived(seen, line.number)]
     errors.sort(key=_moment)
-    first = _evidence(errors[0]) if errors else None
+    causes = list(_strongest(causes, errors))
+    echoes = [(seen, seen.echo) for seen in logs if seen.echo]
+    first_lines = errors or [line for seen, line in echoes if not _survived(seen, line.number)]
+    first = _evidence(first_lines[0]) if first_lines else None
     silence_s = states.silence_s(state)
-    phase = _phase(logs, errors, causes)
+    phase = _phase(logs, first_lines, causes)
     verdict = _verdict(logs, state, causes, errors, phase, silence_s)
     if verdict == "healthy":
         first = None
@@ -93,6 +94,18 @@ def _rank(cause: FailureCause) -> tuple[object, ...]:
     """The first in time, then the one that more lines, state and fixed text confirm."""
     row = cause.signature
     return cause.at, -len(row.patterns) - len(row.needs or ()), -row.fixed_text, row.id
+
+
+def _strongest(causes: Sequence[FailureCause], errors: Sequence[Line]) -> Iterator[FailureCause]:
+    """The causes without those that count only where there is no other cause, or no error."""
+    named = any(not cause.signature.generic and not cause.signature.alone for cause in causes)
+    told = any(not cause.signature.alone for cause in causes)
+    for cause in causes:
+        row = cause.signature
+        places = {(line.file, line.line) for line in cause.evidence}
+        others = any((error.file, error.number) not in places for error in errors)
+        if not (row.generic and named) and not (row.alone and (told or others)):
+            yield cause
 
 
 def _causes(

@@ -69,9 +69,10 @@ class Signature:
     of `unless_after` behind the last evidence, rules the failure out. State must agree with
     `needs`, and must not contradict `fits`; where it does not tell, the failure is assumed.
     `stall_s` is how long the log has been silent while the process is alive. A `generic` failure
-    counts only where no other is found. `details` compare its numbers with the plan. `example` is a
-    log that has the failure and `counterexample` one that has not; `example_state` is the state
-    beside both.
+    counts only where no other is found; one that is `alone` only where no other is found and no
+    other line is an error: a process that died without a word. `details` compare its numbers with
+    the plan. `example` is a log that has the failure and `counterexample` one that has not;
+    `example_state` is the state beside both.
     """
 
     id: Text
@@ -91,6 +92,7 @@ class Signature:
     fits: Mapping[str, Text] | None = None
     stall_s: Positive | None = None
     generic: bool = False
+    alone: bool = False
     details: tuple[Detail, ...] = ()
     edit: Mapping[str, Any] | None = None
     example: Text | None = None

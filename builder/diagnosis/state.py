@@ -1,7 +1,7 @@
 """The state of a machine beside a log: values by dotted path, and conditions on them.
 
-A condition is a value, or one of `>=`, `>`, `<=`, `<`, `!=` and `contains` before a value, which
-may be the name of another one. Versions are compared by their numbers.
+A condition is a value, or one of `>=`, `>`, `<=`, `<`, `!=`, `contains` and `any` before a value,
+which may be the name of another one; `any` has several. Versions are compared by their numbers.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def _holds(value: str, condition: str, state: State) -> bool:
     sign, _, other = condition.partition(" ")
     if sign == "contains":
         return other in value
+    if sign == "any":
+        return value in other.split()
     if sign == "!=":
         return value.lower() != other.lower()
     if sign in _SIGNS:

@@ -65,7 +65,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Seen:
-    """Everything that was seen in one log."""
+    """Everything that was seen in one log; `echo` is its first echo of a failure elsewhere."""
 
     file: str
     hits: dict[tuple[str, int], Hits] = field(default_factory=dict)
@@ -73,6 +73,7 @@ class Seen:
     ruled_out_after: dict[str, Line] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     errors: list[Line] = field(default_factory=list)
+    echo: Line | None = None
     readings: dict[str, tuple[str, Line]] = field(default_factory=dict)
     ended: Line | None = None
     last: Line | None = None
@@ -215,8 +216,9 @@ def _note(seen: Seen, row: _Wanted, line: Line, count: int, found: re.Match[str]
         _enter(seen, row.owner, line)
     elif row.kind == "reading":
         seen.readings |= {name: (value, line) for name, value in found.groupdict().items()}
-    elif row.kind == "end":
-        seen.ended = seen.ended or line
+    elif row.kind in ("echo", "end"):
+        seen.echo = seen.echo or line
+        seen.ended = seen.ended or (line if row.kind == "end" else None)
     return row.kind in ("harmless", "echo", "end")
 
 

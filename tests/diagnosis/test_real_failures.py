@@ -272,7 +272,7 @@ SERVERS: list[tuple[Make, str, str]] = [
     (no_repository, "triton-repository-missing", "load"),
     (a_taken_port_of_triton, "triton-port-taken", "setup"),
     (too_little_memory, "host-memory-refused", "load"),
-    (a_killed_stub, "", "load"),
+    (a_killed_stub, "triton-stub-died-silently", "load"),
     (a_hanging_load, "", "load"),
 ]
 

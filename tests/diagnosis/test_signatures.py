@@ -79,6 +79,23 @@ def test_a_start_that_served_afterwards_had_no_failure(
     assert (found.verdict, len(found.causes)) == (verdict, causes)
 
 
+def test_an_echo_is_the_first_error_where_there_is_no_other() -> None:
+    ended = "ERROR 09-14 12:49:41 [core.py:1] EngineCore failed to start.\n"
+    found = [diagnosed(text, ROWS[0]) for text in (ended, ended + LATER)]
+    assert [(each.verdict, each.first_error and each.first_error.line) for each in found] == [
+        ("failed", 1),
+        ("failed", 2),
+    ]
+
+
+@pytest.mark.parametrize("code", ["137", "-9"])
+def test_a_killed_process_is_known_by_its_exit_code_alone(code: str) -> None:
+    for text, ids in ((b"", ["process-ended-with-137"]), (LATER.encode(), [])):
+        seen = watch.watch(io.BytesIO(b"starting\n" + text), "server.log")
+        found = judgement.judge([seen], {"exit_code": code})
+        assert [cause.signature.id for cause in found.causes] == ids
+
+
 def test_each_failure_has_its_own_name() -> None:
     names = [row.id for row in ROWS]
     assert len(names) == len(set(names))
