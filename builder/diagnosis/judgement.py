@@ -231,8 +231,9 @@ def _phase(
     What fails before a program tells a phase fails where its words are known to, else in its
     set-up.
     """
-    if errors and any(word in errors[0].text for word in ("NIXL", "UCX ", "nixl")):
-        return "disagg"
+    texts = [line.text for line in errors[:1]]
+    if phase := _phase_of_words(phases().in_any_phase, texts):
+        return phase
     of_error = [seen for seen in logs if errors and seen.file == errors[0].file]
     for seen in of_error:
         if phase := phase_at(seen.marks, errors[0].number):
@@ -240,12 +241,15 @@ def _phase(
     for seen in reversed(logs):
         if phase := phase_at(seen.marks, seen.lines):
             return phase
-    texts = [line.text for line in errors[:1]]
     texts += [line.text for cause in causes[:1] for line in cause.evidence]
-    for before, words in phases().before_a_start.items():
-        if any(word in text for text in texts for word in words):
-            return before
-    return "setup" if texts else None
+    return _phase_of_words(phases().before_a_start, texts) or ("setup" if texts else None)
+
+
+def _phase_of_words(words: Mapping[Phase, Sequence[str]], texts: Sequence[str]) -> Phase | None:
+    for phase, of_phase in words.items():
+        if any(word in text for text in texts for word in of_phase):
+            return phase
+    return None
 
 
 def _verdict(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ..documents import DATA
 from ..facts import data_file
-from ..schema import Check, Day, Positive, Text
+from ..schema import UNIQUE_IDS, Check, Day, Positive, Text
 from . import templates
 
 FOLDER = DATA / "failures"
@@ -123,14 +123,7 @@ class Signature:
 class Signatures:
     """A file of failures of one part of a deployment."""
 
-    failures: tuple[Signature, ...]
-
-    def inconsistencies(self) -> Iterator[tuple[str, str]]:
-        seen: set[str] = set()
-        for index, row in enumerate(self.failures):
-            if row.id in seen:
-                yield f"failures.{index}.id", f"repeats {row.id}; give another name"
-            seen.add(row.id)
+    failures: Annotated[tuple[Signature, ...], UNIQUE_IDS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +143,13 @@ class StartStep:
 class Phases:
     """How starts look: steps in their order, and lines that a program writes first.
 
-    Where a log has no step, lines with one of the words of `before_a_start` tell its phase.
+    A first error with one of the words of `in_any_phase` is of that phase, whatever the step of
+    its log; lines with one of the words of `before_a_start` tell the phase of a log without steps.
     """
 
     source: Text
     steps: tuple[StartStep, ...]
+    in_any_phase: Mapping[Phase, tuple[Text, ...]]
     before_a_start: Mapping[Phase, tuple[Text, ...]]
 
 

@@ -23,7 +23,8 @@ _EXCEPTION = re.compile(
 # The last line of a traceback may also be a class of any name.
 _RAISED = re.compile(rf"{_EXCEPTION.pattern}|^(?:[a-z_]\w*\.)+[A-Z]\w*(?:: |$)")
 _FAULT = re.compile(
-    r"^(?:error|fatal|ERROR|FATAL)\b[:!]|: error: |Signal: |Segmentation fault|CUDA [Ee]rror: |"
+    r"^(?:error|fatal|ERROR|FATAL)\b[:!]|: (?:fatal )?error: |, line \d+; error +: |ptxas fatal|"
+    r"_init failed for some reason|Signal: |Segmentation fault|CUDA [Ee]rror: |"
     r"terminate called|what\(\): |UNAVAILABLE: |\bpanicked at\b|NIXL_ERR_|core dumped|NCCL WARN |"
     r"\b(?:OPAL|PMIX|PRTE|ORTE)[ _]ERROR|\bAssertion .* failed|Error response from daemon|"
     r"\d Killed\b|^ +Warning +\w+ +\d|"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from ..documents import DATA
 from ..facts import advisories, data_file
 from ..facts.release.version import NO_VERSION, order
-from ..schema import Check, Day, Text
+from ..schema import UNIQUE_IDS, Check, Day, Text
 from .evaluation import condition_faults, text_faults
 
 FOLDER = DATA / "defects"
@@ -99,15 +99,7 @@ class ProductDefects:
     name: Text
     as_of: Day
     source: Text
-    defects: tuple[Defect, ...]
-
-    def inconsistencies(self) -> Iterator[tuple[str, str]]:
-        """Ids that are not unique."""
-        seen: set[str] = set()
-        for index, row in enumerate(self.defects):
-            if row.id in seen:
-                yield f"defects.{index}.id", f"repeats {row.id}; give another name"
-            seen.add(row.id)
+    defects: Annotated[tuple[Defect, ...], UNIQUE_IDS]
 
 
 def of_product(product: str) -> tuple[Defect, ...]:
