@@ -92,11 +92,11 @@ def located(
     message: str,
     fix: str,
     rule: Rule = SYNTAX,
-    severity: Severity = "error",
+    severity: Severity | None = None,
     within: str = "",
 ) -> Diagnostic:
-    """A diagnostic of a text, without the file's name."""
-    return Diagnostic("", message, fix, rule, severity, path, location, within)
+    """A diagnostic of a text, without the file's name; its severity is usually that of the rule."""
+    return Diagnostic("", message, fix, rule, severity or rule.severity, path, location, within)
 
 
 def nearest(name: str, known: Iterable[str], shows_some: bool = False) -> str:

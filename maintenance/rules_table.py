@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builder.lint.rules import markdown
+from builder.lint.rules.registry import markdown
 
 PAGE = Path(__file__).parent.parent / "docs" / "linting.md"
 BEGIN = "<!-- rules: python -m maintenance.rules_table -->"

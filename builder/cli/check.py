@@ -88,7 +88,7 @@ def run_check(options: argparse.Namespace) -> None:
 def findings_text(report: Report) -> str:
     """One line per finding, a block per drift, then which files were checked as what."""
     from ..lint.report import as_line, subject
-    from ..lint.rules import DRIFT
+    from ..lint.tables import DRIFT
 
     lines = [as_line(row) for row in report.findings if row.rule != DRIFT]
     for row in report.findings:

@@ -39,7 +39,7 @@ from .read.option_file import DEPLOYMENT, holds_deployment, stated_engine, state
 from .releases import PinnedTables, Pins
 from .report import Checked, Report, Skipped
 from .rules import EMPTY_FILE, NOTHING_TO_JUDGE, UNKNOWN_KIND, UNREADABLE, model, sides
-from .rules.model import UNKNOWN
+from .rules.model import UNKNOWN_MODEL
 from .rules.options import stated_context
 from .rules.sides import Side, may_be_side, of_clients, pair_diagnostics
 from .rules.variables import Policy
@@ -428,7 +428,7 @@ def _say_unknown_models(report: Report) -> None:
     kept: list[Diagnostic] = []
     unknown: list[Diagnostic] = []
     for row in report.findings:
-        (unknown if row.rule == UNKNOWN and not row.fix else kept).append(row)
+        (unknown if row.rule == UNKNOWN_MODEL and not row.fix else kept).append(row)
     report.findings = kept
     for what, count in Counter(row.message for row in unknown).items():
         files = f" (in {count} files)" if count > 1 else ""
@@ -507,7 +507,7 @@ def of_nothing(target: SourceFile, reason: str, report: Report) -> None:
     report.skipped.append(Skipped(str(target.path), reason))
     if target.given:
         remedy = "check the file that holds the options"
-        found = located(NOWHERE, "", "has nothing to check", remedy, NOTHING_TO_JUDGE, "warning")
+        found = located(NOWHERE, "", "has nothing to check", remedy, NOTHING_TO_JUDGE)
         report.findings.append(found.in_file(str(target.path)))
 
 
@@ -533,17 +533,17 @@ def _unknown(source: Text) -> Diagnostic:
     if not source.form and _is_template(source) and not is_read:
         what = "is a template, which is not YAML until it is filled in"
         remedy = "fill it in, and check the result"
-        return located(NOWHERE, "", what, remedy, UNKNOWN_KIND, "warning")
+        return located(NOWHERE, "", what, remedy, UNKNOWN_KIND)
     if data is None and not _is_malformed(source):
         return located(NOWHERE, "", "is empty", remedy, EMPTY_FILE)
     if source.form == PROSE:
         what = "is documentation: nothing in it runs, so nothing was checked"
-        return located(NOWHERE, "", what, remedy, UNKNOWN_KIND, "warning")
+        return located(NOWHERE, "", what, remedy, UNKNOWN_KIND)
     if source.form == PYTHON:
         what = "constructs no engine of the LLM API"
-        return located(NOWHERE, "", what, remedy, UNKNOWN_KIND, "warning")
+        return located(NOWHERE, "", what, remedy, UNKNOWN_KIND)
     if source.form in (SCRIPT, DOCKERFILE):
-        return located(NOWHERE, "", "starts no server", remedy, UNKNOWN_KIND, "warning")
+        return located(NOWHERE, "", "starts no server", remedy, UNKNOWN_KIND)
     if isinstance(data, dict | list):
-        return located(NOWHERE, "", "kind not recognised", remedy, UNKNOWN_KIND, "warning")
-    return located(NOWHERE, "", "holds no options", remedy, UNKNOWN_KIND)
+        return located(NOWHERE, "", "kind not recognised", remedy, UNKNOWN_KIND)
+    return located(NOWHERE, "", "holds no options", remedy, UNKNOWN_KIND, "error")

@@ -35,7 +35,7 @@ from .read.option_file import AUTODEPLOY_RULE, DISAGGREGATED, ENGINE, read_optio
 from .read.shell import Script
 from .read.shell_files import WrittenFile, unread_words, unread_writes, written_files
 from .read.yaml_text import variable_paths
-from .rules import PORT_UNREACHED, sides
+from .rules import sides
 from .rules.files import of_scripts
 from .rules.model import (
     at_model,
@@ -48,6 +48,7 @@ from .rules.model import (
 )
 from .rules.names import misspelt_program, script_diagnostics
 from .rules.options import beside_flags, section_diagnostics
+from .rules.ports import PORT_UNREACHED
 from .rules.references import server_diagnostics
 from .rules.sides import OPTION, disagreements, unguided
 from .rules.variables import variable_diagnostics
@@ -288,7 +289,7 @@ def _urls(
         for where, port, ports in _unreached(data, commands):
             what, fix = f"no server of this script listens at {port}", f"give {either(ports)}"
             place = content.document.locate(where)
-            yield located(place, where, what, fix, PORT_UNREACHED, "warning")
+            yield located(place, where, what, fix, PORT_UNREACHED)
     yield from _urls_on_disk(rows, commands, path)
 
 
@@ -305,7 +306,7 @@ def _urls_on_disk(
         for where, port, ports in _unreached(read_option_file(file.text, path.parent), commands):
             what = f"{where} of {file.text} has port {port}, where no server of this script listens"
             fix = f"give {either(ports)} there"
-            yield located(file.location, "", what, fix, PORT_UNREACHED, "warning")
+            yield located(file.location, "", what, fix, PORT_UNREACHED)
 
 
 def _unreached(data: Any, commands: Sequence[OptionsBlock]) -> Iterator[tuple[str, str, list[str]]]:

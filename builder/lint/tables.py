@@ -11,13 +11,22 @@ from ..diagnostics import Diagnostic
 from ..facts.engines import Engine
 from ..facts.release import Release, of_engine
 from ..facts.release.version import NO_VERSION, Order, order
-from ..general_rules import MISSING_KEY, UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_RANGE, VULNERABLE_VERSION
+from ..general_rules import (
+    MISSING_KEY,
+    UNKNOWN_KEY,
+    UNKNOWN_VALUE,
+    VALUE_RANGE,
+    VULNERABLE_VERSION,
+    Rule,
+)
 from ..rules import constraints
 from ..rules.options import WRONG_VALUES
 from ..rules.validation import Refusals, agreed
 from .model import Verdict
 from .releases import PinnedTables, Pins
-from .rules import DRIFT, FLAG_VALUE, UNKNOWN_FLAG
+from .rules import FLAG_VALUE, UNKNOWN_FLAG
+
+DRIFT = Rule("drift", "What is right for one engine release is wrong for another.", "warning")
 
 MOST_TABLES = 8  # limit per file: each table checks the whole file
 Judge = Callable[[Release], Verdict]

@@ -11,14 +11,29 @@ from typing import Any
 
 from ...diagnostics import Diagnostic, Location, closest, located
 from ...documents import value_at
-from ...general_rules import Severity
+from ...general_rules import Rule, Severity
 from ..engine import every
 from ..model import Server, Statement, Word, is_open
 from ..read.containers import listed
 from ..read.shell import Script
 from ..read.shell_values import Values, with_branches
-from . import FILE_LATE, FILE_NOT_MOUNTED, FILE_OVERWRITTEN, MISSING_OPTION_FILE, PORT_UNREACHED
-from .ports import Launch
+from .ports import PORT_UNREACHED, Launch
+
+MISSING_OPTION_FILE = Rule(
+    "missing-option-file",
+    "A server reads an option file that is not there, and one of nearly the same name is.",
+)
+FILE_NOT_MOUNTED = Rule(
+    "file-not-mounted", "A server reads a file at a path that nothing mounts into its container."
+)
+FILE_LATE = Rule(
+    "file-late",
+    "A script writes an option file after it starts the server that reads it.",
+    "warning",
+)
+FILE_OVERWRITTEN = Rule(
+    "file-overwritten", "A script overwrites an option file that it has just written.", "warning"
+)
 
 # An option file flag or a mount does not count as a use of the file.
 _MOUNTED = re.compile(r"(?:-v|--volume|--mount|--container-mounts)[=\s]+\S+")
@@ -120,7 +135,7 @@ def image_files(rows: Sequence[Statement], commands: Sequence[Launch]) -> Iterat
             known, place = next(iter(opened.items()))
             what = f"the server listens at {port}, and {', '.join(opened)} is opened"
             fix = f"open {port}, or give --port {known.partition('-')[0]}"
-            yield located(place, "EXPOSE", what, fix, PORT_UNREACHED, "warning")
+            yield located(place, "EXPOSE", what, fix, PORT_UNREACHED)
 
 
 def _text(row: Statement) -> str:
@@ -145,14 +160,14 @@ def file_order(
             first.setdefault(name, place)
             if sign == ">" and name in last and not _is_read(rows[last[name][0] + 1 : index], name):
                 what = f"overwrites {name}: what line {last[name][1].line} wrote is lost"
-                yield located(place, "", what, "add to it with >>", FILE_OVERWRITTEN, "warning")
+                yield located(place, "", what, "add to it with >>", FILE_OVERWRITTEN)
             last[name] = index, place
     for command in commands:
         file = command.option_file
         late = first.get(file.text) if file else None
         if file and late and command.start and late.line > command.start.line:
             what = f"{file.text} is written in line {late.line}, after the server has started"
-            yield located(file.location, "", what, "write it before", FILE_LATE, "warning")
+            yield located(file.location, "", what, "write it before", FILE_LATE)
 
 
 def _outputs(row: Statement) -> Sequence[tuple[str, Word]]:
@@ -173,7 +188,6 @@ def _is_read(rows: Sequence[Statement], name: str) -> bool:
     )
 
 
-RULE = FILE_NOT_MOUNTED
 _ENGINES = frozenset(("docker", "podman", "nerdctl"))
 _FLAGS = ("-v", "--volume")
 COPIES = frozenset(("COPY", "ADD"))
@@ -220,7 +234,9 @@ def lost_path(
         if meant := _meant(path, mount):
             right, severity = meant
             what = f"{path} is not in the container: {mount.source} is at {mount.target} there"
-            yield located(place, where, what, f"name {right}, or put it there", RULE, severity)
+            yield located(
+                place, where, what, f"name {right}, or put it there", FILE_NOT_MOUNTED, severity
+            )
             return
 
 
@@ -258,7 +274,9 @@ def command_paths(
         unseen = folder.startswith("/") and not any(mount.holds(path) for mount in mounts)
         if is_run and path in written and unseen and not _is_made(path, made):
             what = f"{path} is written outside the container, which cannot see it"
-            yield located(place, "", what, f"mount it: -v {folder}:{folder}", RULE, "warning")
+            yield located(
+                place, "", what, f"mount it: -v {folder}:{folder}", FILE_NOT_MOUNTED, "warning"
+            )
 
 
 def of_copies(rows: Sequence[Statement]) -> list[Mount]:

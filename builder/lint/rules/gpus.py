@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -12,61 +11,17 @@ from ...diagnostics import Diagnostic, Location, located
 from ...documents import Yaml, value_at
 from ...facts import hardware
 from ...facts.release import Release
-from ...rules import flags as server_flags
+from ...general_rules import Rule
 from ..arguments.click import FlagOptions
-from ..engine import MPI_STARTERS, default_formats, formats, rank_launcher
-from ..model import Gpus, OptionsBlock, Server, Word, below, int_at, whole
-from . import GPUS_BELOW_RANKS, GPUS_IDLE, NODE_GPUS, job_diagnostic
+from ..engine import default_formats, formats
+from ..model import Gpus, Server, below, int_at
 from .model import beside_options, named_gpu
 
-_COUNTS, _HOSTS = ("-n", "-np"), ("-H", "-host", "--host")
-_SPREADING = ("hostfile", "machinefile", "f", "ppn", "npernode", "N")  # over hosts
-
-
-def mpi_diagnostics(
-    words: Sequence[Word],
-    command: OptionsBlock,
-    options: Mapping[str, Mapping[str, Any]],
-    release: Release,
-) -> Iterator[Diagnostic]:
-    """Checks the processes that MPI starts against the ranks of the server: behind the launcher
-    each is a rank, without it each is a server. Processes that are spread over several hosts may be
-    meant as servers, unless their number is that of the ranks. `words` are the words before the
-    server."""
-    names = {word.text.rpartition("/")[2] for word in words}
-    if names.isdisjoint(MPI_STARTERS) or not release.engine.rank_launcher:
-        return
-    world, file = None, command.option_file
-    given = options.get(file.text.rpartition("/")[2]) if file else {}
-    if given is not None:  # the option file may set parallel sizes too
-        flags = {row.spelling: row.value.text for row in command.flags if row.value}
-        world = world_size(server_flags.with_flags(flags, given, release))
-    spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
-    launcher = rank_launcher()
-    for word, following in pairwise(words):
-        is_count = word.text in _COUNTS and following.certain
-        count = whole(following.text) if is_count else None
-        if not count:
-            continue
-        if launcher in names and world and world > 1 and count != world:
-            what = f"{count} processes for a server of {world} ranks"
-            fix = f"give {world}, or parallel sizes that multiply to {count}"
-            yield job_diagnostic("job-ranks", following.location, what, word.text, fix)
-        # The rules for job scripts report srun.
-        is_alone = count > 1 and not names & {launcher, "srun"}
-        if is_alone and not (spread and count != world):
-            what = f"{count} processes of MPI start a server each, all at one port"
-            fix = f"put {launcher} before the server, so that they are the ranks of one"
-            yield job_diagnostic("job-launcher", following.location, what, word.text, fix)
-
-
-def _is_spread(flag: str, value: str) -> bool:
-    """Whether a flag may distribute processes over several hosts."""
-    if flag in _HOSTS:
-        return "," in value or "$" in value
-    is_by_node = flag == "--map-by" and "node" in value
-    return is_by_node or flag.lstrip("-").partition("=")[0] in _SPREADING
-
+GPUS_BELOW_RANKS = Rule(
+    "gpus-below-ranks", "A server has fewer GPUs than ranks and does not start."
+)
+GPUS_IDLE = Rule("gpus-idle", "More GPUs are requested than the servers have ranks.", "warning")
+NODE_GPUS = Rule("node-gpus", "A node has fewer GPUs than the file says.", "warning")
 
 _OF_NODE = ("resources.gpus_per_node", "hardware.gpus_per_node")
 _NODE_GPUS, _NODES = ("gpus_per_node", "num_gpus_per_node"), ("num_nodes", "nnodes", "nodes")
@@ -105,7 +60,7 @@ def _node_gpus(document: Yaml) -> Iterator[Diagnostic]:
         if (given := int_at(document.data, path)) and given > most:
             what = f"{given} GPUs in a node, and one of {gpu.name} has {most}"
             fix = f"give {most}, and as many nodes as that takes"
-            yield located(document.locate(path), path, what, fix, NODE_GPUS, "warning")
+            yield located(document.locate(path), path, what, fix, NODE_GPUS)
 
 
 def gpus_beside(document: Yaml, path: str) -> Gpus | None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from ...diagnostics import Diagnostic, Location, closest, nearest
+from ...diagnostics import Diagnostic, Location, closest, located, nearest
+from ...documents import DATA
+from ...facts import data_file, plain_data
+from ...facts.release import Release
 from ...files import read_bytes
+from ...general_rules import Rule
+from ...rules import flags as server_flags
 from ..engine import MPI_STARTERS, default_formats, is_server, rank_launcher
-from ..model import Server, Statement, Word, whole
+from ..model import OptionsBlock, Server, Statement, Word, whole
 from ..read.option_file import read_option_file
 from ..read.slurm import Job, Option, Step, option_names, table
-from . import job_diagnostic
 from .gpus import world_size
 
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
@@ -26,6 +30,31 @@ _IDLE = frozenset(("echo", "printf", "date", "fi", "done", "}", "true", "set", "
 _PASSING = re.compile(r"[A-Za-z_]\w*=\S*|sleep \d{1,3}")
 _LEAKED, _NVLINK = "UCX_TLS", "UCX_CUDA_IPC_ENABLE_MNNVL"
 _PLUGIN = "container-"  # options of pyxis
+_COUNTS, _HOSTS = ("-n", "-np"), ("-H", "-host", "--host")
+_SPREADING = ("hostfile", "machinefile", "f", "ppn", "npernode", "N")  # over hosts
+
+
+def job_diagnostic(
+    rule: str, place: Location, what: str, path: str = "", remedy: str = ""
+) -> Diagnostic:
+    """A diagnostic of a job script rule at a place in the script."""
+    known = job_rules()[rule]
+    return located(place, path, what, remedy or known.docs.partition("\n")[0], known)
+
+
+@cache
+def job_rules() -> Mapping[str, Rule]:
+    """The rules of job scripts by id."""
+    table = data_file.load(DATA / "formats" / "job_scripts.yaml", plain_data.JOB_SCRIPTS_FILE)
+    return {
+        id: Rule(
+            id,
+            f"A job script of Slurm: {row['fix']}.",
+            row["severity"],
+            "\n\nSource: ".join(filter(None, (row["fix"], row.get("source")))),
+        )
+        for id, row in table["rules"].items()
+    }
 
 
 def job_diagnostics(job: Job, folder: Path, block: int | None) -> Iterator[Diagnostic]:
@@ -347,3 +376,48 @@ def _range(nodes: Option | None) -> tuple[int, int] | None:
     ends = [whole(end) for end in ((nodes and nodes.value) or "").split("-")]
     least, most = ends[0], ends[-1]
     return None if least is None or most is None else (least, most)
+
+
+def mpi_diagnostics(
+    words: Sequence[Word],
+    command: OptionsBlock,
+    options: Mapping[str, Mapping[str, Any]],
+    release: Release,
+) -> Iterator[Diagnostic]:
+    """Checks the processes that MPI starts against the ranks of the server: behind the launcher
+    each is a rank, without it each is a server. Processes that are spread over several hosts may be
+    meant as servers, unless their number is that of the ranks. `words` are the words before the
+    server."""
+    names = {word.text.rpartition("/")[2] for word in words}
+    if names.isdisjoint(MPI_STARTERS) or not release.engine.rank_launcher:
+        return
+    world, file = None, command.option_file
+    given = options.get(file.text.rpartition("/")[2]) if file else {}
+    if given is not None:  # the option file may set parallel sizes too
+        flags = {row.spelling: row.value.text for row in command.flags if row.value}
+        world = world_size(server_flags.with_flags(flags, given, release))
+    spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
+    launcher = rank_launcher()
+    for word, following in pairwise(words):
+        is_count = word.text in _COUNTS and following.certain
+        count = whole(following.text) if is_count else None
+        if not count:
+            continue
+        if launcher in names and world and world > 1 and count != world:
+            what = f"{count} processes for a server of {world} ranks"
+            fix = f"give {world}, or parallel sizes that multiply to {count}"
+            yield job_diagnostic("job-ranks", following.location, what, word.text, fix)
+        # The rules for job scripts report srun.
+        is_alone = count > 1 and not names & {launcher, "srun"}
+        if is_alone and not (spread and count != world):
+            what = f"{count} processes of MPI start a server each, all at one port"
+            fix = f"put {launcher} before the server, so that they are the ranks of one"
+            yield job_diagnostic("job-launcher", following.location, what, word.text, fix)
+
+
+def _is_spread(flag: str, value: str) -> bool:
+    """Whether a flag may distribute processes over several hosts."""
+    if flag in _HOSTS:
+        return "," in value or "$" in value
+    is_by_node = flag == "--map-by" and "node" in value
+    return is_by_node or flag.lstrip("-").partition("=")[0] in _SPREADING

@@ -13,17 +13,26 @@ from ...diagnostics import Diagnostic, Location, closest, located, nearest
 from ...documents import Variable, Yaml, value_at
 from ...errors import BadFacts, BadInput
 from ...facts import hardware, model_names
-from ...general_rules import Severity
+from ...general_rules import Rule, Severity
 from ...rules import answer_parsers
 from ...rules.context import RuleContext
 from ..engine import surroundings
 from ..model import Named, Server, is_open
-from . import MODEL_ON_GPU, MODEL_PRECISION, UNKNOWN_GPU, UNKNOWN_MODEL
 
 if TYPE_CHECKING:
     from ...facts.checkpoint import Checkpoint
 
-UNKNOWN = UNKNOWN_MODEL
+UNKNOWN_MODEL = Rule(
+    "unknown-model",
+    "No facts are known for a model, so that no rule about models was checked.",
+    "warning",
+)
+MODEL_ON_GPU = Rule("model-on-gpu", "The GPU has no arithmetic for the checkpoint's precision.")
+MODEL_PRECISION = Rule(
+    "model-precision", "The file names another precision than the checkpoint has.", "warning"
+)
+UNKNOWN_GPU = Rule("unknown-gpu", "No known GPU has this name.")
+
 # Where files name the model outside the options, most reliable place first.
 _MODELS = (
     "identity.model.repo",
@@ -170,11 +179,11 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
         named, words = Named(given, document.locate(where), where), _FORMATS.get(given.lower())
         if words is None:
             what, fix = f"{given[:60]} is not a known precision", nearest(given, _FORMATS)
-            found.append(located(named.location, where, what, fix, MODEL_PRECISION, "warning"))
+            found.append(located(named.location, where, what, fix, MODEL_PRECISION))
         elif facts and not any(word in facts.precision for word in words):
             what = f"{given}, but {facts.name} is a checkpoint in {facts.precision}"
             fix = f"name a checkpoint in {given}, or correct the precision"
-            found.append(located(named.location, where, what, fix, MODEL_PRECISION, "warning"))
+            found.append(located(named.location, where, what, fix, MODEL_PRECISION))
         elif model and facts is None:
             found += _without_arithmetic(named, words, gpus)
     for gpu in gpus:
@@ -213,7 +222,7 @@ def unknown_model(model: Named) -> Diagnostic:
     near = closest(name, model_names.known_names()) or _completed(name)
     fix = f"did you mean {near}?" if near else ""
     what = f"{model.name} is unknown here: no rule of models was applied"
-    return located(model.location, model.path, what, fix, UNKNOWN, "warning")
+    return located(model.location, model.path, what, fix, UNKNOWN_MODEL)
 
 
 def _completed(name: str) -> str | None:

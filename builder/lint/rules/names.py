@@ -19,7 +19,7 @@ from ...diagnostics import (
 )
 from ...documents import Variable, Yaml, value_at
 from ...facts.release import Release
-from ...general_rules import UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_TYPE
+from ...general_rules import UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_TYPE, Rule
 from ...rules import flags as server_flags
 from ..engine import (
     WorkerFlags,
@@ -35,10 +35,19 @@ from ..read.containers import GPU, SIDE, command_keys, objects, words_of
 from ..read.shell import Script, statements
 from ..read.shell_values import Values, with_branches
 from ..read.yaml_text import inside
-from . import HERE_DOCUMENT_END, LOST_FLAG, MISSING_MODEL, MISSPELT_NAME, UNKNOWN_FLAG, starts
+from . import MISSPELT_NAME, UNKNOWN_FLAG, starts
 from .files import command_paths, file_order, image_files
-from .gpus import mpi_diagnostics
+from .jobs import mpi_diagnostics
 from .ports import Launch, launches, published, same_port, unreached_ports, wrong_port
+
+HERE_DOCUMENT_END = Rule(
+    "here-document-end",
+    "The line that should end a here document does not, so that it swallows commands.",
+)
+LOST_FLAG = Rule(
+    "lost-flag", "A flag stands outside of the command that it is meant for, and is lost."
+)
+MISSING_MODEL = Rule("missing-model", "A server is started without a model.")
 
 _RESOURCES = ("limits", "requests", "claims")
 

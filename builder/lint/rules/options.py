@@ -15,7 +15,7 @@ from ...facts import hardware
 from ...facts import release as releases
 from ...facts.release import Release, ServerRole
 from ...facts.release.version import order
-from ...general_rules import UNKNOWN_KEY
+from ...general_rules import UNKNOWN_KEY, Rule
 from ...rules import constraints
 from ...rules import flags as server_flags
 from ...rules.context import RuleContext
@@ -27,9 +27,19 @@ from ..arguments.click import FlagOptions, at_location
 from ..engine import Formats, formats
 from ..model import CommandFlag, Named, OptionsBlock, Server, StatedWorkload, below
 from ..read.file import Text
-from . import MODEL_ON_GPU, TOO_MANY_FAULTS, UNKNOWN_FLAG
+from . import UNKNOWN_FLAG
 from .gpus import ranks_diagnostic
-from .model import at_model, context, for_model, named_gpu, named_model, parser_findings
+from .model import (
+    MODEL_ON_GPU,
+    at_model,
+    context,
+    for_model,
+    named_gpu,
+    named_model,
+    parser_findings,
+)
+
+TOO_MANY_FAULTS = Rule("too-many-faults", "There are more faults than are worth listing.")
 
 
 def of_empty_documents(source: Text) -> list[Diagnostic]:

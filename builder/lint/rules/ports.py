@@ -11,6 +11,7 @@ from typing import Any
 from ...diagnostics import Diagnostic, Location, located
 from ...documents import Variable, Yaml, value_at
 from ...facts.release import Release
+from ...general_rules import Rule
 from ...rules.rule_inputs import as_number
 from ..engine import MPI_STARTERS, formats, is_server
 from ..model import OptionsBlock, Server, Statement, Word, below, is_open
@@ -23,7 +24,15 @@ from ..read.containers import (
     objects,
     port_of,
 )
-from . import FLAG_VALUE, GPU_SHARED, PORT_TAKEN, PORT_UNREACHED
+from . import FLAG_VALUE
+
+PORT_UNREACHED = Rule(
+    "port-unreached", "A port is opened, published or asked at which no server listens.", "warning"
+)
+PORT_TAKEN = Rule("port-taken", "Two servers want the same port of one machine.")
+GPU_SHARED = Rule(
+    "gpu-shared", "Two servers use the same GPU, and each takes most of its memory.", "warning"
+)
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _WAYS = ("httpGet", "tcpSocket", "grpc")  # probes that connect from outside
@@ -67,7 +76,7 @@ def _unreached_host(
     if host in (server.formats.default_host, "127.0.0.1"):
         place = given[1] if given else server.words[0][1]
         what = f"the server listens at {host} of its container, where nothing outside reaches it"
-        yield located(place, path, what, "give --host 0.0.0.0", PORT_UNREACHED, "warning")
+        yield located(place, path, what, "give --host 0.0.0.0", PORT_UNREACHED)
 
 
 def unreached_server(
@@ -82,7 +91,7 @@ def unreached_server(
         where = below(path, next(iter(ports.values())))
         what = f"the server listens at {port}, and {', '.join(ports)} is opened"
         fix = f"open {port}, or give --port {next(iter(ports))}"
-        yield located(document.locate(where), where, what, fix, PORT_UNREACHED, "warning")
+        yield located(document.locate(where), where, what, fix, PORT_UNREACHED)
     for probe, way in product(PROBES, ("httpGet", "tcpSocket")):
         inner = f"{probe}.{way}.port"
         asked = str(value_at(data, inner) or "")
@@ -91,7 +100,7 @@ def unreached_server(
             where = below(path, inner)
             what = f"asks at {asked}, and the server listens at {port}"
             fix = f"give {port}, or --port {number}"
-            yield located(document.locate(where), where, what, fix, PORT_UNREACHED, "warning")
+            yield located(document.locate(where), where, what, fix, PORT_UNREACHED)
 
 
 def _ports(data: Mapping[str, Any]) -> dict[str, str]:
@@ -214,11 +223,11 @@ def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnosti
     if port.isdigit() and port not in ports:
         what = f"{', '.join(ports)} of the container is published, and the server listens at {port}"
         fix = f"publish {port}, or give --port {ports[0]}"
-        yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED, "warning")
+        yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED)
     if host in ("localhost", "127.0.0.1"):
         what = f"the server listens at {host} of the container: published ports do not reach it"
         fix = "give --host 0.0.0.0"
-        yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED, "warning")
+        yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED)
 
 
 def wrong_port(port: str, place: Location, path: str) -> Iterator[Diagnostic]:
@@ -257,5 +266,5 @@ def _same_gpu(server: Launch, running: Sequence[Launch]) -> Iterator[Diagnostic]
         if (both := server.gpus & other.gpus) and server.start and other.start:
             what = f"GPU {min(both)} is also used by the server of line {other.start.line}"
             what, fix = f"{what}, and each takes most of a GPU", "give each its own GPUs"
-            yield located(server.start, _VISIBLE_NAME, what, fix, GPU_SHARED, "warning")
+            yield located(server.start, _VISIBLE_NAME, what, fix, GPU_SHARED)
             return

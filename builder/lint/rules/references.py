@@ -11,9 +11,8 @@ from typing import Any
 from ...diagnostics import Diagnostic, closest, located
 from ...documents import Yaml, value_at
 from ...facts import engines, release
-from ...general_rules import Severity
+from ...general_rules import Rule, Severity
 from ...rules.context import RuleContext
-from .. import rules
 from ..arguments.click import own_options
 from ..engine import formats
 from ..model import OptionsBlock, Server, below, is_open, side_of
@@ -25,7 +24,17 @@ from .files import NOTHING_HANDED, HandedFiles, Mount, lost_path, missing_file, 
 from .gpus import gpus_against_ranks
 from .names import unknown_flags, unknown_task
 from .options import flag_options
-from .ports import PROBES
+from .ports import GPU_SHARED, PORT_TAKEN, PORT_UNREACHED, PROBES
+
+UNKNOWN_REFERENCE = Rule(
+    "unknown-reference", "An object refers to another one of the manifest by a name that none has."
+)
+UNKNOWN_PROBE = Rule(
+    "unknown-probe", "A probe asks for a path that the server does not have.", "warning"
+)
+GPU_REQUEST = Rule(
+    "gpu-request", "Kubernetes wants the same number of GPUs as request and as limit."
+)
 
 Files = Mapping[str, Mapping[str, Any]]
 """The options of each file that servers read, by the last part of its name."""
@@ -147,7 +156,7 @@ def _volumes(row: ServerContainer) -> Iterator[Diagnostic]:
         if name not in known and _NAME.fullmatch(name) and (near := closest(name, known)):
             where = below(row.path, f"volumeMounts.{index}.name")
             what, fix = f"no volume of the pod is called {name}", f"did you mean {near}?"
-            yield located(row.document.locate(where), where, what, fix, rules.UNKNOWN_REFERENCE)
+            yield located(row.document.locate(where), where, what, fix, UNKNOWN_REFERENCE)
 
 
 def _requests(row: ServerContainer) -> Iterator[Diagnostic]:
@@ -161,7 +170,7 @@ def _requests(row: ServerContainer) -> Iterator[Diagnostic]:
         where = below(row.path, f"resources.requests.{containers.GPU}")
         what = f"asks for {request} GPUs, and the limit is {limit}: Kubernetes wants both the same"
         fix = f"give {limit}, or the limit {request}"
-        yield located(row.document.locate(where), where, what, fix, rules.GPU_REQUEST)
+        yield located(row.document.locate(where), where, what, fix, GPU_REQUEST)
 
 
 def _probes(row: ServerContainer) -> Iterator[Diagnostic]:
@@ -178,8 +187,7 @@ def _probes(row: ServerContainer) -> Iterator[Diagnostic]:
         if f"/{path.partition('?')[0].strip('/')}" not in known:
             where = below(row.path, f"{probe}.httpGet.path")
             what = f"the server has no {path[:60]}: it answers 404, and the pod is never ready"
-            place, rule = row.document.locate(where), rules.UNKNOWN_PROBE
-            yield located(place, where, what, "give /health", rule, "warning")
+            yield located(row.document.locate(where), where, what, "give /health", UNKNOWN_PROBE)
 
 
 def _maps(
@@ -202,7 +210,7 @@ def _maps(
         if name not in maps and len(left) == 1 and _NAME.fullmatch(name):
             what, fix = f"no config map here is called {name}", f"did you mean {left[0]}?"
             severity: Severity = "error" if closest(name, left) else "warning"
-            place, rule = document.locate(path), rules.UNKNOWN_REFERENCE
+            place, rule = document.locate(path), UNKNOWN_REFERENCE
             yield located(place, path, what, fix, rule, severity)
 
 
@@ -227,7 +235,7 @@ def _target_ports(document: Yaml, servers: Sequence[ServerContainer]) -> Iterato
             where, fix = f"spec.ports.{index}.{key}", f"give targetPort: {own}"
             what = f"{target} is not a port of the selected pods: their server listens at {own}"
             place = document.locate(where)
-            yield located(place, where, what, fix, rules.PORT_UNREACHED, "warning")
+            yield located(place, where, what, fix, PORT_UNREACHED)
 
 
 def _may_listen(row: ServerContainer, port: str) -> bool:
@@ -261,7 +269,7 @@ def _selector(
         if near := closest(text, known):
             where = f"spec.selector.{key}"
             what, fix = f"no pod here has the label {key}: {text}", f"did you mean {near}?"
-            place, rule = document.locate(where), rules.UNKNOWN_REFERENCE
+            place, rule = document.locate(where), UNKNOWN_REFERENCE
             yield located(place, where, what, fix, rule, "warning")
 
 
@@ -326,7 +334,7 @@ def _urls(rows: Sequence[ServerContainer], files: Files) -> Iterator[Diagnostic]
             place = (row_there.server.flag(("--port",)) or row_there.server.words[0])[1]
             what = f"the router asks {host} at {port}, and its server listens at {own}"
             fix = f"give --port {port}, or the router {host}:{own}"
-            yield located(place, row_there.path, what, fix, rules.PORT_UNREACHED, "warning")
+            yield located(place, row_there.path, what, fix, PORT_UNREACHED)
 
 
 def _ports(document: Yaml, rows: Sequence[ServerContainer]) -> Iterator[Diagnostic]:
@@ -337,7 +345,7 @@ def _ports(document: Yaml, rows: Sequence[ServerContainer]) -> Iterator[Diagnost
             if (owner := owners.setdefault(port, row.name)) != row.name:
                 what = f"{owner} also uses port {port} of the host"
                 fix = "publish another one, as HOST:CONTAINER"
-                yield located(document.locate(path), path, what, fix, rules.PORT_TAKEN)
+                yield located(document.locate(path), path, what, fix, PORT_TAKEN)
 
 
 def _published(row: ServerContainer) -> Iterator[tuple[str, str]]:
@@ -367,7 +375,7 @@ def _gpus(document: Yaml, rows: Sequence[ServerContainer], files: Files) -> Iter
                 continue
             what = f"GPU {device} is also used by {owner.name}, and each server takes most of a GPU"
             fix = "give each service its own device_ids, or both a small KV cache fraction"
-            yield located(document.locate(path), path, what, fix, rules.GPU_SHARED, "warning")
+            yield located(document.locate(path), path, what, fix, GPU_SHARED)
             break
 
 

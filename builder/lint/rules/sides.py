@@ -14,6 +14,7 @@ from ...documents import value_at
 from ...errors import BadInput
 from ...facts.release import Release
 from ...files import read_text
+from ...general_rules import Rule
 from ...rules import constraints
 from ...rules.context import RuleContext
 from ...rules.validation import agreed
@@ -24,8 +25,22 @@ from ..read.file import YAML_SUFFIXES, Text
 from ..read.files import SourceFile
 from ..read.option_file import ENGINE, read_options
 from ..report import Checked
-from . import DISAGG_MODE, DISAGG_MODEL, GUIDE_IGNORED, ROUTER_BLOCKS
 from .options import section_context
+
+GUIDE_IGNORED = Rule(
+    "guide-ignored",
+    "Requests ask for structured output, which the server does not provide as configured.",
+    "warning",
+)
+DISAGG_MODE = Rule("disagg-mode", "A prefill or decode worker has the settings of the other side.")
+DISAGG_MODEL = Rule(
+    "disagg-model", "The two sides of a disaggregated service have different models."
+)
+ROUTER_BLOCKS = Rule(
+    "router-blocks",
+    "The router looks for KV cache blocks of another size than the engine has.",
+    "warning",
+)
 
 
 def disagreements(
@@ -161,7 +176,6 @@ def other_side(worker: Server) -> Iterator[Diagnostic]:
         yield located(given[1], worker.path, what, fix, DISAGG_MODE, "warning")
 
 
-RULE = GUIDE_IGNORED
 OPTION = "guided_decoding_backend"
 ASKS = "response_format"
 # A request field, a client argument, or a parameter of the LLM API.
@@ -189,7 +203,7 @@ def unguided(text: str, server: str) -> Diagnostic | None:
         return None
     what = f"asks for structured output, and {server} no {OPTION}: the answer may not follow it"
     fix = f"add {OPTION}: xgrammar to the server's options"
-    return located(where, ASKS, what, fix, RULE, "warning")
+    return located(where, ASKS, what, fix, GUIDE_IGNORED)
 
 
 def of_clients(targets: Sequence[SourceFile], files: Collection[Checked]) -> Iterator[Diagnostic]:
@@ -241,4 +255,4 @@ def block_size(
     if given and text.isdecimal() and isinstance(size, int) and int(text) != size:
         what = f"{_BLOCKS} {text}, but the engine's tokens_per_block is {size}"
         fix = f"give {_BLOCKS} {size}: the router looks for blocks of the engine's size"
-        yield located(given[1], worker.path, what, fix, ROUTER_BLOCKS, "warning")
+        yield located(given[1], worker.path, what, fix, ROUTER_BLOCKS)

@@ -8,11 +8,20 @@ from typing import Any
 from ...diagnostics import Diagnostic, located
 from ...documents import Yaml, value_at
 from ...facts import engines
+from ...general_rules import Rule
 from ..model import Server, Word, below
 from ..read.containers import Around, listed
-from . import SMALL_SHARED_MEMORY, START_LIMIT
 from .gpus import world_size
 from .model import find_model
+
+SMALL_SHARED_MEMORY = Rule(
+    "small-shared-memory",
+    "Several ranks share the little shared memory that a container has by default.",
+    "warning",
+)
+START_LIMIT = Rule(
+    "start-limit", "A probe ends the server before its weights can be loaded.", "warning"
+)
 
 # Operators add shared memory and probes to the pods of their own kinds.
 _PLAIN_KINDS = ("Pod", "Deployment", "StatefulSet", "Job", "LeaderWorkerSet")
@@ -48,7 +57,7 @@ def of_container(
         ranks = server.gpus.count  # the option file may set the sizes
     if ranks > 1:
         what = _small(ranks)
-        yield located(document.locate(path), path, what, fix, SMALL_SHARED_MEMORY, "warning")
+        yield located(document.locate(path), path, what, fix, SMALL_SHARED_MEMORY)
 
 
 def of_docker(before: Sequence[Word], words: Sequence[Word]) -> Iterator[Diagnostic]:
@@ -65,7 +74,7 @@ def of_docker(before: Sequence[Word], words: Sequence[Word]) -> Iterator[Diagnos
     ranks = max(_ranks(Server(pairs, engine=name)) for name in engines.names())
     if ranks > 1:
         place, fix = before[programs[0]].location, "give --ipc host, or --shm-size 16g"
-        yield located(place, "docker run", _small(ranks), fix, SMALL_SHARED_MEMORY, "warning")
+        yield located(place, "docker run", _small(ranks), fix, SMALL_SHARED_MEMORY)
 
 
 def _ranks(server: Server) -> int:
@@ -98,4 +107,4 @@ def _short_start(
             f"weights take {needed_s:.0f} s at an assumed {_LOAD_GB_PER_S:g} GB/s"
         )
         fix = "add a startupProbe that waits for the load: the other probes begin after it"
-        yield located(document.locate(where), where, what, fix, START_LIMIT, "warning")
+        yield located(document.locate(where), where, what, fix, START_LIMIT)

@@ -18,17 +18,24 @@ from ...general_rules import (
     UNKNOWN_VALUE,
     VALUE_RANGE,
     VALUE_TYPE,
+    Rule,
 )
 from ..read.triton_config import Field, Message, Scalar, parse
-from . import (
-    DUPLICATE_NAME,
-    EXCLUSIVE_KEYS,
-    TRITON_CONFIG_OVERRIDE,
-    TRITON_DATA_TYPE,
-    TRITON_INPUT_REQUIRED,
-    TRITON_INSTANCE_GROUP,
-    TRITON_MODEL_NAME,
+
+EXCLUSIVE_KEYS = Rule("exclusive-keys", "Only one of these keys may be used.")
+DUPLICATE_NAME = Rule("duplicate-name", "Two tensors of one model have the same name.")
+TRITON_CONFIG_OVERRIDE = Rule(
+    "triton-config-override", "A setting of the model is where Triton does not look for it."
 )
+TRITON_DATA_TYPE = Rule(
+    "triton-data-type", "A tensor has another data type than the backend expects."
+)
+TRITON_INPUT_REQUIRED = Rule("triton-input-required", "The backend needs this input.", "warning")
+TRITON_INSTANCE_GROUP = Rule(
+    "triton-instance-group",
+    "The LLM API runs one instance of its model, which places itself on the GPUs.",
+)
+TRITON_MODEL_NAME = Rule("triton-model-name", "The name of a model must be that of its folder.")
 
 TRITON = DATA / "triton"
 _SAMPLING = "sampling_param_"
@@ -268,7 +275,6 @@ def _tensor(
             what,
             "add optional: true",
             TRITON_INPUT_REQUIRED,
-            "warning",
         )
 
 

@@ -11,11 +11,23 @@ from itertools import chain
 from ...diagnostics import Diagnostic, Location, closest, is_misspelling, located
 from ...facts import release as releases
 from ...facts.release import Release
+from ...general_rules import Rule
 from ...rules.options import TRUE
 from ...rules.remedies import age
 from ..engine import formats, surroundings
 from ..read.yaml_text import places
-from . import MISSPELT_VARIABLE, UNKNOWN_VARIABLE, VARIABLE_VALUE
+
+MISSPELT_VARIABLE = Rule(
+    "misspelt-variable",
+    "A variable of the engine or its libraries is misspelt, and is not read.",
+    "warning",
+)
+UNKNOWN_VARIABLE = Rule(
+    "unknown-variable", "The release reads no environment variable of this name.", "warning"
+)
+VARIABLE_VALUE = Rule(
+    "variable-value", "A variable of the engine has a value that it does not know.", "warning"
+)
 
 _VARIABLE = re.compile(
     r"(?<![\w$.{/-])(?:T[A-Z]*L[A-Z]*|TRT_LLM|TENSORRT_?LLM)(?:_[A-Z0-9]+)+(?![\w/-])"
@@ -66,7 +78,7 @@ def variable_diagnostics(text: str) -> Iterator[Diagnostic]:
             fix = "add cuda_copy, cuda_ipc and what the network has, or leave UCX_TLS out"
         else:
             continue
-        yield located(place(found.start("value")), name, what, fix, VARIABLE_VALUE, "warning")
+        yield located(place(found.start("value")), name, what, fix, VARIABLE_VALUE)
 
 
 def _moves_cache(text: str) -> bool:
@@ -112,7 +124,7 @@ def _misspelt_variables(text: str) -> Iterator[Diagnostic]:
             if near:
                 place, name = Location(number, found.start() + 1), found.group()
                 what, fix = f"{reader} reads no variable {name}", f"did you mean {near}?"
-                yield located(place, name, what, fix, MISSPELT_VARIABLE, "warning")
+                yield located(place, name, what, fix, MISSPELT_VARIABLE)
 
 
 def _own_variables(text: str) -> set[str]:
@@ -159,7 +171,7 @@ def unread_variables(text: str, release: Release) -> Iterator[Diagnostic]:
             if remedy := _remedy(name, release):
                 place = Location(number, start + 1)
                 what = f"{release.engine.title} {release.name} reads no such variable"
-                yield located(place, name, what, remedy, UNKNOWN_VARIABLE, "warning")
+                yield located(place, name, what, remedy, UNKNOWN_VARIABLE)
 
 
 @lru_cache(maxsize=1000)
