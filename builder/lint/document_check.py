@@ -35,6 +35,7 @@ from .read.option_file import (
     read_options,
 )
 from .read.python_api import KIND
+from .read.variables import read_variables
 from .read.yaml_text import variable_paths
 from .rules import MISSPELT_NAME, names, references
 from .rules.files import of_scripts
@@ -57,7 +58,7 @@ from .rules.references import (
     server_diagnostics,
     service_files,
 )
-from .rules.variables import unread_variables, variable_diagnostics
+from .rules.variables import unread_variable_diagnostics, variable_diagnostics
 from .script_check import (
     check_script,
     content_diagnostics,
@@ -158,7 +159,7 @@ def around_documents(
     if content.kind == DEPLOYMENT:
         return
     if content.kind or servers or layout(content.document):
-        yield from variable_diagnostics(source.text)
+        yield from variable_diagnostics(read_variables(source.text))
         yield from misspelt_sections(content.document)
         yield from wrong_values(content.document)
     if not rule_context.checkpoint:
@@ -352,9 +353,10 @@ def check_blocks(source: Text, rule_context: RuleContext, is_told: bool) -> Verd
     for block, holder in rows:
         here = _placed(block, holder, rule_context)
         found += (row for row in given_diagnostics(block, here) if row.rule not in lifted)
-    found += unread_variables(source.text, table)
+    found_variables = read_variables(source.text)
+    found += unread_variable_diagnostics(found_variables, table)
     if source.form == PYTHON:
-        found += [*request_diagnostics(source.text, table), *variable_diagnostics(source.text)]
+        found += [*request_diagnostics(source.text, table), *variable_diagnostics(found_variables)]
         return Verdict(KIND, found, _judged(blocks))
     if source.form in (SCRIPT, DOCKERFILE):
         found += script_blocks(source, blocks, rule_context)

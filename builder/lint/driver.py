@@ -41,8 +41,8 @@ from .report import Checked, Report, Skipped
 from .rules import EMPTY_FILE, NOTHING_TO_JUDGE, UNKNOWN_KIND, UNREADABLE, model, sides
 from .rules.model import UNKNOWN_MODEL
 from .rules.options import stated_context
-from .rules.sides import Side, may_be_side, of_clients, pair_diagnostics
-from .rules.variables import Policy
+from .rules.sides import Side, client_diagnostics, may_be_side, pair_diagnostics
+from .rules.versions import Policy
 from .tables import by_neighbours, by_others, by_statement, findings_by_release, of_old
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
         seen.add((target.path, target.diagnostic))
     with report.isolated("the comparison of files"):
         report.findings += pair_diagnostics(run.sides(checked))
-        report.findings += of_clients(checked, report.files)
+        report.findings += client_diagnostics(checked, report.files)
     _say_unknown_models(report)
     report.say_assumed_releases()
     if not report.checked and not report.findings:

@@ -95,6 +95,7 @@ class Formats:
     lifted: dict[str, Text] = field(default_factory=dict)
     former: dict[str, Text] = field(default_factory=dict)
     former_values: tuple[Text, ...] = ()
+    variable_prefix: str = ""
     former_variables: dict[str, Text] = field(default_factory=dict)
     foreign: dict[str, Text] = field(default_factory=dict)
 

@@ -17,10 +17,10 @@ from .model import ITSELF, Judged, OptionsBlock, Verdict, of_named_side
 from .read.file import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, REQUIREMENTS, SCRIPT, Text
 from .read.gpu_names import Mention, of_text
 from .read.option_file import ENGINE, holds_deployment, read_options
+from .read.versions import image_versions, pinned_packages, pins_engine
 from .rules.model import model_diagnostics
 from .rules.options import MAX_DIAGNOSTICS, of_empty_documents, section_diagnostics
-from .rules.packages import package_diagnostics, pins_engine
-from .rules.variables import Policy, read_images
+from .rules.versions import Policy, image_diagnostics, package_diagnostics
 
 _WARNING = Policy()
 
@@ -79,8 +79,9 @@ def _of_file(source: Text, rule_context: RuleContext, versions: Policy) -> Verdi
         from . import script_check
 
         return script_check.check_program(source.text, rule_context)
-    named, diagnostics = read_images(source.text, versions)
-    diagnostics += package_diagnostics(source.text)
+    images = image_versions(source.text)
+    named, diagnostics = len(images), list(image_diagnostics(images, versions))
+    diagnostics += package_diagnostics(pinned_packages(source.text))
     if source.form == REQUIREMENTS:
         is_ours = pins_engine(source.text)
         return Verdict(REQUIREMENTS, diagnostics, ITSELF) if is_ours else Verdict(None, [])

@@ -32,10 +32,11 @@ from .read.commands import in_program, in_script, servers_of
 from .read.file import DOCKERFILE, IMAGES, SCRIPT, Text, is_job
 from .read.launchers import AUTODEPLOY_NAME
 from .read.option_file import AUTODEPLOY_RULE, DISAGGREGATED, ENGINE, read_option_file, read_options
+from .read.requests import structured_output
 from .read.shell import Script
 from .read.shell_files import WrittenFile, unread_words, unread_writes, written_files
+from .read.variables import read_variables
 from .read.yaml_text import variable_paths
-from .rules import sides
 from .rules.files import of_scripts
 from .rules.model import (
     at_model,
@@ -50,7 +51,7 @@ from .rules.names import misspelt_program, script_diagnostics
 from .rules.options import beside_flags, section_diagnostics
 from .rules.ports import PORT_UNREACHED
 from .rules.references import server_diagnostics
-from .rules.sides import OPTION, disagreements, unguided
+from .rules.sides import OPTION, disagreements, guide_diagnostic
 from .rules.variables import variable_diagnostics
 
 JOB = "Slurm job script"
@@ -107,7 +108,7 @@ def _around_script(
 ) -> Iterator[Diagnostic]:
     """Checks what surrounds the commands of a script: names, models and GPU counts. `written` are
     the options of the files that it writes, by the last part of their names."""
-    yield from variable_diagnostics(source.text)
+    yield from variable_diagnostics(read_variables(source.text))
     if not rule_context.checkpoint:
         yield from unknown_models(servers)
     options = {**on_disk(servers, source.path.parent), **written}
@@ -149,10 +150,10 @@ def check_program(text: str, rule_context: RuleContext) -> Verdict:
     sections = python_api.sections(text, rule_context.release)
     if not sections:
         return _of_writer(text, rule_context)
-    found = list(variable_diagnostics(text))
+    found = list(variable_diagnostics(read_variables(text)))
     found += list(content_diagnostics(Content(python_api.KIND, sections), rule_context))
     if not any(OPTION in section.options for section in sections):
-        asked = unguided(text, "the engine has")
+        asked = guide_diagnostic(structured_output(text), "the engine has")
         found += [asked] if asked and not any(row.is_open for row in sections) else []
     if not rule_context.checkpoint:
         models = (named_model(row.options, row.document, "") for row in sections)
@@ -182,7 +183,7 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
         return Verdict(None, [])
     servers = [Server(line.texts) for line in lines]
     ran = check_script(Script(), lines, Path(), _known(rows), rule_context, servers)
-    diagnostics = [*ran.diagnostics, *variable_diagnostics(text)]
+    diagnostics = [*ran.diagnostics, *variable_diagnostics(read_variables(text))]
     for _, content in rows:
         diagnostics += content_diagnostics(content, rule_context, servers)
     if not rule_context.checkpoint:
@@ -253,7 +254,7 @@ def check_script(
                     judged += Judged(unread=(row,))
                 else:
                     result.append(row)
-    if unguided and (asked := sides.unguided(found.text, "the server has")):
+    if unguided and (asked := guide_diagnostic(structured_output(found.text), "the server has")):
         result.append(asked)
     return Verdict(SCRIPT, result, judged)
 

@@ -19,8 +19,9 @@ from ...facts.release import ServerRole
 from ...files import MANIFEST, is_folder, is_there, load_json_mapping, read_text
 from ..engine import default_formats
 from ..model import StatedWorkload, int_at
-from ..rules import DAMAGED_BUNDLE, UNREADABLE, packages
+from ..rules import DAMAGED_BUNDLE, UNREADABLE
 from .file import SUFFIXES, is_dockerfile, is_requirements
+from .versions import pins_engine
 
 if TYPE_CHECKING:
     from ...facts.checkpoint import Checkpoint
@@ -141,7 +142,7 @@ def _may_be_judged(path: Path) -> bool:
     except BadInput:
         return False
     if pins:
-        return packages.pins_engine(text)
+        return pins_engine(text)
     from . import python_api, python_files
 
     if python_files.may_start(text):

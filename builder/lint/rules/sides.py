@@ -1,4 +1,4 @@
-"""Checks the two sides of disaggregated serving, prefill and decode, against each other."""
+"""Checks prefill against decode workers of a service, and clients against its servers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ..model import SIDE, OptionsBlock, Server, is_open, side_of
 from ..read.file import YAML_SUFFIXES, Text
 from ..read.files import SourceFile
 from ..read.option_file import ENGINE, read_options
+from ..read.requests import FIELD, structured_output
 from ..report import Checked
 from .options import section_context
 
@@ -177,61 +178,43 @@ def other_side(worker: Server) -> Iterator[Diagnostic]:
 
 
 OPTION = "guided_decoding_backend"
-ASKS = "response_format"
-# A request field, a client argument, or a parameter of the LLM API.
-_ASKED = re.compile(rf"\\?[\"']?\b{ASKS}\\?[\"']?\s*[:=](?!=)|\bGuidedDecodingParams\(")
-_ASKS_NOTHING = re.compile(r"[\s{\\\"']*type[\s\\\"':]*text\b|\s*(?:None|null|null,)")
-_BEFORE_NAME = re.compile(r"(?:^|\n)\s*(?:#|//)[^\n]*\Z")
 
 
-def place(text: str) -> Location | None:
-    """The first place where a text requests structured output."""
-    if ASKS not in text and "GuidedDecodingParams" not in text:
-        return None
-    for found in _ASKED.finditer(text):
-        if _ASKS_NOTHING.match(text, found.end()) or _BEFORE_NAME.search(text[: found.start()]):
-            continue
-        begin = text.rfind("\n", 0, found.start()) + 1
-        return Location(text.count("\n", 0, found.start()) + 1, found.start() - begin + 1)
-    return None
-
-
-def unguided(text: str, server: str) -> Diagnostic | None:
-    """Reports a text that requests structured output which a server does not provide. `server`
-    describes the server in the message."""
-    if (where := place(text)) is None:
+def guide_diagnostic(request: Location | None, server: str) -> Diagnostic | None:
+    """Reports a request for structured output that a server does not provide. `server` describes
+    the server in the message."""
+    if request is None:
         return None
     what = f"asks for structured output, and {server} no {OPTION}: the answer may not follow it"
     fix = f"add {OPTION}: xgrammar to the server's options"
-    return located(where, ASKS, what, fix, GUIDE_IGNORED)
+    return located(request, FIELD, what, fix, GUIDE_IGNORED)
 
 
-def of_clients(targets: Sequence[SourceFile], files: Collection[Checked]) -> Iterator[Diagnostic]:
+def client_diagnostics(
+    targets: Sequence[SourceFile], files: Collection[Checked]
+) -> Iterator[Diagnostic]:
     """Reports clients that request structured output if no server in their folder has a backend.
     When a whole folder is checked, its Python programs count as clients too."""
-    judged = {row.file for row in files if row.judged.sections or row.judged.commands}
+    of_servers = {row.file for row in files if row.judged.sections or row.judged.commands}
     servers: dict[Path, list[Path]] = {}
     clients: dict[Path, set[Path]] = {}
-    listed: set[Path] = set()
     for target in targets:
         if target.context or target.diagnostic:
             continue
-        folder = target.path.parent
-        if str(target.path) not in judged:
-            clients.setdefault(folder, set()).add(target.path)
+        folder, found = target.path.parent, clients.setdefault(target.path.parent, set())
+        if str(target.path) not in of_servers:
+            found.add(target.path)
             continue
         servers.setdefault(folder, []).append(target.path)
         if not target.given:
-            listed.add(folder)
-    for folder in listed:
-        clients.setdefault(folder, set()).update(folder.glob("*.py"))
-    for folder, beside in servers.items():
-        found: list[Diagnostic] = []
-        for path in sorted(clients.get(folder, ())):
-            if asked := unguided(_text(path), "the servers next to it have"):
-                found.append(asked.in_file(str(path)))
-        if found and not any(OPTION in (_text(path) or OPTION) for path in beside):
-            yield from found
+            found.update(folder.glob("*.py"))
+    for folder, paths in servers.items():
+        if any(OPTION in (_text(path) or OPTION) for path in paths):
+            continue
+        for path in sorted(clients[folder]):
+            request = structured_output(_text(path))
+            if found_here := guide_diagnostic(request, "the servers next to it have"):
+                yield found_here.in_file(str(path))
 
 
 def _text(path: Path) -> str:
