@@ -38,20 +38,20 @@ from .read.python_api import KIND
 from .read.variables import read_variables
 from .read.yaml_text import variable_paths
 from .rules import MISSPELT_NAME, names, references
-from .rules.files import of_scripts
+from .rules.files import files_of_scripts
 from .rules.gpus import gpu_diagnostic, gpus_beside, rank_diagnostics, world_size
-from .rules.model import model_diagnostics, unknown_models
+from .rules.model import model_diagnostics, unknown_model_diagnostics
 from .rules.names import (
     container_diagnostics,
+    container_program_diagnostics,
+    graph_diagnostics,
     layout,
-    misspelt_in_graphs,
-    misspelt_programs,
-    misspelt_sections,
+    layout_key_diagnostics,
+    layout_value_diagnostics,
     request_diagnostics,
-    wrong_values,
 )
-from .rules.options import given_diagnostics, of_empty_documents
-from .rules.ports import unreached_server, value_of, wrong_port
+from .rules.options import block_diagnostics, empty_document_diagnostics
+from .rules.ports import opened_port_diagnostics, port_number_diagnostics, value_of
 from .rules.references import (
     compose_diagnostics,
     reference_diagnostics,
@@ -117,7 +117,7 @@ def check_documents(
         *around,
     ]
     if kind not in SURROUNDINGS and kind not in KINDS:
-        found += of_empty_documents(source)
+        found += empty_document_diagnostics(source)
     if content.kind.startswith((KUBERNETES, *KINDS)):
         for started, commands in zip(source.servers, source.commands, strict=True):
             by_path = links.by_path(started)
@@ -160,13 +160,13 @@ def around_documents(
         return
     if content.kind or servers or layout(content.document):
         yield from variable_diagnostics(read_variables(source.text))
-        yield from misspelt_sections(content.document)
-        yield from wrong_values(content.document)
+        yield from layout_key_diagnostics(content.document)
+        yield from layout_value_diagnostics(content.document)
     if not rule_context.checkpoint:
         section = content.sections[0] if content.sections else OptionsBlock({}, content.document)
         if content.kind and section.document.data is content.document.data:
             yield from model_diagnostics(section.document, section.options, section.path)
-        yield from unknown_models(servers)
+        yield from unknown_model_diagnostics(servers)
     ranks: list[tuple[str, int | None]] = []
     for block in content.sections:
         if not block.as_flags:
@@ -174,10 +174,10 @@ def around_documents(
     yield from rank_diagnostics(content.document, ranks)
     if any(name in source.text for name in default_formats().families):
         for document in source.documents:
-            yield from misspelt_programs(document)
+            yield from container_program_diagnostics(document)
     if servers:
         yield from container_diagnostics(source.documents)
-        yield from misspelt_in_graphs(source.documents)
+        yield from graph_diagnostics(source.documents)
         yield from reference_diagnostics(source.documents, engine)
     else:
         yield from _gpus_beside(content, engine)
@@ -190,7 +190,7 @@ def around_documents(
     options = service_files(services, source.path.parent) | options
     yield from compose_diagnostics(content.document, services, options)
     places = [section.file for section in content.sections if "/" in section.file]
-    handed = of_scripts(scripts, source.text, places)
+    handed = files_of_scripts(scripts, source.text, places)
     yield from server_diagnostics(servers, options, rule_context, handed=handed)
 
 
@@ -312,7 +312,7 @@ def _misspelt(document: Yaml) -> Iterator[Diagnostic]:
         if str(key).startswith((_OVERRIDE, _ZIPPED)) and isinstance(given, Mapping):
             places, _ = _inner(document, key)
             own = Yaml(given, places)
-            rows = misspelt_sections(own, layout)
+            rows = layout_key_diagnostics(own, layout)
             yield from (replace(row, path=below(key, row.path)) for row in rows)
         elif isinstance(given, Mapping) and key != _BASE and (near := _near(str(key), name)):
             what = "is neither a variant nor a base: nothing below it is read"
@@ -352,7 +352,7 @@ def check_blocks(source: Text, rule_context: RuleContext, is_told: bool) -> Verd
     found: list[Diagnostic] = []
     for block, holder in rows:
         here = _placed(block, holder, rule_context)
-        found += (row for row in given_diagnostics(block, here) if row.rule not in lifted)
+        found += (row for row in block_diagnostics(block, here) if row.rule not in lifted)
     found_variables = read_variables(source.text)
     found += unread_variable_diagnostics(found_variables, table)
     if source.form == PYTHON:
@@ -368,7 +368,7 @@ def check_blocks(source: Text, rule_context: RuleContext, is_told: bool) -> Verd
     servers = in_documents(source.documents, table.engine.name)
     found += around_documents(source, content, servers, rule_context)
     if kind in (f"{table.engine.title} options", _MODEL):
-        found += [*source.documents[0].diagnostics, *of_empty_documents(source)]
+        found += [*source.documents[0].diagnostics, *empty_document_diagnostics(source)]
     found += _no_json(source.text) if kind == _MODEL else ()
     return Verdict(kind, found, _judged(blocks))
 
@@ -428,9 +428,9 @@ def _listening(given: OptionsBlock, document: Yaml, release: Release) -> Iterato
         return
     if "port" in options:
         place, written = given.places["port"], given.written["port"]
-        yield from wrong_port(str(options["port"]), place, written)
+        yield from port_number_diagnostics(str(options["port"]), place, written)
     if not command.container:
         return
     if here := object_at(document, command.container):
         port = value_of(given, "port", release)
-        yield from unreached_server(document, here.data, here.path, port, here.around)
+        yield from opened_port_diagnostics(document, here.data, here.path, port, here.around)

@@ -40,7 +40,7 @@ from .releases import PinnedTables, Pins
 from .report import Checked, Report, Skipped
 from .rules import EMPTY_FILE, NOTHING_TO_JUDGE, UNKNOWN_KIND, UNREADABLE, model, sides
 from .rules.model import UNKNOWN_MODEL
-from .rules.options import stated_context
+from .rules.options import context_with
 from .rules.sides import Side, client_diagnostics, may_be_side, pair_diagnostics
 from .rules.versions import Policy
 from .tables import by_neighbours, by_others, by_statement, findings_by_release, of_old
@@ -322,7 +322,7 @@ class _Run:
             if context.checkpoint:
                 rule_context = RuleContext.of(known, context.checkpoint)
             rule_context = replace(
-                stated_context(rule_context, context.role, context.workload),
+                context_with(rule_context, context.role, context.workload),
                 block_size=context.block_size,
             )
         if request.gpu:

@@ -19,7 +19,7 @@ from .read.gpu_names import Mention, of_text
 from .read.option_file import ENGINE, holds_deployment, read_options
 from .read.versions import image_versions, pinned_packages, pins_engine
 from .rules.model import model_diagnostics
-from .rules.options import MAX_DIAGNOSTICS, of_empty_documents, section_diagnostics
+from .rules.options import MAX_DIAGNOSTICS, empty_document_diagnostics, section_diagnostics
 from .rules.versions import Policy, image_diagnostics, package_diagnostics
 
 _WARNING = Policy()
@@ -128,5 +128,5 @@ def _of_options(
     found = [*document.diagnostics, *diagnostics, *section_diagnostics(section, rule_context)]
     if not rule_context.checkpoint:
         found += model_diagnostics(document, section.options, "")
-    found += of_empty_documents(source)
+    found += empty_document_diagnostics(source)
     return Verdict(ENGINE, found, Judged(1, images=named, unread=source.unread))

@@ -37,21 +37,21 @@ from .read.shell import Script
 from .read.shell_files import WrittenFile, unread_words, unread_writes, written_files
 from .read.variables import read_variables
 from .read.yaml_text import variable_paths
-from .rules.files import of_scripts
+from .rules.files import files_of_scripts
 from .rules.model import (
     at_model,
     context,
     find_model,
     named_model,
-    parser_findings,
-    unknown_model,
-    unknown_models,
+    parser_diagnostics,
+    unknown_model_diagnostic,
+    unknown_model_diagnostics,
 )
-from .rules.names import misspelt_program, script_diagnostics
-from .rules.options import beside_flags, section_diagnostics
+from .rules.names import program_diagnostics, script_diagnostics
+from .rules.options import flag_and_file_diagnostics, section_diagnostics
 from .rules.ports import PORT_UNREACHED
 from .rules.references import server_diagnostics
-from .rules.sides import OPTION, disagreements, guide_diagnostic
+from .rules.sides import OPTION, disagreement_diagnostics, guide_diagnostic
 from .rules.variables import variable_diagnostics
 
 JOB = "Slurm job script"
@@ -64,7 +64,7 @@ def check_script_file(
     lines = in_script(source.script, engine)
     lines = [line for line in lines if not line.is_part]
     servers = servers_of(source.script, lines, engine)
-    misspelt = list(misspelt_program(source.script.statements))
+    misspelt = list(program_diagnostics(source.script.statements))
     ran = check_script(source.script, lines, source.path, {}, rule_context, servers)
     if ran.judged or (named and source.form == DOCKERFILE):
         written = written_options(source.script, rule_context)
@@ -76,10 +76,10 @@ def check_script_file(
 
         job, folder = source.job, source.path.parent
         if is_job(source.text):
-            found += jobs.line_ends(source.path)
+            found += jobs.line_end_diagnostics(source.path)
             found += jobs.job_diagnostics(job, folder, rule_context.block)
             return Verdict(JOB, found, judged + ITSELF)
-        found += jobs.ranks(job, folder)
+        found += jobs.step_rank_diagnostics(job, folder)
     kind = source.form if ran.judged or misspelt else IMAGES if named else None
     return Verdict(kind, found, judged)
 
@@ -110,9 +110,9 @@ def _around_script(
     the options of the files that it writes, by the last part of their names."""
     yield from variable_diagnostics(read_variables(source.text))
     if not rule_context.checkpoint:
-        yield from unknown_models(servers)
+        yield from unknown_model_diagnostics(servers)
     options = {**on_disk(servers, source.path.parent), **written}
-    in_job, handed = is_job(source.text), of_scripts([source.script])
+    in_job, handed = is_job(source.text), files_of_scripts([source.script])
     yield from server_diagnostics(servers, options, rule_context, in_job, handed)
 
 
@@ -140,7 +140,7 @@ def content_diagnostics(
         model = server.model if server else None
         for row in section_diagnostics(section, context(rule_context, server)):
             yield at_model(row, model)
-    yield from disagreements(content.sections, rule_context)
+    yield from disagreement_diagnostics(content.sections, rule_context)
 
 
 def check_program(text: str, rule_context: RuleContext) -> Verdict:
@@ -157,7 +157,9 @@ def check_program(text: str, rule_context: RuleContext) -> Verdict:
         found += [asked] if asked and not any(row.is_open for row in sections) else []
     if not rule_context.checkpoint:
         models = (named_model(row.options, row.document, "") for row in sections)
-        found += [unknown_model(row) for row in models if row and not find_model(row.name)]
+        found += [
+            unknown_model_diagnostic(row) for row in models if row and not find_model(row.name)
+        ]
     return Verdict(
         python_api.KIND, found, Judged(len(sections), variables=tuple(variables(sections)))
     )
@@ -187,7 +189,7 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
     for _, content in rows:
         diagnostics += content_diagnostics(content, rule_context, servers)
     if not rule_context.checkpoint:
-        diagnostics += unknown_models(servers)
+        diagnostics += unknown_model_diagnostics(servers)
     judged = ran.judged + Judged(sum(len(row.sections) for _, row in rows))
     return Verdict("Python program", diagnostics, judged)
 
@@ -248,8 +250,8 @@ def check_script(
             unguided = unguided and is_known and OPTION not in options
             server = servers[min(index, len(servers) - 1)] if servers else None
             here = context(rule_context, server)
-            result += beside_flags(command, options, here, section)
-            for row in parser_findings(here, command.values, server.model if server else None):
+            result += flag_and_file_diagnostics(command, options, here, section)
+            for row in parser_diagnostics(here, command.values, server.model if server else None):
                 if isinstance(row, str):
                     judged += Judged(unread=(row,))
                 else:
@@ -349,7 +351,7 @@ def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterato
         if content.kind == ENGINE and len(content.sections) == 1
         if not content.sections[0].is_open
     ]
-    return disagreements(sections, rule_context)
+    return disagreement_diagnostics(sections, rule_context)
 
 
 def _settle_backend(content: Content, commands: Sequence[OptionsBlock]) -> None:

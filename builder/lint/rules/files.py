@@ -62,7 +62,7 @@ def _read_by_server() -> re.Pattern[str]:
     return re.compile(rf"(?:{'|'.join(every('file_flags'))})[=\s\"',-]+\S+")
 
 
-def of_scripts(
+def files_of_scripts(
     scripts: Iterable[Script], around: str = "", places: Iterable[str] = ()
 ) -> HandedFiles:
     """Collects the files of scripts. `around` is the text of the file that contains the scripts;
@@ -114,10 +114,12 @@ _WRITERS = ("echo", "printf", "cat")
 _ASIDE = frozenset((*_WRITERS, "mkdir", "cd", "set", "export", "chmod", "#"))
 
 
-def image_files(rows: Sequence[Statement], commands: Sequence[Launch]) -> Iterator[Diagnostic]:
+def image_file_diagnostics(
+    rows: Sequence[Statement], commands: Sequence[Launch]
+) -> Iterator[Diagnostic]:
     """Checks the option file and port of a Dockerfile's server against its COPY and EXPOSE
     lines."""
-    copied = of_copies(rows)
+    copied = copied_mounts(rows)
     made = [_text(row) for row in rows if row.words[0].text not in _NO_RUN]
     opened: dict[str, Location] = {}
     for row in rows:
@@ -126,7 +128,7 @@ def image_files(rows: Sequence[Statement], commands: Sequence[Launch]) -> Iterat
     spans = [_SPAN.fullmatch(port) for port in opened]
     for command in commands:
         if file := command.option_file:
-            yield from lost_path(file.text, file.location, "", copied, made)
+            yield from path_diagnostics(file.text, file.location, "", copied, made)
         port = command.own_port
         if len(commands) != 1 or not opened or not port.isdigit() or not all(spans):
             continue
@@ -144,7 +146,7 @@ def _text(row: Statement) -> str:
     return " ".join([*(word.text for word in row.words), *files, "\n"])
 
 
-def file_order(
+def file_order_diagnostics(
     rows: Sequence[Statement], commands: Sequence[Launch], values: Values
 ) -> Iterator[Diagnostic]:
     """Reports option files that are written twice, or after the start of the server that reads
@@ -220,7 +222,7 @@ class Mount:
         return None if rest is None else self.source + rest
 
 
-def lost_path(
+def path_diagnostics(
     path: str, place: Location, where: str, mounts: Sequence[Mount], made: Iterable[str] = ()
 ) -> Iterator[Diagnostic]:
     """Reports a path that no mount covers if a mount has the same file at another path. `made` are
@@ -247,7 +249,7 @@ def _is_made(path: str, texts: Iterable[str]) -> bool:
     return sum(name in line or (folder != "" and folder in line) for line in lines) > 1
 
 
-def command_paths(
+def command_path_diagnostics(
     rows: Sequence[Statement],
     words: Sequence[Word],
     paths: Sequence[Word],
@@ -261,12 +263,12 @@ def command_paths(
     given = list(_given(words))
     if not (is_run or given):
         return
-    mounts = list(chain.from_iterable(map(of_text, given)))
+    mounts = list(chain.from_iterable(map(parse_mounts, given)))
     # The script of the container's shell is one word of the command that starts it.
     made = [word.text for word in rows[0].words if re.search(r"\s", word.text)]
     for word in paths:
         path, place = word.text, word.location
-        if found := next(lost_path(path, place, "", mounts, made), None):
+        if found := next(path_diagnostics(path, place, "", mounts, made), None):
             # A cluster may add mounts.
             yield found if is_run else replace(found, severity="warning")
             continue
@@ -279,7 +281,7 @@ def command_paths(
             )
 
 
-def of_copies(rows: Sequence[Statement]) -> list[Mount]:
+def copied_mounts(rows: Sequence[Statement]) -> list[Mount]:
     """The files that the last stage of a Dockerfile copies into the image. Returns nothing if the
     target folder of any copy is unknown."""
     stages: dict[str, list[Mount]] = {}
@@ -308,19 +310,19 @@ def _joined(folder: str, path: str) -> str:
     return f"{folder.rstrip('/')}/{path}" if folder else path
 
 
-def of_rows(rows: Any) -> list[Mount]:
+def compose_mounts(rows: Any) -> list[Mount]:
     """The mounts that a service of a Compose file lists."""
     found: list[Mount] = []
     for row in listed(rows):
         if isinstance(row, str):
-            found += of_text(row)
+            found += parse_mounts(row)
         elif target := value_at(row, "target"):
             source = str(value_at(row, "source") or "")
             found.append(_mount(source, str(target)))
     return found
 
 
-def of_text(text: str) -> list[Mount]:
+def parse_mounts(text: str) -> list[Mount]:
     """Parses mounts from a text. Accepts `SOURCE:TARGET[:MODE]`, separated by commas, and
     `source=...,target=...`."""
     if re.search(r"(?:^|,)(?:target|destination|dst)=", text):
@@ -381,7 +383,7 @@ def _below(folder: str, path: str) -> str | None:
 NOTHING_HANDED = HandedFiles()
 
 
-def missing_file(
+def missing_file_diagnostics(
     worker: Server,
     files: Mapping[str, Mapping[str, Any]],
     read_files: Collection[str],

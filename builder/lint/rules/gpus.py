@@ -50,7 +50,7 @@ def world_size(
     return size
 
 
-def _node_gpus(document: Yaml) -> Iterator[Diagnostic]:
+def _node_diagnostics(document: Yaml) -> Iterator[Diagnostic]:
     """Reports more GPUs per node than a node with the named GPU type has."""
     gpu = named_gpu(document)
     if gpu is None or gpu.name.lower() not in hardware.known():
@@ -105,7 +105,7 @@ def rank_diagnostics(
     """Checks the workers, nodes and GPUs of a recipe against each other and against `ranks`.
     `ranks` are the ranks of one server of each role, `None` if unknown. The numbers are either
     under `resources` or under each role."""
-    yield from _node_gpus(document)
+    yield from _node_diagnostics(document)
     if not isinstance(value_at(document.data, "resources"), Mapping):
         return
     by_role = isinstance(value_at(document.data, "roles"), Mapping)
@@ -138,7 +138,7 @@ def rank_diagnostics(
             yield located(*place(on), what, f"give {enough}", GPUS_IDLE, "warning")
 
 
-def ranks_diagnostic(
+def server_ranks_diagnostic(
     options: Mapping[str, Any], gpus: Gpus | None, release: Release, is_open: bool
 ) -> Diagnostic | None:
     """Reports a server whose ranks differ from the GPUs that are requested for it."""
@@ -148,7 +148,7 @@ def ranks_diagnostic(
     return None if world is None else gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
 
 
-def gpus_against_ranks(
+def server_gpu_diagnostics(
     worker: Server, files: Mapping[str, Mapping[str, Any]], own: FlagOptions | None
 ) -> Iterator[Diagnostic]:
     if worker.formats.dialect != "click":
@@ -170,10 +170,10 @@ def gpus_against_ranks(
     if found and not known:  # the file may override the flags
         found = replace(found, severity="warning")
     if found and (given or worker.file or found.severity == "error"):
-        yield from _at_each(found, gpus, world)
+        yield from _node_count_diagnostics(found, gpus, world)
 
 
-def _at_each(found: Diagnostic, gpus: Gpus, world: int) -> Iterator[Diagnostic]:
+def _node_count_diagnostics(found: Diagnostic, gpus: Gpus, world: int) -> Iterator[Diagnostic]:
     """Suggests fixes for a wrong number of GPUs. If both nodes and GPUs per node are set, either
     may be wrong, so both places are reported."""
     each = gpus.each

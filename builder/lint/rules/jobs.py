@@ -59,20 +59,20 @@ def job_rules() -> Mapping[str, Rule]:
 
 def job_diagnostics(job: Job, folder: Path, block: int | None) -> Iterator[Diagnostic]:
     """Runs all checks on a job script. `block` is the nodes per block, if known."""
-    yield from _submission(job, block)
+    yield from _submission_diagnostics(job, block)
     for step in job.steps:
         if step.serves:
-            yield from _step(step, job, folder)
-    yield from _together(job)
-    yield from _variables(job)
-    yield from _end(job)
+            yield from _step_diagnostics(step, job, folder)
+    yield from _concurrency_diagnostics(job)
+    yield from _ucx_diagnostics(job)
+    yield from _end_diagnostics(job)
 
 
-def ranks(job: Job, folder: Path) -> Iterator[Diagnostic]:
+def step_rank_diagnostics(job: Job, folder: Path) -> Iterator[Diagnostic]:
     """Checks the tasks of each step of a script, which may not be a job script."""
     for step in job.steps:
         if step.serves:
-            yield from _tasks(step, job, folder)
+            yield from _task_diagnostics(step, job, folder)
 
 
 def _words(step: Step) -> Sequence[Word]:
@@ -88,7 +88,7 @@ def _spawner(step: Step) -> Word | None:
     return None
 
 
-def _tasks(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
+def _task_diagnostics(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
     """Checks the number of tasks of a step against the ranks of its server."""
     tasks, launched = _task_count(step, job), step.ranks_command
     world = _world_size(launched, job, folder)
@@ -116,12 +116,12 @@ def _server(step: Step) -> tuple[Word | None, Sequence[Word]]:
     return None, ()
 
 
-def _step(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
+def _step_diagnostics(step: Step, job: Job, folder: Path) -> Iterator[Diagnostic]:
     options, launched = step.options, step.ranks_command
     if "ntasks" not in options:
         what = "srun has no -n: Slurm guesses the tasks"
         yield job_diagnostic("job-ntasks", step.location, what, "srun")
-    yield from _tasks(step, job, folder)
+    yield from _task_diagnostics(step, job, folder)
     kills = options.get("kill-on-bad-exit", "1") != "0" and "kill-on-bad-exit" in options
     kills |= "SLURM_KILL_BAD_EXIT=1" in job.script.text or "wait" in options
     if not kills and (launched or (_task_count(step, job) or 1) > 1):
@@ -175,7 +175,7 @@ def _written(job: Job, name: str) -> Mapping[str, Any]:
     return data if isinstance(data, Mapping) else {}
 
 
-def _together(job: Job) -> Iterator[Diagnostic]:
+def _concurrency_diagnostics(job: Job) -> Iterator[Diagnostic]:
     """Checks steps that run at the same time. They share nodes only if their options allow it, and
     they never share a port."""
     steps = _concurrent(job)
@@ -222,7 +222,7 @@ def _port(step: Step) -> str:
     return ""
 
 
-def _variables(job: Job) -> Iterator[Diagnostic]:
+def _ucx_diagnostics(job: Job) -> Iterator[Diagnostic]:
     """Reports UCX variables that break the KV cache transfer between servers."""
     assigned = {}
     for word in chain.from_iterable(row.words for row in job.script.statements):
@@ -242,7 +242,7 @@ def _variables(job: Job) -> Iterator[Diagnostic]:
             break
 
 
-def _end(job: Job) -> Iterator[Diagnostic]:
+def _end_diagnostics(job: Job) -> Iterator[Diagnostic]:
     """Checks how the script ends and whether it returns the exit code of its servers."""
     steps = [step for step in job.steps if step.serves]
     if not steps:
@@ -281,14 +281,14 @@ def _is_idle(row: Statement) -> bool:
     return row.words[0].text in _IDLE or _PASSING.fullmatch(_text(row.words)) is not None
 
 
-def line_ends(path: Path) -> Iterator[Diagnostic]:
+def line_end_diagnostics(path: Path) -> Iterator[Diagnostic]:
     """Reports DOS line ends, which the decoded text no longer shows."""
     if b"\r\n" in read_bytes(path):
         what = "has DOS line endings: sbatch refuses it"
         yield job_diagnostic("job-line-ends", Location(1, 1), what)
 
 
-def _submission(job: Job, block: int | None) -> Iterator[Diagnostic]:
+def _submission_diagnostics(job: Job, block: int | None) -> Iterator[Diagnostic]:
     if not job.script.text.startswith("#!"):
         what = "the first line is not a #! line: sbatch refuses it"
         yield job_diagnostic("job-shebang", Location(1, 1), what)
@@ -300,19 +300,19 @@ def _submission(job: Job, block: int | None) -> Iterator[Diagnostic]:
         yield job_diagnostic("job-stray-word", word.location, what)
     for part in job.parts:
         for option in part:
-            yield from _option(option)
-        yield from _options_together({row.name: row for row in part}, block)
+            yield from _option_diagnostics(option)
+        yield from _contradiction_diagnostics({row.name: row for row in part}, block)
     for option in chain.from_iterable(step.given for step in job.steps):
         if not option.known:
-            yield from _unknown(option, "srun")
+            yield from _unknown_option_diagnostics(option, "srun")
 
 
-def _option(option: Option) -> Iterator[Diagnostic]:
+def _option_diagnostics(option: Option) -> Iterator[Diagnostic]:
     """Checks one sbatch option and its value."""
     form, known = _forms().get(option.name), table()["sbatch"]
     rule, what, fix = "job-value", "", ""
     if not option.known:
-        yield from _unknown(option, "sbatch")
+        yield from _unknown_option_diagnostics(option, "sbatch")
     elif option.value is None and option.name in known["values"]:
         what, fix = "has no value", "give it one"
     elif option.value is not None and option.name in known["flags"]:
@@ -333,7 +333,7 @@ def _forms() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def _unknown(option: Option, program: str) -> Iterator[Diagnostic]:
+def _unknown_option_diagnostics(option: Option, program: str) -> Iterator[Diagnostic]:
     """Reports an option that Slurm does not have. If it resembles none of Slurm's options, it may
     belong to a plug-in."""
     known, rule, path = option_names(program), "job-unknown-option", f"--{option.name}"
@@ -347,7 +347,9 @@ def _unknown(option: Option, program: str) -> Iterator[Diagnostic]:
         yield job_diagnostic("job-plugin-option", option.location, what, path)
 
 
-def _options_together(given: Mapping[str, Option], block: int | None) -> Iterator[Diagnostic]:
+def _contradiction_diagnostics(
+    given: Mapping[str, Option], block: int | None
+) -> Iterator[Diagnostic]:
     """Reports options in one part of a job that contradict each other."""
     for names in table()["alternatives"]:
         both = [given[name] for name in names if name in given]

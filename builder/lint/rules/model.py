@@ -171,7 +171,7 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
     model, gpus = named_model(options, document, path), named_gpus(document)
     facts = find_model(model.name) if model else None
     if model and facts is None:
-        found.append(unknown_model(model))
+        found.append(unknown_model_diagnostic(model))
     for where in _PRECISIONS:
         given = value_at(document.data, where)
         if not isinstance(given, str) or is_open(given) or given.lower() in _OTHER_PRECISIONS:
@@ -185,13 +185,13 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
             fix = f"name a checkpoint in {given}, or correct the precision"
             found.append(located(named.location, where, what, fix, MODEL_PRECISION))
         elif model and facts is None:
-            found += _without_arithmetic(named, words, gpus)
+            found += _arithmetic_diagnostics(named, words, gpus)
     for gpu in gpus:
-        found += unknown_gpu(gpu)
+        found += unknown_gpu_diagnostics(gpu)
     return found
 
 
-def _without_arithmetic(
+def _arithmetic_diagnostics(
     precision: Named, words: tuple[str, ...], gpus: Sequence[Named]
 ) -> Iterator[Diagnostic]:
     """Reports a precision that a GPU lacks if only the file gives the model's precision."""
@@ -205,7 +205,7 @@ def _without_arithmetic(
             yield located(place, where, what, fix, MODEL_ON_GPU, "warning")
 
 
-def unknown_gpu(gpu: Named) -> list[Diagnostic]:
+def unknown_gpu_diagnostics(gpu: Named) -> list[Diagnostic]:
     """Reports a GPU type without facts: an error if it is misspelt, else a warning."""
     if gpu.name.lower() in hardware.known():
         return []
@@ -216,7 +216,7 @@ def unknown_gpu(gpu: Named) -> list[Diagnostic]:
     return [located(gpu.location, gpu.path, what, fix, UNKNOWN_GPU, severity)]
 
 
-def unknown_model(model: Named) -> Diagnostic:
+def unknown_model_diagnostic(model: Named) -> Diagnostic:
     """Reports a model without facts, with a suggestion if a known name is similar."""
     name = model.name.removeprefix(_PREFIX)
     near = closest(name, model_names.known_names()) or _completed(name)
@@ -241,7 +241,7 @@ def _completed(name: str) -> str | None:
     return rows[0] if len(rows) == 1 and "/" in name else None
 
 
-def unknown_models(workers: Sequence[Server]) -> Iterator[Diagnostic]:
+def unknown_model_diagnostics(workers: Sequence[Server]) -> Iterator[Diagnostic]:
     """Reports server models without facts, each once."""
     seen = set()
     for worker in workers:
@@ -249,10 +249,10 @@ def unknown_models(workers: Sequence[Server]) -> Iterator[Diagnostic]:
         if model and model.name not in seen and not is_open(model.name):
             seen.add(model.name)
             if find_model(model.name) is None:
-                yield unknown_model(model)
+                yield unknown_model_diagnostic(model)
 
 
-def parser_findings(
+def parser_diagnostics(
     rule_context: RuleContext, options: Mapping[str, tuple[str, Location]], model: Named | None
 ) -> Iterator[Diagnostic | str]:
     """Reports parsers that do not read what the model's chat template writes, and names those that

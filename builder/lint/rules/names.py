@@ -36,9 +36,16 @@ from ..read.shell import Script, statements
 from ..read.shell_values import Values, with_branches
 from ..read.yaml_text import inside
 from . import MISSPELT_NAME, UNKNOWN_FLAG, starts
-from .files import command_paths, file_order, image_files
+from .files import command_path_diagnostics, file_order_diagnostics, image_file_diagnostics
 from .jobs import mpi_diagnostics
-from .ports import Launch, launches, published, same_port, unreached_ports, wrong_port
+from .ports import (
+    Launch,
+    container_port_diagnostics,
+    launches,
+    port_number_diagnostics,
+    published_port_diagnostics,
+    shared_port_diagnostics,
+)
 
 HERE_DOCUMENT_END = Rule(
     "here-document-end",
@@ -54,11 +61,11 @@ _RESOURCES = ("limits", "requests", "claims")
 
 def container_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Checks the resources and ports of the containers in a manifest."""
-    yield from misspelt_resources(documents)
-    yield from unreached_ports(documents)
+    yield from resource_diagnostics(documents)
+    yield from container_port_diagnostics(documents)
 
 
-def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+def resource_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Reports misspelt `limits` keys and misspelt GPU resources of containers."""
     for document in documents:
         for path, place in document.places.items():
@@ -72,7 +79,7 @@ def misspelt_resources(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
                 yield located(place, path, what, fix, MISSPELT_NAME)
 
 
-def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
+def container_program_diagnostics(document: Yaml) -> Iterator[Diagnostic]:
     """Reports container commands whose program is a misspelt server command."""
     for data, path, *_ in objects(document):
         single = []
@@ -81,10 +88,10 @@ def misspelt_programs(document: Yaml) -> Iterator[Diagnostic]:
                 if not _has_words(word.text):
                     single.append(word)
                     continue
-                for found in misspelt_program(statements(word.text)):
+                for found in program_diagnostics(statements(word.text)):
                     place = inside(document, where, word.text, found.location)
                     yield replace(found, location=place)
-        yield from misspelt_program([Statement(tuple(single), "")])
+        yield from program_diagnostics([Statement(tuple(single), "")])
 
 
 def _has_words(text: str) -> bool:
@@ -94,7 +101,7 @@ def _has_words(text: str) -> bool:
 _NAMING = re.compile(r"--?(?:[\w-]*name|network|image|tag|label|[fhJlt])")  # their value is a name
 
 
-def misspelt_program(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
+def program_diagnostics(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
     """Reports commands whose program is a misspelt server or rank launcher."""
     known, launcher = default_formats(), rank_launcher()
     for row in rows:
@@ -109,12 +116,12 @@ def misspelt_program(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
                 continue
             starts = last in ("", launcher) or (is_lost and not following.startswith("-"))
             if starts and is_misspelling(word.text, known.program):
-                yield _no_program(word, known.program)
+                yield _program_diagnostic(word, known.program)
             elif is_misspelling(word.text, launcher):
-                yield _no_program(word, launcher)
+                yield _program_diagnostic(word, launcher)
 
 
-def _no_program(word: Word, near: str) -> Diagnostic:
+def _program_diagnostic(word: Word, near: str) -> Diagnostic:
     what, fix = f"no program is called {word.text}", f"did you mean {near}?"
     return located(word.location, word.text, what, fix, MISSPELT_NAME)
 
@@ -130,7 +137,7 @@ def layout(document: Yaml) -> str:
     return ""
 
 
-def misspelt_sections(document: Yaml, name: str = "") -> Iterator[Diagnostic]:
+def layout_key_diagnostics(document: Yaml, name: str = "") -> Iterator[Diagnostic]:
     """Reports misspelt keys of a launcher's file, which the launcher ignores. For a part of such a
     file, `name` gives the layout."""
     name = name or layout(document)
@@ -158,7 +165,7 @@ def _of_role(key: Any, known: Iterable[str]) -> str | None:
     return next((name for name in known if role and role == role_of(name)), None)
 
 
-def wrong_values(document: Yaml) -> Iterator[Diagnostic]:
+def layout_value_diagnostics(document: Yaml) -> Iterator[Diagnostic]:
     """Reports values in a launcher's file that its keys do not accept."""
     row = surroundings()["layouts"].get(layout(document), {})
     for path, allowed in row.get("values", {}).items():
@@ -203,15 +210,15 @@ def script_diagnostics(
     """Runs all checks on a script. `commands` are its server commands in order. `options` holds the
     options of each file that the script writes, by the last part of its name."""
     words = [row.command.words for row in commands if row.command]
-    yield from _lost_flags(found.statements)
-    yield from _ends(found)
-    yield from _unset(found, words, found.values)
+    yield from _lost_flag_diagnostics(found.statements)
+    yield from _here_document_diagnostics(found)
+    yield from _unset_variable_diagnostics(found, words, found.values)
     serving = [row for row in commands if row.subcommand in ("", server_flags.SERVE)]
     for command in serving:
-        yield from _missing_model(command)
+        yield from _missing_model_diagnostics(command)
         if "port" in command.options:
             text, place = str(command.options["port"]), command.places["port"]
-            yield from wrong_port(text, place, command.written["port"])
+            yield from port_number_diagnostics(text, place, command.written["port"])
         if command.command and command.command.statements:
             yield from mpi_diagnostics(command.command.before, command, options, release)
     is_complete = all(row.command and len(row.command.statements) == 1 for row in commands)
@@ -227,20 +234,22 @@ def launch_diagnostics(
     the script starts only these servers."""
     rows = found.statements
     for launch in launches:
-        yield from published(launch.before, launch.port, launch.host)
-        yield from starts.of_docker(launch.before, values.words(launch.statements[-1].words))
+        yield from published_port_diagnostics(launch.before, launch.port, launch.host)
+        yield from starts.docker_diagnostics(
+            launch.before, values.words(launch.statements[-1].words)
+        )
         first = launch.statements[0].words[0].location.line
         written = {values.expanded(row.name) for row in found.here if row.start.line <= first}
         paths = [word for word in (launch.option_file, launch.model) if word]
-        yield from command_paths(launch.statements, launch.before, paths, written)
+        yield from command_path_diagnostics(launch.statements, launch.before, paths, written)
     if not is_complete or has_functions(found.text):
         return
-    yield from file_order(rows, launches, values)
-    yield from image_files(rows, launches)
+    yield from file_order_diagnostics(rows, launches, values)
+    yield from image_file_diagnostics(rows, launches)
     direct = [row for row in launches if len(row.statements) == 1]
     statements = {row.statements[0] for row in launches}
     if not any(optional for row, optional in with_branches(rows) if row in statements):
-        yield from same_port(rows, direct)
+        yield from shared_port_diagnostics(rows, direct)
 
 
 def has_functions(text: str) -> bool:
@@ -248,7 +257,7 @@ def has_functions(text: str) -> bool:
     return _FUNCTION.search(text) is not None
 
 
-def _lost_flags(rows: Sequence[Statement]) -> Iterator[Diagnostic]:
+def _lost_flag_diagnostics(rows: Sequence[Statement]) -> Iterator[Diagnostic]:
     """Reports flags on a line of their own behind the line that starts a server."""
     elements: set[Word] = set()
     for earlier, row in pairwise(rows):
@@ -261,7 +270,7 @@ def _lost_flags(rows: Sequence[Statement]) -> Iterator[Diagnostic]:
             yield located(first.location, first.text.partition("=")[0], what, fix, LOST_FLAG)
 
 
-def _ends(found: Script) -> Iterator[Diagnostic]:
+def _here_document_diagnostics(found: Script) -> Iterator[Diagnostic]:
     """Reports lines that look like the end of a here document but do not end it."""
     for document in found.here:
         end, word = document.end, document.delimiter
@@ -279,7 +288,7 @@ def _ends(found: Script) -> Iterator[Diagnostic]:
             yield located(place, "", what, fix, HERE_DOCUMENT_END)
 
 
-def _unset(
+def _unset_variable_diagnostics(
     found: Script, commands: Sequence[Sequence[Word]], values: Values
 ) -> Iterator[Diagnostic]:
     """Reports variables that are never set if a variable with a similar name is."""
@@ -307,7 +316,7 @@ def _unset(
                 yield located(place, name, what, f"did you mean {near}?", MISSPELT_NAME, "warning")
 
 
-def _missing_model(command: OptionsBlock) -> Iterator[Diagnostic]:
+def _missing_model_diagnostics(command: OptionsBlock) -> Iterator[Diagnostic]:
     if command.start and command.flags and not (command.arguments or command.diagnostics):
         what, fix = "names no model", "write its name or folder behind the command"
         yield located(command.start, "", what, fix, MISSING_MODEL)
@@ -332,7 +341,7 @@ def request_diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
             yield located(section.document.locate(name), name, what, fix, UNKNOWN_KEY)
 
 
-def unknown_flags(worker: Server, release: Release) -> Iterator[Diagnostic]:
+def worker_flag_diagnostics(worker: Server, release: Release) -> Iterator[Diagnostic]:
     """Reports misspelt flags of a program and flags that other programs use for its options."""
     table = worker_flags(worker.program)
     if table.holds and next((word for word, _ in worker.tasks), "") not in table.holds:
@@ -361,7 +370,7 @@ def _of_other_programs(name: str, table: WorkerFlags, release: Release) -> list[
     return [flag for flag, option in table.options.items() if option in set_here]
 
 
-def unknown_task(worker: Server) -> Iterator[Diagnostic]:
+def task_diagnostics(worker: Server) -> Iterator[Diagnostic]:
     """Reports a tool's task whose name is misspelt."""
     for word, place in islice(worker.tasks, 1):
         modes = worker_flags(worker.program).modes
@@ -370,7 +379,7 @@ def unknown_task(worker: Server) -> Iterator[Diagnostic]:
             yield located(place, worker.path, what, f"did you mean {near}?", UNKNOWN_VALUE)
 
 
-def misspelt_in_graphs(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+def graph_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Reports misspelt keys and roles of the services in Dynamo graphs, which the operator
     ignores."""
     known = surroundings()["graph_services"]["names"]

@@ -28,7 +28,7 @@ from ..engine import Formats, formats
 from ..model import CommandFlag, Named, OptionsBlock, Server, StatedWorkload, below
 from ..read.file import Text
 from . import UNKNOWN_FLAG
-from .gpus import ranks_diagnostic
+from .gpus import server_ranks_diagnostic
 from .model import (
     MODEL_ON_GPU,
     at_model,
@@ -36,13 +36,13 @@ from .model import (
     for_model,
     named_gpu,
     named_model,
-    parser_findings,
+    parser_diagnostics,
 )
 
 TOO_MANY_FAULTS = Rule("too-many-faults", "There are more faults than are worth listing.")
 
 
-def of_empty_documents(source: Text) -> list[Diagnostic]:
+def empty_document_diagnostics(source: Text) -> list[Diagnostic]:
     """Reports empty documents in an option file."""
     if source.second is None:
         return []
@@ -73,10 +73,10 @@ def section_diagnostics(section: OptionsBlock, rule_context: RuleContext) -> Ite
         section.options, section_context(section, rule_context)
     ):
         if diagnostic.where not in values:  # report a wrong value once
-            yield from _of_model(section.locate(diagnostic), section)
+            yield from _model_diagnostics(section.locate(diagnostic), section)
 
 
-def _of_model(diagnostic: Diagnostic, section: OptionsBlock) -> Iterator[Diagnostic]:
+def _model_diagnostics(diagnostic: Diagnostic, section: OptionsBlock) -> Iterator[Diagnostic]:
     """Locates an error at the model, which may be outside the options, and also at the GPU."""
     model = named_model(section.options, section.document, section.path)
     yield (found := at_model(diagnostic, model))
@@ -87,12 +87,12 @@ def _of_model(diagnostic: Diagnostic, section: OptionsBlock) -> Iterator[Diagnos
 
 def section_context(section: OptionsBlock, rule_context: RuleContext) -> RuleContext:
     """The rule context of one options block of a file."""
-    context = stated_context(rule_context, section.role, section.workload)
+    context = context_with(rule_context, section.role, section.workload)
     model = named_model(section.options, section.document, section.path)
     return for_model(context, model)
 
 
-def stated_context(
+def context_with(
     rule_context: RuleContext, role: ServerRole | None, load: StatedWorkload
 ) -> RuleContext:
     """Adds the role and workload that a file or bundle sets to a rule context."""
@@ -124,7 +124,7 @@ def _suggest(diagnostic: Diagnostic, section: OptionsBlock, release: Release) ->
 _SIZE = "tensor_parallel_size"
 
 
-def beside_flags(
+def flag_and_file_diagnostics(
     command: OptionsBlock,
     options: Mapping[str, Any],
     rule_context: RuleContext,
@@ -184,14 +184,17 @@ def _at(given: Mapping[str, CommandFlag], diagnostic: Diagnostic) -> Diagnostic:
 _NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
 
 
-def given_diagnostics(given: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
+def block_diagnostics(given: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Reports wrong options and option names that the release does not have."""
     model = model_of(given)
     of_model = for_model(rule_context, model)
     found = [
         *given.diagnostics,
-        *_unknown(given, rule_context.release),
-        *(_as_written(row, given, rule_context.release) for row in _values(given, of_model)),
+        *_unknown_name_diagnostics(given, rule_context.release),
+        *(
+            _as_written(row, given, rule_context.release)
+            for row in _value_diagnostics(given, of_model)
+        ),
         *_parser_mismatches(given, of_model, model),
     ]
     for row in found:
@@ -201,7 +204,7 @@ def given_diagnostics(given: OptionsBlock, rule_context: RuleContext) -> Iterato
     is_worker = given.command is not None and given.command.program in _record(release).workers
     may_differ = read.is_open or (given.is_extended and given.as_flags and not is_worker)
     may_differ |= any(_meant(name, release) in _record(release).ranks for name in read.unknown)
-    if found_gpus := ranks_diagnostic(read.options, given.gpus, release, may_differ):
+    if found_gpus := server_ranks_diagnostic(read.options, given.gpus, release, may_differ):
         yield found_gpus
 
 
@@ -229,12 +232,12 @@ def _parser_mismatches(
     given: OptionsBlock, rule_context: RuleContext, model: Named | None
 ) -> Iterator[Diagnostic]:
     """Reports parsers that do not read what the model writes."""
-    for row in parser_findings(rule_context, given.values, model):
+    for row in parser_diagnostics(rule_context, given.values, model):
         if not isinstance(row, str):
             yield row
 
 
-def _values(given: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
+def _value_diagnostics(given: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Reports wrong values, located at the values."""
     arguments, release = given, rule_context.release
     every = arguments.options
@@ -245,7 +248,7 @@ def _values(given: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnost
     start = next(iter(arguments.places.values()), NOWHERE)
     section = OptionsBlock(options, Yaml(options, {"": start, **arguments.places}))
     found = [*validate(release, options), *validate(_server(release), server)]
-    found += _of_commands(judged, release)
+    found += _flag_type_diagnostics(judged, release)
     by = known.brought_by
     found = [row for row in found if value_at(every, by.get(row.where, "-")) is None]
     yield from map(section.locate, found)
@@ -288,7 +291,7 @@ def _meant_options(arguments: OptionsBlock, release: Release) -> set[str]:
     return found
 
 
-def _of_commands(options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:
+def _flag_type_diagnostics(options: Mapping[str, Any], release: Release) -> Iterator[Diagnostic]:
     """Reports wrong types in flags of the command that neither engine nor server defines."""
     others = {row.name: row.option for row in known_flags(release).values()}
     for name, value in options.items():
@@ -306,7 +309,7 @@ def _server(release: Release) -> Release:
     return replace(release, table={**release.table, "root": release.table["server_root"]})
 
 
-def _unknown(given: OptionsBlock, release: Release) -> Iterator[Diagnostic]:
+def _unknown_name_diagnostics(given: OptionsBlock, release: Release) -> Iterator[Diagnostic]:
     for name, (_, place) in given.unknown.items():
         near = _meant(name, release)
         if given.is_extended and not (near or _having(_option(name), release)):
@@ -470,7 +473,7 @@ def _flags_of(text: str, release: Release) -> str:
     return _NAME.sub(flag, meant)
 
 
-def flag_options(
+def flag_option_diagnostics(
     own: FlagOptions,
     section: OptionsBlock,
     worker: Server,

@@ -38,7 +38,7 @@ PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 _WAYS = ("httpGet", "tcpSocket", "grpc")  # probes that connect from outside
 
 
-def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
+def container_port_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Reports container ports on which the server does not listen."""
     for document in documents:
         for data, path, around, servers in objects(document):
@@ -50,8 +50,8 @@ def unreached_ports(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
                 continue
             if not (_ports(data) or _is_asked(data)):
                 continue
-            yield from unreached_server(document, data, path, port_of(servers[0]), around)
-            yield from _unreached_host(document, data, path, servers[0], around)
+            yield from opened_port_diagnostics(document, data, path, port_of(servers[0]), around)
+            yield from _host_diagnostics(document, data, path, servers[0], around)
 
 
 def _is_asked(data: Mapping[str, Any]) -> bool:
@@ -59,7 +59,7 @@ def _is_asked(data: Mapping[str, Any]) -> bool:
     return any(value_at(data, f"{probe}.{way}") for probe, way in product(PROBES, _WAYS))
 
 
-def _unreached_host(
+def _host_diagnostics(
     document: Yaml, data: Mapping[str, Any], path: str, server: Server, around: Around
 ) -> Iterator[Diagnostic]:
     """Reports a server that listens only inside its container although its ports are used."""
@@ -79,7 +79,7 @@ def _unreached_host(
         yield located(place, path, what, "give --host 0.0.0.0", PORT_UNREACHED)
 
 
-def unreached_server(
+def opened_port_diagnostics(
     document: Yaml, data: Mapping[str, Any], path: str, port: str, around: Around
 ) -> Iterator[Diagnostic]:
     """Checks the ports that a container opens and probes against its server's port. The container
@@ -206,7 +206,7 @@ def value_of(block: OptionsBlock, name: str, release: Release) -> str:
     return "" if value is None or isinstance(value, Variable) else str(value)
 
 
-def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnostic]:
+def published_port_diagnostics(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnostic]:
     """Checks the ports that a container publishes against the port of its server. `words` are the
     words before the server."""
     texts = [word.text for word in words]
@@ -230,14 +230,16 @@ def published(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnosti
         yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED)
 
 
-def wrong_port(port: str, place: Location, path: str) -> Iterator[Diagnostic]:
+def port_number_diagnostics(port: str, place: Location, path: str) -> Iterator[Diagnostic]:
     """Reports a number that is too large for a port."""
     if port.isdigit() and int(port[:9]) > _LAST_PORT:
         what, fix = f"{port} is not a port", f"give one up to {_LAST_PORT}"
         yield located(place, path, what, fix, FLAG_VALUE)
 
 
-def same_port(rows: Sequence[Statement], servers: Sequence[Launch]) -> Iterator[Diagnostic]:
+def shared_port_diagnostics(
+    rows: Sequence[Statement], servers: Sequence[Launch]
+) -> Iterator[Diagnostic]:
     """Reports servers that run on one machine at the same time and need the same port."""
     known = {row.statements[0].words[0].location: row for row in servers}
     running: list[Launch] = []
@@ -254,11 +256,11 @@ def same_port(rows: Sequence[Statement], servers: Sequence[Launch]) -> Iterator[
             what = f"wants port {server.port}, which the server of line {line} uses"
             yield located(server.start, "--port", what, "give it another port", PORT_TAKEN)
         elif row.end == "&":
-            yield from _same_gpu(server, running)
+            yield from _shared_gpu_diagnostics(server, running)
             running.append(server)
 
 
-def _same_gpu(server: Launch, running: Sequence[Launch]) -> Iterator[Diagnostic]:
+def _shared_gpu_diagnostics(server: Launch, running: Sequence[Launch]) -> Iterator[Diagnostic]:
     """Reports a server on the GPU of another server, unless both limit their share of it."""
     for other in running:
         if (server.share or 1) + (other.share or 1) <= 1:

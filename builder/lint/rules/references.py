@@ -20,10 +20,17 @@ from ..read import containers
 from ..read.containers import Around, listed, named_rows, number, objects, port_of
 from ..read.option_file import read_option_file
 from . import sides, starts
-from .files import NOTHING_HANDED, HandedFiles, Mount, lost_path, missing_file, of_rows
-from .gpus import gpus_against_ranks
-from .names import unknown_flags, unknown_task
-from .options import flag_options
+from .files import (
+    NOTHING_HANDED,
+    HandedFiles,
+    Mount,
+    compose_mounts,
+    missing_file_diagnostics,
+    path_diagnostics,
+)
+from .gpus import server_gpu_diagnostics
+from .names import task_diagnostics, worker_flag_diagnostics
+from .options import flag_option_diagnostics
 from .ports import GPU_SHARED, PORT_TAKEN, PORT_UNREACHED, PROBES
 
 UNKNOWN_REFERENCE = Rule(
@@ -79,7 +86,10 @@ def _containers(documents: Sequence[Yaml], engine: str, maps: Files) -> list[Ser
                 continue
             row = ServerContainer(document, path, data, around, servers[0])
             if row.name:
-                mounts = [*of_rows(data.get("volumes")), *of_rows(data.get("configs"))]
+                mounts = [
+                    *compose_mounts(data.get("volumes")),
+                    *compose_mounts(data.get("configs")),
+                ]
             else:
                 mounts = list(_mounts(data, around, maps))
             found.append(replace(row, mounts=mounts))
@@ -93,20 +103,24 @@ def reference_diagnostics(documents: Sequence[Yaml], engine: str) -> Iterator[Di
     for row in servers:
         if given := row.server.file_flag:
             made = containers.command_texts(row.data)
-            for found in lost_path(row.server.file_path, given[1], row.path, row.mounts, made):
+            for found in path_diagnostics(
+                row.server.file_path, given[1], row.path, row.mounts, made
+            ):
                 # A chart may mount more than its values list.
                 known = row.around.pod or row.name
                 yield found if known else replace(found, severity="warning")
-        yield from _volumes(row)
-        yield from _requests(row)
-        yield from _probes(row)
-        yield from starts.of_container(row.server, row.document, row.path, row.data, row.around)
-    yield from _maps(documents, maps, {row.server.file for row in servers})
+        yield from _volume_diagnostics(row)
+        yield from _gpu_request_diagnostics(row)
+        yield from _probe_diagnostics(row)
+        yield from starts.container_start_diagnostics(
+            row.server, row.document, row.path, row.data, row.around
+        )
+    yield from _config_map_diagnostics(documents, maps, {row.server.file for row in servers})
     labels = _pod_labels(documents)
     targets = [row for row in documents if value_at(row.data, "kind") == "Service"]
     for document in targets:
-        yield from _selector(document, labels, _MOST_PAIRS // len(targets))
-        yield from _target_ports(document, servers)
+        yield from _selector_diagnostics(document, labels, _MOST_PAIRS // len(targets))
+        yield from _target_port_diagnostics(document, servers)
 
 
 def _config_maps(documents: Sequence[Yaml]) -> dict[str, Mapping[str, Any]]:
@@ -146,7 +160,7 @@ def _map_sources(volume: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield f"projected.sources.{index}.configMap", part
 
 
-def _volumes(row: ServerContainer) -> Iterator[Diagnostic]:
+def _volume_diagnostics(row: ServerContainer) -> Iterator[Diagnostic]:
     """Reports mounts of a volume that the pod lacks if a volume with a similar name exists."""
     known = row.around.volumes
     if not row.around.pod or not known:
@@ -159,7 +173,7 @@ def _volumes(row: ServerContainer) -> Iterator[Diagnostic]:
             yield located(row.document.locate(where), where, what, fix, UNKNOWN_REFERENCE)
 
 
-def _requests(row: ServerContainer) -> Iterator[Diagnostic]:
+def _gpu_request_diagnostics(row: ServerContainer) -> Iterator[Diagnostic]:
     """Reports a GPU request that differs from the limit: Kubernetes requires them to be equal."""
     counts = []
     for key in ("limits", "requests"):
@@ -173,7 +187,7 @@ def _requests(row: ServerContainer) -> Iterator[Diagnostic]:
         yield located(row.document.locate(where), where, what, fix, GPU_REQUEST)
 
 
-def _probes(row: ServerContainer) -> Iterator[Diagnostic]:
+def _probe_diagnostics(row: ServerContainer) -> Iterator[Diagnostic]:
     """Reports HTTP probes of a path that the server does not have."""
     own = engines.load(row.server.engine)
     newest = release.load(release.known(own)[-1], engine=own)
@@ -190,7 +204,7 @@ def _probes(row: ServerContainer) -> Iterator[Diagnostic]:
             yield located(row.document.locate(where), where, what, "give /health", UNKNOWN_PROBE)
 
 
-def _maps(
+def _config_map_diagnostics(
     documents: Sequence[Yaml], maps: Files, read_files: Collection[str]
 ) -> Iterator[Diagnostic]:
     """Reports missing config maps. The suggested map contains a file that a server reads, and no
@@ -214,7 +228,9 @@ def _maps(
             yield located(place, path, what, fix, rule, severity)
 
 
-def _target_ports(document: Yaml, servers: Sequence[ServerContainer]) -> Iterator[Diagnostic]:
+def _target_port_diagnostics(
+    document: Yaml, servers: Sequence[ServerContainer]
+) -> Iterator[Diagnostic]:
     """Reports target ports of a Service on which its selected servers do not listen. A headless
     Service (`clusterIP: None`) forwards no ports and is skipped."""
     spec = value_at(document.data, "spec")
@@ -255,7 +271,7 @@ def _pod_labels(documents: Sequence[Yaml]) -> dict[str, set[str]]:
     return found
 
 
-def _selector(
+def _selector_diagnostics(
     document: Yaml, labels: Mapping[str, set[str]], most_names: int
 ) -> Iterator[Diagnostic]:
     """Reports a selector label that no pod has if a pod has a similar value."""
@@ -297,27 +313,27 @@ def compose_diagnostics(
     document: Yaml, rows: Sequence[ServerContainer], files: Files
 ) -> Iterator[Diagnostic]:
     """Checks the services of a Compose file against each other."""
-    yield from _sides(rows)
-    yield from _urls(rows, files)
+    yield from _side_diagnostics(rows)
+    yield from _url_diagnostics(rows, files)
     together = []
     for row in rows:
         is_placed = value_at(row.data, "deploy.placement") is not None  # on a host by a swarm
         if not row.data.get("profiles") and not is_placed:
             together.append(row)
-    yield from _ports(document, together)
-    yield from _gpus(document, together, files)
+    yield from _host_port_diagnostics(document, together)
+    yield from _shared_gpu_diagnostics(document, together, files)
 
 
-def _sides(rows: Sequence[ServerContainer]) -> Iterator[Diagnostic]:
+def _side_diagnostics(rows: Sequence[ServerContainer]) -> Iterator[Diagnostic]:
     """Compares the models and option files of prefill and decode services, found by their names."""
     known = [replace(row.server, role=side) for row in rows if (side := side_of(row.name))]
     if {row.role for row in known} == {"prefill", "decode"}:
-        yield from sides.different_models(known)
+        yield from sides.model_difference_diagnostics(known)
         for worker in known:
-            yield from sides.other_side(worker)
+            yield from sides.file_side_diagnostics(worker)
 
 
-def _urls(rows: Sequence[ServerContainer], files: Files) -> Iterator[Diagnostic]:
+def _url_diagnostics(rows: Sequence[ServerContainer], files: Files) -> Iterator[Diagnostic]:
     """Reports URLs in a router's configuration whose port is not the one its server listens on."""
     asked: list[Any] = []
     for row in rows:
@@ -337,7 +353,7 @@ def _urls(rows: Sequence[ServerContainer], files: Files) -> Iterator[Diagnostic]
             yield located(place, row_there.path, what, fix, PORT_UNREACHED)
 
 
-def _ports(document: Yaml, rows: Sequence[ServerContainer]) -> Iterator[Diagnostic]:
+def _host_port_diagnostics(document: Yaml, rows: Sequence[ServerContainer]) -> Iterator[Diagnostic]:
     """Reports host ports that two services publish, or on which two servers listen."""
     owners: dict[str, str] = {}
     for row in rows:
@@ -363,7 +379,9 @@ def _published(row: ServerContainer) -> Iterator[tuple[str, str]]:
             yield str(number), below(row.path, f"ports.{index}")
 
 
-def _gpus(document: Yaml, rows: Sequence[ServerContainer], files: Files) -> Iterator[Diagnostic]:
+def _shared_gpu_diagnostics(
+    document: Yaml, rows: Sequence[ServerContainer], files: Files
+) -> Iterator[Diagnostic]:
     """Reports GPUs that two services share. A plain GPU count means the first GPUs of the host:
     Docker does not track which container uses them (moby, daemon/nvidia_linux.go)."""
     owners: dict[str, ServerContainer] = {}
@@ -437,15 +455,17 @@ def server_diagnostics(
         if own and worker.program in worker.formats.workers and not (own.is_open or worker.file):
             alone.append(own.section(worker))
         if own and worker.program in worker.formats.tools:
-            yield from unknown_task(worker)
+            yield from task_diagnostics(worker)
         if own:
-            yield from unknown_flags(worker, rule_context.release)
-            yield from sides.wrong_mode(worker)
-            yield from flag_options(own, own.section(worker), worker, files, rule_context)
-            yield from sides.block_size(worker, own, files)
-        yield from sides.other_side(worker)
-        yield from missing_file(worker, files, known, handed)
+            yield from worker_flag_diagnostics(worker, rule_context.release)
+            yield from sides.mode_diagnostics(worker)
+            yield from flag_option_diagnostics(
+                own, own.section(worker), worker, files, rule_context
+            )
+            yield from sides.block_size_diagnostics(worker, own, files)
+        yield from sides.file_side_diagnostics(worker)
+        yield from missing_file_diagnostics(worker, files, known, handed)
         if not (in_job and len(servers) > 1):
-            yield from gpus_against_ranks(worker, files, own)
-    yield from sides.disagreements(alone, rule_context)
-    yield from sides.different_models(servers)
+            yield from server_gpu_diagnostics(worker, files, own)
+    yield from sides.disagreement_diagnostics(alone, rule_context)
+    yield from sides.model_difference_diagnostics(servers)

@@ -44,7 +44,7 @@ ROUTER_BLOCKS = Rule(
 )
 
 
-def disagreements(
+def disagreement_diagnostics(
     sections: Sequence[OptionsBlock], rule_context: RuleContext, at_both: bool = True
 ) -> Iterator[Diagnostic]:
     """Reports options that must be equal on the prefill and decode workers of one file. Located at
@@ -113,11 +113,11 @@ def pair_diagnostics(sides: Sequence[Side]) -> Iterator[Diagnostic]:
         for here, there in ((one, two), (two, one)):
             if here not in silent and _TRANSCEIVER in there.section.options:
                 silent.append(here)
-                yield from _without_transceiver(here)
+                yield from _transceiver_diagnostics(here)
         contexts = [replace(two.rule_context, release=table) for table in two.others]
         found = {
             context.release.name: list(
-                disagreements([one.section, two.section], context, at_both=False)
+                disagreement_diagnostics([one.section, two.section], context, at_both=False)
             )
             for context in (two.rule_context, *contexts)
         }
@@ -128,7 +128,7 @@ def pair_diagnostics(sides: Sequence[Side]) -> Iterator[Diagnostic]:
             yield found_there.in_file(str(two.path))
 
 
-def _without_transceiver(side: Side) -> Iterator[Diagnostic]:
+def _transceiver_diagnostics(side: Side) -> Iterator[Diagnostic]:
     """Reports a worker without a KV cache transceiver if its partner has one."""
     if _TRANSCEIVER in side.section.options:
         return
@@ -138,7 +138,7 @@ def _without_transceiver(side: Side) -> Iterator[Diagnostic]:
             yield side.section.locate(row).in_file(str(side.path))
 
 
-def different_models(servers: Sequence[Server]) -> Iterator[Diagnostic]:
+def model_difference_diagnostics(servers: Sequence[Server]) -> Iterator[Diagnostic]:
     """Reports models that differ between the two sides of one service."""
     prefill = [row.model for row in servers if row.role == "prefill" and row.model]
     for worker in servers:
@@ -149,7 +149,7 @@ def different_models(servers: Sequence[Server]) -> Iterator[Diagnostic]:
             yield located(model.location, model.path, what, fix, DISAGG_MODEL)
 
 
-def wrong_mode(worker: Server) -> Iterator[Diagnostic]:
+def mode_diagnostics(worker: Server) -> Iterator[Diagnostic]:
     """Reports an unknown mode, or one that contradicts the role of the service."""
     flag = worker.formats.mode_flag
     given = worker.flag((flag,))
@@ -167,7 +167,7 @@ def wrong_mode(worker: Server) -> Iterator[Diagnostic]:
 _SIDE_ALONE = re.compile(r"(?<![a-z])(?:prefill|decode|ctx|gen)(?![a-z])", re.IGNORECASE)
 
 
-def other_side(worker: Server) -> Iterator[Diagnostic]:
+def file_side_diagnostics(worker: Server) -> Iterator[Diagnostic]:
     """Reports an option file whose name belongs to the other side. Ambiguous words, as in
     `context_2k` and `text-generation`, are ignored."""
     side = side_of(worker.file) if _SIDE_ALONE.search(worker.file) else None
@@ -227,7 +227,7 @@ def _text(path: Path) -> str:
 _BLOCKS = "--kv-block-size"
 
 
-def block_size(
+def block_size_diagnostics(
     worker: Server, own: FlagOptions, files: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Diagnostic]:
     """Reports a router block size that differs from the engine's. The router then finds no matching

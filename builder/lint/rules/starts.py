@@ -35,12 +35,12 @@ _PERIOD_S, _FAILURES = 10, 3
 _LOAD_GB_PER_S = 1.0
 
 
-def of_container(
+def container_start_diagnostics(
     server: Server, document: Yaml, path: str, data: Mapping[str, Any], around: Around
 ) -> Iterator[Diagnostic]:
     """Checks a container or Compose service that starts one server."""
     if value_at(document.data, "kind") in _PLAIN_KINDS:
-        yield from _short_start(server, document, path, data)
+        yield from _liveness_diagnostics(server, document, path, data)
         has_memory = around.pod.get("hostIPC") is True
         fix = f"mount an emptyDir with medium: Memory at {_FOLDER}"
     elif path.rpartition(".")[0] == "services":
@@ -60,7 +60,7 @@ def of_container(
         yield located(document.locate(path), path, what, fix, SMALL_SHARED_MEMORY)
 
 
-def of_docker(before: Sequence[Word], words: Sequence[Word]) -> Iterator[Diagnostic]:
+def docker_diagnostics(before: Sequence[Word], words: Sequence[Word]) -> Iterator[Diagnostic]:
     """Checks a server that `docker run` starts. `before` are the words before the server, `words`
     those of its whole statement."""
     texts = [word.text for word in before]
@@ -85,7 +85,7 @@ def _small(ranks: int) -> str:
     return f"{ranks} ranks share {_FOLDER}, which has 64 MiB without another setting"
 
 
-def _short_start(
+def _liveness_diagnostics(
     server: Server, document: Yaml, path: str, data: Mapping[str, Any]
 ) -> Iterator[Diagnostic]:
     """Reports a liveness probe that ends a server while it loads its weights."""

@@ -62,14 +62,14 @@ def llmapi() -> Mapping[str, Any]:
 def config_diagnostics(text: str, path: Path) -> Iterator[Diagnostic]:
     """Reports every error of a model configuration; `path` gives the folder that it is in."""
     config, broken = parse(text)
-    yield from _message(config, "ModelConfig", "")
+    yield from _message_diagnostics(config, "ModelConfig", "")
     if broken:
         yield from broken
         return
-    yield from _tensors(config)
-    yield from _folder(config, path)
+    yield from _tensors_diagnostics(config)
+    yield from _folder_diagnostics(config, path)
     if is_llmapi(config):
-        yield from _llmapi(config)
+        yield from _llmapi_diagnostics(config)
 
 
 def is_llmapi(config: Message) -> bool:
@@ -80,7 +80,7 @@ def is_llmapi(config: Message) -> bool:
     return _text(config, "backend") == "python" and llmapi()["required_input"] in names and is_own
 
 
-def _message(message: Message, kind: str, path: str) -> Iterator[Diagnostic]:
+def _message_diagnostics(message: Message, kind: str, path: str) -> Iterator[Diagnostic]:
     """Reports unknown fields, wrong types and duplicate fields, at any depth."""
     fields: Mapping[str, str] = schema()["messages"][kind]
     first: dict[str, Location] = {}
@@ -104,20 +104,22 @@ def _message(message: Message, kind: str, path: str) -> Iterator[Diagnostic]:
         for value in row.values:
             index = f".{counts[row.name]}" if repeated else ""
             counts[row.name] += 1
-            yield from _value(value, name, f"{inner}{index}")
-        yield from _bounds(row, kind, inner)
+            yield from _value_diagnostics(value, name, f"{inner}{index}")
+        yield from _bound_diagnostics(row, kind, inner)
     for group in schema()["exclusive"].get(kind, ()):
-        yield from _exclusive([name for name in group if name in first], first, path)
+        yield from _exclusive_diagnostics([name for name in group if name in first], first, path)
 
 
-def _exclusive(given: list[str], places: Mapping[str, Location], path: str) -> Iterator[Diagnostic]:
+def _exclusive_diagnostics(
+    given: list[str], places: Mapping[str, Location], path: str
+) -> Iterator[Diagnostic]:
     if len(given) > 1:
         where = f"{path}.{given[1]}" if path else given[1]
         what = f"cannot be combined with {given[0]}"
         yield located(places[given[1]], where, what, "keep one", EXCLUSIVE_KEYS)
 
 
-def _bounds(row: Field, kind: str, path: str) -> Iterator[Diagnostic]:
+def _bound_diagnostics(row: Field, kind: str, path: str) -> Iterator[Diagnostic]:
     least = schema()["at_least"].get(kind, {}).get(row.name)
     for value in row.values:
         below = isinstance(value, Scalar) and _whole(-(2**63), (least or 0) - 1)(value)
@@ -126,10 +128,10 @@ def _bounds(row: Field, kind: str, path: str) -> Iterator[Diagnostic]:
             yield located(value.location, path, what, remedy, VALUE_RANGE)
 
 
-def _value(value: Scalar | Message, kind: str, path: str) -> Iterator[Diagnostic]:
+def _value_diagnostics(value: Scalar | Message, kind: str, path: str) -> Iterator[Diagnostic]:
     if kind in schema()["messages"]:
         if isinstance(value, Message):
-            yield from _message(value, kind, path)
+            yield from _message_diagnostics(value, kind, path)
         else:
             what = f"is {value.text}"
             yield located(value.location, path, what, "write { ... } with its fields", VALUE_TYPE)
@@ -184,7 +186,7 @@ _EXPECTED = {
 }
 
 
-def _tensors(config: Message) -> Iterator[Diagnostic]:
+def _tensors_diagnostics(config: Message) -> Iterator[Diagnostic]:
     """Reports inputs and outputs without a name, type or shape, and duplicate names."""
     for group in ("input", "output"):
         seen: dict[str, int] = {}
@@ -203,7 +205,7 @@ def _tensors(config: Message) -> Iterator[Diagnostic]:
             seen.setdefault(name, tensor.location.line)
 
 
-def _folder(config: Message, path: Path) -> Iterator[Diagnostic]:
+def _folder_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
     """Reports a model name that differs from its folder's name in a model repository."""
     name, folder = _text(config, "name"), path.absolute().parent
     if name and name != folder.name and _has_versions(folder):
@@ -220,14 +222,14 @@ def _has_versions(folder: Path) -> bool:
         return False
 
 
-def _llmapi(config: Message) -> Iterator[Diagnostic]:
+def _llmapi_diagnostics(config: Message) -> Iterator[Diagnostic]:
     for name in llmapi()["not_in_config_pbtxt"]:
         for row in config.fields:
             if row.name == name:
                 what = "is set here and by model.py from model.yaml"
                 remedy = "remove it, and set triton_config in model.yaml"
                 yield located(row.location, name, what, remedy, TRITON_CONFIG_OVERRIDE)
-    yield from _instances(config)
+    yield from _instance_diagnostics(config)
     for group, name in (("input", "required_input"), ("output", "required_output")):
         wanted = llmapi()[name]
         if not any(_text(tensor, "name") == wanted for tensor in _messages(config, group)):
@@ -235,10 +237,10 @@ def _llmapi(config: Message) -> Iterator[Diagnostic]:
             yield located(config.location, group, what, remedy, MISSING_KEY)
         known: Mapping[str, str] = llmapi()[f"{group}s"]
         for index, tensor in enumerate(_messages(config, group)):
-            yield from _tensor(tensor, known, f"{group}.{index}", group == "input")
+            yield from _tensor_diagnostics(tensor, known, f"{group}.{index}", group == "input")
 
 
-def _instances(config: Message) -> Iterator[Diagnostic]:
+def _instance_diagnostics(config: Message) -> Iterator[Diagnostic]:
     """Checks the instance groups: the engine places itself, so one instance without a GPU."""
     kind, rule = llmapi()["instance_kind"], TRITON_INSTANCE_GROUP
     groups = _messages(config, "instance_group")
@@ -259,7 +261,7 @@ def _instances(config: Message) -> Iterator[Diagnostic]:
             yield located(group.location, f"{path}.count", what, remedy, rule)
 
 
-def _tensor(
+def _tensor_diagnostics(
     tensor: Message, known: Mapping[str, str], path: str, is_input: bool
 ) -> Iterator[Diagnostic]:
     """Reports a wrong data type of a known tensor, and an input that should be optional."""
