@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from builder.diagnosis.in_force import InForce
-from builder.diagnosis.judgement import Diagnosis, Evidence, FailureCause
+from builder.diagnosis.judgement import Diagnosis, FailureCause
 
 WIDTH = 80
 ERROR_WIDTH = 76  # below an error, whose lines are indented
@@ -23,7 +24,7 @@ def document(diagnosis: Diagnosis, in_force: Sequence[InForce] = ()) -> dict[str
         "verdict": diagnosis.verdict,
         "phase": diagnosis.phase,
         "causes": [_cause(cause) for cause in diagnosis.causes],
-        "first_error": _evidence(first) if first else None,
+        "first_error": asdict(first) if first else None,
         "silent_s": round(diagnosis.silence_s),
         "seconds": dict(diagnosis.seconds),
         "options": options(in_force),
@@ -32,17 +33,7 @@ def document(diagnosis: Diagnosis, in_force: Sequence[InForce] = ()) -> dict[str
 
 def options(in_force: Sequence[InForce]) -> list[dict[str, Any]]:
     """Planned values and those in force as JSON."""
-    return [
-        {
-            "name": row.name,
-            "planned": row.planned,
-            "in_force": row.in_force,
-            "difference": row.difference,
-            "unit": row.unit,
-            "differs": row.differs,
-        }
-        for row in in_force
-    ]
+    return [{key: value for key, value in asdict(row).items() if key != "line"} for row in in_force]
 
 
 def _cause(cause: FailureCause) -> dict[str, Any]:
@@ -52,14 +43,10 @@ def _cause(cause: FailureCause) -> dict[str, Any]:
         "cause": cause.cause,
         "fix": cause.fix,
         "edit": dict(row.edit or {}),
-        "evidence": [_evidence(line) for line in cause.evidence],
+        "evidence": [asdict(line) for line in cause.evidence],
         "confidence": cause.confidence,
         "source": row.source,
     }
-
-
-def _evidence(line: Evidence) -> dict[str, Any]:
-    return {"file": line.file, "line": line.line, "text": line.text}
 
 
 def text(found: Json, width: int = WIDTH) -> str:

@@ -97,15 +97,22 @@ def _rank(cause: FailureCause) -> tuple[object, ...]:
 
 
 def _strongest(causes: Sequence[FailureCause], errors: Sequence[Line]) -> Iterator[FailureCause]:
-    """The causes without those that count only where there is no other cause, or no error."""
+    """The causes without those that count only where there is no other cause, or no error, and
+    without those that only lines of a stronger one prove.
+    """
     named = any(not cause.signature.generic and not cause.signature.alone for cause in causes)
     told = any(not cause.signature.alone for cause in causes)
+    shown: set[tuple[str, int]] = set()
     for cause in causes:
         row = cause.signature
         places = {(line.file, line.line) for line in cause.evidence}
         others = any((error.file, error.number) not in places for error in errors)
-        if not (row.generic and named) and not (row.alone and (told or others)):
-            yield cause
+        if (row.generic and named) or (row.alone and (told or others)):
+            continue
+        if places and places <= shown:
+            continue
+        shown |= places
+        yield cause
 
 
 def _causes(

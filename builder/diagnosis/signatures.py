@@ -85,7 +85,6 @@ class Signature:
     phase: Phase | None = None
     patterns: tuple[Pattern, ...] = ()
     during: tuple[Phase, ...] = ()
-    releases: tuple[Text, ...] = ()
     unless: tuple[Line, ...] = ()
     unless_after: tuple[Line, ...] = ()
     needs: Mapping[str, Text] | None = None

@@ -88,6 +88,12 @@ def test_an_echo_is_the_first_error_where_there_is_no_other() -> None:
     ]
 
 
+def test_what_the_same_line_proves_is_said_once() -> None:
+    line = "sbatch: error: Batch job submission failed: Unspecified error\n"
+    found = diagnosed(line, ROWS[0])
+    assert [cause.signature.id for cause in found.causes] == ["slurm-submission-refused"]
+
+
 @pytest.mark.parametrize("code", ["137", "-9"])
 def test_a_killed_process_is_known_by_its_exit_code_alone(code: str) -> None:
     for text, ids in ((b"", ["process-ended-with-137"]), (LATER.encode(), [])):
