@@ -439,7 +439,7 @@ def junk_options(random_: random.Random, paths: list[str]) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.parametrize("name", release.known())
+@pytest.mark.parametrize("name", [release.known()[0], release.known()[-1]])
 def test_no_value_of_any_kind_stops_a_rule(name: str) -> None:
     random_ = random.Random(name)
     paths = sorted({path for rule in OPTION_RULES for path in rule.options()})

@@ -114,25 +114,28 @@ def test_promtool_accepts_and_tests_the_rules_of_each_shape(preset: str, render:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("name", release.known())
-def test_promtool_accepts_and_tests_the_rules_of_every_release(
+@pytest.mark.parametrize("name", [release.known()[0], release.known()[-1]])
+def test_promtool_accepts_and_tests_the_rules_of_the_oldest_and_newest_release(
     name: str, server: str, render: Render
 ) -> None:
     given = (SLO, *of_release(name), f"targets.monitoring.server={server}", TLS)
     assert_promtool_accepts(render("llama-tiny", *given, "targets.triton.http=false"))
 
 
-@pytest.mark.parametrize("name", release.known(engines.load("vllm")))
-def test_promtool_accepts_the_rules_of_every_release_of_vllm(name: str, render: Render) -> None:
+@pytest.mark.parametrize(
+    "name", release.known(engines.load("vllm"))[:: len(release.known(engines.load("vllm"))) - 1]
+)
+def test_promtool_accepts_the_rules_of_the_oldest_and_newest_vllm(
+    name: str, render: Render
+) -> None:
     engine = f"engine={{name: vllm, release: {name}}}"
     bundle = render("llama-tiny", SLO, engine, "targets={vllm_serve: {}, monitoring: {}}")
     assert_promtool_accepts(bundle)
     assert "vllm:time_to_first_token_seconds" in str(rules(bundle, "recording"))
 
 
-@pytest.mark.parametrize("speed", [7, 60])
-def test_a_rehearsals_rules_are_tested_as_well(speed: int, render: Render) -> None:
-    assert_promtool_accepts(render("llama-tiny", SLO, f"targets.monitoring.speed={speed}"))
+def test_a_rehearsals_rules_are_tested_as_well(render: Render) -> None:
+    assert_promtool_accepts(render("llama-tiny", SLO, "targets.monitoring.speed=60"))
 
 
 def test_amtool_accepts_the_example_for_alertmanager(render: Render) -> None:

@@ -87,8 +87,6 @@ def toolkit(checkout: Path, tmp_path: Path) -> Toolkit:
 
 
 def test_one_file_each_is_all_that_every_target_needs(toolkit: Toolkit, tmp_path: Path) -> None:
-    planned = toolkit("plan", PRESET, "--json")
-    assert planned.returncode == 0, planned.stderr
     done = toolkit("render", PRESET, "-o", "bundle")
     assert done.returncode == 0, done.stderr
     bundle = tmp_path / "bundle"
@@ -118,10 +116,9 @@ def test_a_wrong_file_says_which_line(
     line = next(i for i, row in enumerate(text.splitlines(), 1) if old in row)
     path.write_text(text.replace(old, new, 1))
     try:
-        planned, checked = toolkit("plan", PRESET), toolkit("check", path)
+        planned = toolkit("plan", PRESET)
     finally:
         path.write_text(text)
     where = f"preset {PRESET}" if kind == "preset" else str(path)
     assert planned.returncode in (2, 3) and "Traceback" not in planned.stderr
     assert f"{where}:{line}: " in planned.stderr and fault in planned.stderr
-    assert checked.returncode == 2 and f"{path}:{line}:" in checked.stdout

@@ -22,7 +22,7 @@ from builder.facts import checkpoint, hardware, model_names, release
 from builder.planning import Facts, Plan, plan
 from builder.rules.constraints import disagreements, violations
 
-EXAMPLES = 100
+EXAMPLES = 50
 
 NAMES = [
     name

@@ -181,7 +181,7 @@ def said(row: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-@pytest.mark.parametrize("name", release.known())
+@pytest.mark.parametrize("name", [release.known()[0], "1.2.1", release.known()[-1]])
 def test_an_installed_engine_gives_back_the_table_it_was_made_from(
     name: str, imported: Callable[[Mapping[str, Any], str], Release]
 ) -> None:
@@ -262,12 +262,15 @@ def test_text_that_the_engine_reads_as_a_choice_is_judged_with_a_warning(
     assert (fault.rule, fault.severity) == ("unknown-value", "warning")
 
 
-def test_the_reference_engine_has_no_option_classes() -> None:
-    """Its options are the table's own, so that there is nothing to import."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", f"{ROOT / 'launch' / 'reference'}:{ROOT}")
-        with pytest.raises(BadFacts, match=r"has no engine to read: .*llm_args"):
-            release_import.from_installed(sys.executable, "x", release.load("1.2.1"))
+def test_an_engine_without_option_classes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the reference engine: its options are the table's own, so there is nothing to import."""
+    install(tmp_path, release.load("1.2.1").table)
+    (tmp_path / "tensorrt_llm/llmapi/llm_args.py").unlink()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(BadFacts, match=r"has no engine to read: .*llm_args"):
+        release_import.from_installed(sys.executable, "x", release.load("1.2.1"))
 
 
 def test_a_python_without_the_engine_is_refused() -> None:
@@ -453,7 +456,7 @@ def test_a_value_of_any_kind_of_a_union_is_in_its_row(tmp_path: Path) -> None:
         assert not list(validate(found, {"kv_cache_config": {"tokens_per_block": 64}}))
 
 
-@pytest.mark.parametrize("like", ["1.2.1", "1.3.0rc23", "1.3.0rc24", "1.3.0rc29"])
+@pytest.mark.parametrize("like", ["1.2.1", "1.3.0rc29"])
 def test_a_whole_manifest_makes_the_table_of_its_release(like: str, tmp_path: Path) -> None:
     known = release.load("main-00043967")
     rows = whole_manifest(known)
@@ -540,7 +543,7 @@ def test_no_manifest_stops_its_reader(tmp_path: Path) -> None:
     }
     path = tmp_path / "manifest.json"
     usable = refused = 0
-    for turn in range(60):
+    for turn in range(20):
         rows = [
             {"path": random_.choice(keys["path"])}
             | {key: random_.choice(keys[key]) for key in random_.sample([*keys], 3)}

@@ -221,7 +221,7 @@ def awkward_checkpoint(
     return place
 
 
-@pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.parametrize("name", [*AWKWARD[:8], f"{AWKWARD[8]}/{'/'.join(AWKWARD[-3:])}"])
 def test_no_folder_name_escapes_into_a_file(
     name: str, awkward_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -251,12 +251,12 @@ def test_no_folder_name_escapes_into_a_file(
     assert yaml.safe_load(model.read_text())["model"] == str(checkpoint)
 
 
-@pytest.mark.parametrize("value", AWKWARD)
-def test_no_option_value_changes_its_type_or_its_place(value: str, tmp_path: Path) -> None:
-    override = f"engine_config.env_overrides={json.dumps({value: value})}"
+def test_no_option_value_changes_its_type_or_its_place(tmp_path: Path) -> None:
+    values = {value: value for value in AWKWARD}
+    override = f"engine_config.env_overrides={json.dumps(values)}"
     bundle = pipeline.render("llama-tiny", tmp_path / "bundle", [override])
     config = yaml.safe_load((bundle.folder / "trtllm_serve/config.yaml").read_text())
-    assert config["env_overrides"] == {value: value}
+    assert config["env_overrides"] == values
 
 
 @pytest.mark.parametrize("host", ["$(reboot)", "a b", "x;y", "", "x\ny"])

@@ -144,10 +144,10 @@ def _mount(volume: Callable[[int], str]) -> Callable[[int], str]:
 
 
 LONG: Mapping[str, Growing] = {
-    "servers one after the other": Growing("serve.sh", lambda n: "trtllm-serve m\n" * n, 3_000),
-    "servers beside each other": Growing("serve.sh", lambda n: "trtllm-serve m &\n" * n, 3_000),
+    "servers one after the other": Growing("serve.sh", lambda n: "trtllm-serve m\n" * n, 1_000),
+    "servers beside each other": Growing("serve.sh", lambda n: "trtllm-serve m &\n" * n, 1_000),
     "containers": Growing(
-        "serve.sh", lambda n: f"docker run {IMAGE}:1.2.1 trtllm-serve m\n" * n, 1_000
+        "serve.sh", lambda n: f"docker run {IMAGE}:1.2.1 trtllm-serve m\n" * n, 500
     ),
     "marks of templates that do not end": Growing(
         "serve.sh", lambda n: "trtllm-serve m\n" + "echo {% {#\n" * n, 10_000
@@ -157,29 +157,29 @@ LONG: Mapping[str, Growing] = {
         compose(
             lambda n: f"{{image: {IMAGE}:{RELEASES[n % 33]}, command: trtllm-serve m --tp_size 0}}"
         ),
-        400,
+        200,
     ),
     "services with a patch of one release each": Growing(
         "compose.yaml",
         compose(lambda n: f"{{image: {IMAGE}:1.2.1.post{n}, command: trtllm-serve m --tp_size 0}}"),
-        400,
+        200,
     ),
     "services of one release": Growing(
         "compose.yaml",
         compose(lambda _: f"{{image: {IMAGE}:1.2.1, command: trtllm-serve m --tp_size 0}}"),
-        1_500,
+        500,
     ),
     "services of a release between two tables": Growing(
         "compose.yaml",
         compose(lambda _: f"{{image: {IMAGE}:1.2.0, command: trtllm-serve m --no_such_flag 1}}"),
-        1_000,
+        400,
     ),
     "services of vLLM": Growing(
         "compose.yaml",
         compose(
             lambda _: "{image: 'vllm/vllm-openai:v0.10.2', command: --model m --max-num-seqs 0}"
         ),
-        1_000,
+        400,
     ),
     "mounts with variables that do not end": Growing(
         "compose.yaml", _mount(lambda parts: "${" * parts), 25_000
@@ -195,10 +195,10 @@ LONG: Mapping[str, Growing] = {
             f"kind: Service\nspec: {{selector: {{app: trtx-worker-{n:04}}}}}\n---\n"
             for n in range(parts)
         ),
-        1_000,
+        500,
     ),
     "here documents": Growing(
-        "serve.sh", lambda n: "cat > o.txt <<EOF\na: 1\nEOF\n" * n + "trtllm-serve m\n", 4_000
+        "serve.sh", lambda n: "cat > o.txt <<EOF\na: 1\nEOF\n" * n + "trtllm-serve m\n", 1_500
     ),
     "keys that a program sets one by one": Growing(
         "write.py",
@@ -208,7 +208,7 @@ LONG: Mapping[str, Growing] = {
             + "".join(f"cfg['kv_cache_config']['a{n}'] = {n}\n" for n in range(parts))
             + "yaml.dump(cfg, open('extra_llm_api_options.yaml', 'w'))\n"
         ),
-        1_500,
+        600,
     ),
     "lists that double": Growing(
         "serve.py",

@@ -85,7 +85,7 @@ def test_what_protobuf_reads_has_no_fault_of_structure(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "every"), [(SHIPPED.read_text(), 9), (MANY, 1)], ids=["shipped", "many"]
+    ("text", "every"), [(SHIPPED.read_text(), 25), (MANY, 2)], ids=["shipped", "many"]
 )
 def test_what_protobuf_refuses_is_found_and_nothing_else(text: str, every: int) -> None:
     """Both judge each variant alike; protobuf is the judge of what is right.
@@ -93,7 +93,7 @@ def test_what_protobuf_refuses_is_found_and_nothing_else(text: str, every: int) 
     The shipped file says the same of many tensors: a part of its variants is enough.
     """
     cases = list(variants(text))[::every]
-    assert len(cases) > 500
+    assert len(cases) > 200
     differing = [case for case in cases if refused(case) != found(case)]
     assert not differing, differing[0]
 

@@ -22,7 +22,7 @@ from builder.facts.release import Release
 from .table_mutants import TableMutant, mutants
 
 FOUND = 0.99
-COUNT = 600
+COUNT = 300
 
 Write = Callable[[dict[str, Any]], str]
 
