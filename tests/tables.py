@@ -30,7 +30,7 @@ def by_table(test: Test) -> Test:
 
 
 @functools.cache
-def tables(path: Path) -> dict[str, list[Any]]:
-    """All tables of a file, by the names of their tests."""
-    loaded: dict[str, list[Any]] = yaml.load(path.read_text(), yaml.CSafeLoader)
+def tables(path: Path) -> dict[str, Any]:
+    """What a file holds: tables by the names of their tests, and other data of its module."""
+    loaded: dict[str, Any] = yaml.load(path.read_text(), yaml.CSafeLoader)
     return loaded

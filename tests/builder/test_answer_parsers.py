@@ -24,6 +24,7 @@ from builder.facts.model_names import known_names
 from builder.facts.release import Release
 from builder.planning import plan
 from builder.rules import answer_parsers
+from tests.tables import by_table
 
 RELEASE = "main-00043967"
 
@@ -99,23 +100,7 @@ WAITS = "waits for <think>, which the model does not write"
 TAKES = "takes every answer for reasoning"
 
 
-@pytest.mark.parametrize(
-    ("reason", "prompt", "parser", "what"),
-    [
-        (THOUGHTS, "", "qwen3", None),
-        (THOUGHTS, "<think>\n", "qwen3", WAITS),
-        (THOUGHTS, "<think>\n", "qwen3_5", None),
-        ("", "<think>\n", "qwen3", WAITS),  # leaves it out of earlier turns
-        ("", "<think>\n", "deepseek-r1", None),
-        ("", "<think>\n\n</think>\n\n", "deepseek-r1", f"{TAKES}: the prompt ends with </think>"),
-        ("", "<think>\n\n</think>\n\n", "qwen3", None),
-        ("", "", "deepseek-r1", f"{TAKES}: the model writes none"),
-        ("", "", "qwen3", None),
-        ("[THINK]{{ message.reasoning_content }}[/THINK]", "", "qwen3", WAITS),
-        ("[THINK]{{ message.reasoning_content }}[/THINK]", "", "deepseek-r1", "finds no reasoning"),
-        ("{# reasoning_content stays out #}", "", "deepseek-r1", "is not known"),
-    ],
-)
+@by_table
 def test_reasoning_is_read_from_where_the_prompt_leaves_it(
     tmp_path: Path, reason: str, prompt: str, parser: str, what: str | None
 ) -> None:
@@ -141,20 +126,7 @@ DOUBLED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "much"),
-        ("{% for a in range(99999) %}{{ 'x' * 99999 }}{% endfor %}", "much"),
-        (DOUBLED, "much"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "much"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
-        ("{{ raise_exception('only the tool role') }}", "only the tool role"),
-        ("{% if %}", "Expected an expression"),
-        ("{{ messages[0].content }}", "writes no tool call"),
-        ("{{ messages | length }}" + template(XML_CALL), "cannot be separated"),
-    ],
-)
+@by_table
 def test_a_template_that_cannot_be_rendered_is_not_checked(
     tmp_path: Path, text: str, why: str
 ) -> None:
@@ -268,14 +240,7 @@ def test_a_plan_says_what_it_did_not_check() -> None:
 SCRIPT = "#!/bin/bash\n{} --port 8000\n"
 
 
-@pytest.mark.parametrize(
-    ("command", "parser"),
-    [
-        ("trtllm-serve Qwen/Qwen3.5-397B-A17B --tool_parser qwen3", "qwen3"),
-        ("trtllm-serve /models/Qwen3.6-27B --tool_parser qwen3", "qwen3"),
-        ("vllm serve Qwen/Qwen3.5-35B-A3B --tool-call-parser hermes", "hermes"),
-    ],
-)
+@by_table
 def test_check_finds_the_parser_of_a_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, parser: str
 ) -> None:

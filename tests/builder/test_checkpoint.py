@@ -16,7 +16,9 @@ from builder.facts import checkpoint, checkpoint_files, model_names
 from builder.facts.architecture import architectures
 from tests.builder.conftest import Say
 from tests.conftest import Run
-from tests.tables import by_table
+from tests.tables import by_table, tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 V32 = "nvidia/DeepSeek-V3.2-NVFP4"
 GPT_OSS = "openai/gpt-oss-120b"
@@ -186,20 +188,7 @@ def test_an_unknown_model_lists_the_known_ones_and_the_next_step() -> None:
     assert all(name in text for name in model_names.known_names())
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("{0}/modles/llama", "; the nearest parent that exists is {0}; did you mean {0}/models/ll"),
-        ("{0}/models/nothing/x", "no such folder; the nearest parent that exists is {0}/models"),
-        ("./nothing", "no such folder; the nearest parent that exists is {0}"),
-        ("~/nothing", "no such folder; the nearest parent that exists is {0}/home"),
-        ("~nobody-here/x", "no such folder; the nearest parent that exists is {0}"),
-        ("one/two/three", "no such folder; the nearest parent that exists is {0}"),
-        ("nothing/", "no such folder; the nearest parent that exists is {0}"),
-        ("{0}/models/llama/weights.gguf", "is a file; give its folder: {0}/models/llama"),
-        ("/" + "a" * 300, "nearest parent that exists is /"),
-    ],
-)
+@by_table
 def test_a_path_that_is_no_folder_is_bad_input_and_names_its_nearest_parent(
     given: str, said: str, builder: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,17 +367,7 @@ def test_modules_that_mxfp4_does_not_convert_stay_bf16(
     assert {group.role for group in groups if group.dtype == "BF16"} > {"attention", "router"}
 
 
-DRAFT_HEAD = {  # SpecForge configs/qwen3-235B-A22B-eagle3.json, smaller
-    "architectures": ["LlamaForCausalLMEagle3"],
-    "draft_vocab_size": 320,
-    "head_dim": 16,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 1,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-}
+DRAFT_HEAD = TABLES["DRAFT_HEAD"]
 
 
 def test_a_draft_head_needs_no_tokenizer_of_its_own(tmp_path: Path) -> None:

@@ -160,28 +160,7 @@ def changed(name: str, folder: Path, **fields: Any) -> checkpoint.Checkpoint:
     return checkpoint.gather(str(folder_of(row, folder)))
 
 
-@pytest.mark.parametrize(
-    ("name", "field", "value"),
-    [
-        ("lfm2-8b-a1b", "num_dense_layers", -1),
-        ("gemma-3n-e4b", "num_kv_shared_layers", -100),
-        ("longcat-flash", "zero_expert_num", -256),
-        ("dots1-142b", "n_shared_experts", -2),
-        ("k-exaone-236b", "first_k_dense_replace", -4),
-        ("step-3.5-flash", "share_expert_dim", -1280),
-        ("step-3.5-flash", "moe_layers_enum", "a,b"),
-        ("mimo-v2-flash", "hybrid_layer_pattern", [0, 1]),
-        ("inkling-small", "dense_mlp_idx", 42),
-        ("trinity-mini", "num_dense_layers", 32),
-        ("glm-4.5-air", "first_k_dense_replace", 200),
-        ("deepseek-v3", "first_k_dense_replace", 61),
-        ("laguna-xs-2.1", "mlp_layer_types", ["dense"] * 40),
-        ("laguna-xs-2.1", "num_attention_heads_per_layer", [48]),
-        ("jamba-52b", "attn_layer_offset", 9),
-        ("jamba-52b", "expert_layer_offset", 3),
-        ("jamba-52b", "mamba_dt_rank", "x"),
-    ],
-)
+@by_table
 def test_a_field_that_no_model_can_have_is_named(
     name: str, field: str, value: object, tmp_path: Path
 ) -> None:

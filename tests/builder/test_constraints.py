@@ -32,6 +32,8 @@ from builder.rules.validation import validate
 from tests.conftest import ABSENT, ROOT
 from tests.tables import by_table, tables
 
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
+
 HERE = Path(__file__).parent
 # The cases of another engine stand in a file of its own.
 CASES = load_yaml((HERE / "rule_cases.yaml").read_text())
@@ -302,28 +304,9 @@ def test_a_known_issue_of_a_release_without_a_table_is_said_by_each_of_its_neigh
         assert any(row.rule == "known-issue" for row in found), table.name
 
 
-AGREED = {
-    "model": "a",
-    "max_seq_len": 8192,
-    "cache_transceiver_config": {
-        "backend": "UCX",
-        "transceiver_runtime": "CPP",
-        "max_tokens_in_buffer": 8192,
-    },
-    "kv_cache_config": {"dtype": "fp8", "tokens_per_block": 32},
-    "speculative_config": {"decoding_type": "MTP", "num_nextn_predict_layers": 3},
-}
+AGREED = TABLES["AGREED"]
 
-DISAGREEMENTS = {
-    "disagg-model": ("model", "b"),
-    "disagg-transceiver-backend": ("cache_transceiver_config.backend", "NIXL"),
-    "disagg-transceiver-runtime": ("cache_transceiver_config.transceiver_runtime", "PYTHON"),
-    "disagg-seq-len": ("max_seq_len", 4096),
-    "disagg-buffer-size": ("cache_transceiver_config.max_tokens_in_buffer", 16384),
-    "disagg-kv-dtype": ("kv_cache_config.dtype", "nvfp4"),
-    "disagg-tokens-per-block": ("kv_cache_config.tokens_per_block", 64),
-    "disagg-draft-tokens": ("speculative_config", {"decoding_type": "MTP"}),
-}
+DISAGREEMENTS = TABLES["DISAGREEMENTS"]
 
 
 def test_every_agreement_has_a_case() -> None:
@@ -475,15 +458,7 @@ FAMILIES = {
 PRECISIONS = {"nvfp4": "NVFP4", "fp8": "FP8_BLOCK_SCALES", "mxfp4": "MXFP4"}
 
 # Upstream's own mistakes, and the rule that finds each.
-MISTAKES = {
-    "disaggregated/perf-sanity/gb200_deepseek-r1-fp4_1k1k_con2048_ctx2_dep4_gen1_dep16_eplb288"
-    "_mtp3_ccb-UCX.yaml#gen": "num-tokens-cover-batch",
-    "srt-slurm/b200-fp8__8k1k__stp__ctx2_gen1_dep8_batch640_eplb0_mtp0_640.yaml#decode": (
-        "batch-gt-tokens"
-    ),
-    "srt-slurm/b300-fp4__8k1k__mtp__ctx1_gen4_tep4_batch8_eplb0_mtp3.yaml#decode": "gpus-per-node",
-    "disaggregated/slurm-benchmark-config.yaml#gen": "graph-list-order",
-}
+MISTAKES = TABLES["MISTAKES"]
 
 
 def place_of(section: Mapping[str, Any], name: str) -> RuleContext:

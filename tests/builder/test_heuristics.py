@@ -18,7 +18,9 @@ from builder.rules.evaluation import all_hold, batch_sizes
 from builder.rules.heuristics import Heuristic, HeuristicsFile
 from builder.rules.rule_inputs import MISSING, RuleInputs
 from tests.conftest import ABSENT, ROOT
-from tests.tables import by_table
+from tests.tables import by_table, tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 ENGINE = engines.default()
 CORPUS = ROOT.parent / "shared" / "corpus" / "engine-configs.json"
@@ -26,19 +28,7 @@ RECIPES = ROOT.parent / "shared" / "corpus-inferencex"
 
 Section = dict[str, Any]
 
-MODEL_TYPES = {
-    "DeepSeek-R1": "deepseek_v3",
-    "DeepSeek-V3.2": "deepseek_v32",
-    "GPT-OSS": "gpt_oss",
-    "Qwen3": "qwen3_moe",
-    "Qwen3.5": "qwen3_5_moe",
-    "Kimi-K2": "kimi_k2",
-    "Llama-3.3-70B": "llama",
-    "GLM-5": "glm_moe_dsa",
-    "GLM-5.2": "glm_moe_dsa",
-    "Kimi-K2.5": "kimi_k25",
-    "DeepSeek-V4": "deepseek_v4",
-}
+MODEL_TYPES = TABLES["MODEL_TYPES"]
 PRECISIONS = {"fp8": "FP8_BLOCK_SCALES", "nvfp4": "NVFP4", "mxfp4": "MXFP4"}
 SM = {"h100": 90, "h200": 90, "b200": 100, "gb200": 100, "b300": 103, "gb300": 103}
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from math import ceil
+from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
@@ -30,6 +31,9 @@ from builder.facts.memory import (
 from builder.facts.release import ServerRole
 from tests.builder.conftest import Say
 from tests.conftest import ABSENT, ROOT
+from tests.tables import tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 SHARED = ROOT.parent / "shared"
 
@@ -43,15 +47,7 @@ GPT_OSS, QWEN3_32B = "openai/gpt-oss-120b", "Qwen/Qwen3-32B-FP8"
 R1_FP8, LLAMA_8B = "deepseek-ai/DeepSeek-R1-0528", "meta-llama/Meta-Llama-3.1-8B"
 
 # The checkpoints that logs name by a short name.
-LOGGED = {
-    "DeepSeek-R1-0528-NVFP4-v2": R1,
-    "DeepSeek-R1-NVFP4": R1,
-    "DeepSeek-V3.2-NVFP4": V32,
-    "Kimi-K2-Thinking-NVFP4": KIMI,
-    "Kimi-K2.5-Thinking-NVFP4": KIMI,
-    "gpt-oss-120b-MXFP4": GPT_OSS,
-    "Qwen3-235B-A22B-NVFP4": QWEN3,
-}
+LOGGED = TABLES["LOGGED"]
 
 # Servers whose weights in the logs hold more than weights: see the test of their workspaces.
 OUTLIERS = {
@@ -65,17 +61,7 @@ OUTLIERS = {
 
 # `max_num_tokens` of servers whose logs do not tell it, from the configurations of the same tests
 # (NVIDIA/TensorRT-LLM tests/scripts/perf-sanity).
-MAX_NUM_TOKENS = {
-    "r1_ctx_dep4_mtp0": 16384,
-    "r1_ctx_dep4_mtp1": 16384,
-    "r1_ctx_dep4_mtp3": 16384,
-    "v32_ctx_dep4_mtp0_8k": 16384,
-    "v32_ctx_dep4_mtp1": 16384,
-    "v32_ctx_dep4_mtp3": 16384,
-    "v32_ctx_dep4_mtp3_32k": 32784,
-    "k2_ctx_dep4_mtp0": 8192,
-    "gptoss_tp2_1k8k": 20000,
-}
+MAX_NUM_TOKENS = TABLES["MAX_NUM_TOKENS"]
 ROLES: dict[str, ServerRole] = {"agg": "agg", "disagg-ctx": "prefill", "disagg-gen": "decode"}
 
 

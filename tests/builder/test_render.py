@@ -23,7 +23,9 @@ from builder.bundle import Bundle, File
 from builder.errors import BadInput
 from builder.facts import servers
 from tests.conftest import ROOT, Run
-from tests.tables import by_table
+from tests.tables import by_table, tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 PRESETS = deployment.preset_names()
 BOTH_SERVERS = [name for name in PRESETS if "triton" in deployment.read(name).data["targets"]]
@@ -191,24 +193,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-AWKWARD = [
-    "$(touch pwned)",
-    "`touch pwned`",
-    "'; touch pwned; '",
-    '"; touch pwned; "',
-    "a b",
-    "{{ 7 * 7 }}",
-    "{% raw %}",
-    "line\nbreak: true",
-    "# no comment",
-    "no",
-    "0x10",
-    "1e3",
-    "~",
-    "ünïcödé →",
-    "}x{",
-    "\\",
-]
+AWKWARD = TABLES["AWKWARD"]
 
 
 @pytest.fixture
@@ -394,19 +379,7 @@ def test_protocols_that_are_off_have_no_port(tmp_path: Path) -> None:
     assert "--http-restricted-api" not in found
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["http=false", "grpc=false"], "http and grpc are both off"),
-        (["host=0.0.0.0", TLS], "grpc_tls protects gRPC only, and HTTP on 0.0.0.0 would stay"),
-        (["grpc=false", TLS], "grpc_tls is there, but grpc is off"),
-        (["key_file=relative/key"], "targets.triton.key_file"),
-        (["key_file='/a b'"], "targets.triton.key_file"),
-        (["restricted_apis=[everything]"], "targets.triton.restricted_apis"),
-        (["grpc_port=8000"], "http_port, grpc_port and metrics_port collide"),
-        (["sender_threads=9"], "targets.triton.sender_threads"),
-    ],
-)
+@by_table
 def test_a_start_that_would_not_be_what_it_says_is_refused(
     settings: list[str], message: str, tmp_path: Path
 ) -> None:

@@ -12,7 +12,9 @@ import pytest
 from builder.errors import BadFacts, BadInput
 from builder.facts import data_file
 from builder.schema import After, Before, Bounds, Plain, Positive, Sourced, Strict, Text, default
-from tests.tables import by_table
+from tests.tables import by_table, tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 Range = Annotated[Mapping[str, Any], Plain({"low": int, "high?": int})]
 
@@ -39,18 +41,7 @@ class Device:
             yield "ports", "a CPU has no ports; remove them"
 
 
-GOOD = """\
-name: a
-kind: gpu
-memory_mib: {value: 4, source: data sheet, verified: true}
-ports:
-  - name: one
-    number: 1
-labels: {x: y}
-bounds: {low: 1}
-limit: {name: p, number: 2}
-share: 1
-"""
+GOOD = TABLES["GOOD"]
 
 
 def faults(tmp_path: Path, text: str, name: str = "device.yaml") -> list[str]:

@@ -486,46 +486,7 @@ def test_site_is_an_argument_of_render_and_adds_the_target(
     assert (tmp_path / "bundle/slurm/serve.sbatch").is_file()
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"targets": {"slurm": {"site": SITE}}},
-            "targets.slurm: has no server to run; add triton or trtllm_serve",
-        ),
-        (
-            {"targets": {"triton": {}, "trtllm_serve": {}, "slurm": {"site": SITE}}},
-            "targets.slurm.server: must be given",
-        ),
-        (
-            {"targets": {"triton": {}, "slurm": {"site": SITE, "server": "trtllm_serve"}}},
-            "trtllm_serve is not a target of the deployment; Known: triton",
-        ),
-        ({"hardware": {"gpu": "gb200", "num_gpus": 6}}, "give a multiple of 4: whole nodes"),
-        (
-            {"hardware": {"gpu": "gb200", "num_gpus": 8}, "instances": 2},
-            "2 have 8 GPUs and share one node",
-        ),
-        (
-            {"targets": {"triton": {"http": False}, "slurm": {"site": SITE}}},
-            "targets.triton.http: is off, and the supervisor probes health over HTTP",
-        ),
-        (
-            {
-                "targets": {
-                    "triton": {"grpc_tls": {"certificate": "/a", "key": "/b"}},
-                    "slurm": {"site": SITE},
-                }
-            },
-            "targets.slurm.host: grpc_tls protects gRPC only, and HTTP on 0.0.0.0",
-        ),
-        (
-            {"targets": {"trtllm_serve": {}, "slurm": {"site": {**SITE, "mpi": "none"}}}}
-            | {"hardware": {"gpu": "gb200", "num_gpus": 8}},
-            "'none' does not connect ranks on 2 nodes, which need MPI; name a plugin",
-        ),
-    ],
-)
+@by_table
 def test_what_cannot_be_a_job_is_refused(
     render: Render, changes: Mapping[str, Any], words: str
 ) -> None:

@@ -9,6 +9,9 @@ import pytest
 from builder import lint, pipeline
 from builder.facts import engines, release
 from builder.lint.releases import Pins as Stated
+from tests.tables import by_table, tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 
 def severities(folder: Path, name: str, text: str, *releases: str) -> set[tuple[str, str]]:
@@ -22,20 +25,7 @@ VLLM = "#!/bin/bash\nvllm serve some/model {}\n"
 TRT = "max_batch_size: 8\n{}\n"
 
 # What a former release takes: its table has it, or it was gone before the first table.
-FORMER = {
-    "of an older table": ("a.yaml", TRT.format("enable_trtllm_sampler: true"), "1.2.1"),
-    "before the first table": ("a.yaml", TRT.format("use_cuda_graph: true"), "1.2.1"),
-    "a group's": (
-        "a.yaml",
-        "max_batch_size: 8\ncache_transceiver_config: {backend: UCX, max_num_tokens: 8}\n",
-        "1.2.1",
-    ),
-    "a flag of an older table": ("a.sh", VLLM.format("--calculate-kv-scales"), "0.32.0"),
-    "a flag from before": ("a.sh", VLLM.format("--num-scheduler-steps 8"), "0.32.0"),
-    "a key from before": ("a.yaml", "max-model-len: 8\nnum-scheduler-steps: 8\n", "0.32.0"),
-    "a switch with a value": ("a.sh", VLLM.format("--enable-chunked-prefill=false"), "0.32.0"),
-    "a value of another form": ("a.sh", VLLM.format("--limit-mm-per-prompt image=4"), "0.32.0"),
-}
+FORMER = TABLES["FORMER"]
 
 
 @pytest.mark.parametrize("name", FORMER)
@@ -47,18 +37,7 @@ def test_what_a_former_release_takes_is_an_error_only_for_a_release_that_is_name
     assert "error" in {severity for severity, _ in severities(tmp_path, file, text, newest)}
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("a.yaml", TRT.format("kv_cache_config: {dtyp: fp8}")),
-        ("a.yaml", TRT.format("max_num_tokens: many")),
-        ("a.sh", VLLM.format("--max-modl-len 8")),
-        ("a.sh", VLLM.format("--max-model-len many")),
-        ("a.sh", VLLM.format("--enforce-eager=false")),
-        ("a.yaml", TRT.format("kv_cache_config: {free_gpu_memory_fraction: 80}")),
-        ("a.sh", "trtllm-serve some/model --kv_cache_free_gpu_memory_fraction 8.5\n"),
-    ],
-)
+@by_table
 def test_what_no_release_takes_is_an_error_for_an_assumed_one_too(
     file: str, text: str, tmp_path: Path
 ) -> None:
@@ -66,33 +45,8 @@ def test_what_no_release_takes_is_an_error_for_an_assumed_one_too(
 
 
 # What an image names: its release, and whether it may have other options than that.
-IMAGES = {
-    "image: vllm/vllm-openai:v0.20.0": ("0.20.0", False),
-    "image: localhost:5000/vllm/vllm-openai:v0.20.0": ("0.20.0", False),
-    "image: registry.example/mirror/vllm-openai:v0.20.0": ("0.20.0", False),
-    'image: "${REGISTRY}/vllm-openai:${TAG:-v0.20.0}"': ("0.20.0", False),
-    "image: public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v0.8.5.post1": ("0.8.5.post1", False),
-    "image: vllm/vllm-openai:latest": ("", False),
-    "image: vllm/vllm-openai:nightly": ("", True),
-    "image: vllm/vllm-openai:some-model": ("", True),
-    "pip install vllm==0.20.1.dev3": ("0.20.1.dev3", True),
-    "image: cr.example.com/aibrix/vllm-openai-aibrix-kvcache:v0.10.2-20251022": ("0.10.2", True),
-    "FROM rocm/vllm:rocm6.4.1_vllm_0.9.1_20250715": ("0.9.1", True),
-    "docker run --gpus all acme/vllm-openai:v0.20.0": ("0.20.0", True),
-    "image: lmcache/vllm-openai:latest": ("", True),
-    "image: ghcr.io/acme/my-vllm:main": ("", True),
-}
-NO_IMAGES = (
-    "url: http://vllm:8000/v1",
-    "expr: vllm:num_requests_running",
-    "- ~/.cache/vllm:/root/.cache/vllm:ro",
-    "repository: https://example.com/charts/vllm",
-    "model: acme/vllm-tuned",
-    "container: vllm",
-    "docker run --rm $IMAGE vllm serve some/model",
-    "from vllm import LLM",
-    "image_name = vllm_image",
-)
+IMAGES = TABLES["IMAGES"]
+NO_IMAGES = TABLES["NO_IMAGES"]
 
 
 @pytest.mark.parametrize("line", IMAGES)
@@ -108,42 +62,16 @@ def test_a_line_without_an_image_names_none(line: str) -> None:
     assert not Stated(line.replace("vllm", "tensorrt_llm"), ()).statements
 
 
-@pytest.mark.parametrize(
-    ("line", "version", "is_fork"),
-    [
-        ("image: acme/trtllm-custom:1.2.1", "1.2.1", True),
-        ("image: acme/tensorrt-llm-tuned:main", "", True),
-        ("image: registry.example/mirror/trtllm-serve:v1.2.1", "1.2.1", False),
-        ("image: nvcr.io/nvidia/tensorrt-llm/release:1.3.0.dev20260101", "1.3.0.dev20260101", True),
-    ],
-)
+@by_table
 def test_so_it_is_for_the_other_engine(line: str, version: str, is_fork: bool) -> None:
     rows = Stated(line, ()).statements
     assert (rows[0].releases, rows[0].is_fork) == ((version,) if version else (), is_fork)
 
 
-CHART = """\
-servingEngineSpec:
-  modelSpec:
-    - name: one
-      repository: {repository}
-      tag: {tag}
-      modelURL: some/model
-      vllmConfig:
-        extraArgs: ["--not-known-to-any", "1", "--max-model-len", "many"]
-"""
+CHART = TABLES["CHART"]
 
 
-@pytest.mark.parametrize(
-    ("repository", "tag", "severity"),
-    [
-        ("vllm/vllm-openai", "v0.20.0", "error"),
-        ("vllm/vllm-openai", "nightly", "warning"),
-        ("acme/vllm-openai", "v0.20.0", "warning"),
-        ("acme/vllm-tuned", "my-build", "warning"),
-        ("public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo", "v0.8.5.post1", "warning"),
-    ],
-)
+@by_table
 def test_what_a_table_refuses_of_a_fork_is_a_warning(
     repository: str, tag: str, severity: str, tmp_path: Path
 ) -> None:

@@ -145,7 +145,7 @@ def _mount(volume: Callable[[int], str]) -> Callable[[int], str]:
 
 LONG: Mapping[str, Growing] = {
     "servers one after the other": Growing("serve.sh", lambda n: "trtllm-serve m\n" * n, 1_000),
-    "servers beside each other": Growing("serve.sh", lambda n: "trtllm-serve m &\n" * n, 1_000),
+    "servers beside each other": Growing("serve.sh", lambda n: "trtllm-serve m &\n" * n, 600),
     "containers": Growing(
         "serve.sh", lambda n: f"docker run {IMAGE}:1.2.1 trtllm-serve m\n" * n, 500
     ),
@@ -208,7 +208,7 @@ LONG: Mapping[str, Growing] = {
             + "".join(f"cfg['kv_cache_config']['a{n}'] = {n}\n" for n in range(parts))
             + "yaml.dump(cfg, open('extra_llm_api_options.yaml', 'w'))\n"
         ),
-        600,
+        400,
     ),
     "lists that double": Growing(
         "serve.py",

@@ -14,133 +14,31 @@ import pytest
 from builder import lint, pipeline
 from builder.facts.release import known, load
 from tests.conftest import ROOT, Run
+from tests.tables import by_table, tables
 
-ENGINE = """\
-tensor_parallel_size: 8
-max_batch_size: 64
-enable_attention_dp: true
-kv_cache_config:
-  dtype: fp8
-  free_gpu_memory_fraction: 0.8
-moe_config: {backend: TRTLLM}
-speculative_config:
-  decoding_type: MTP
-  num_nextn_predict_layers: 1
-"""
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
-TRITON = f"""\
-triton_config:
-  max_batch_size: 0
-  decoupled: true
-model: deepseek-ai/DeepSeek-R1-0528
-{ENGINE}"""
+ENGINE = TABLES["ENGINE"]
 
-DISAGGREGATED = """\
-hostname: localhost
-port: 8000
-backend: pytorch
-cache_transceiver_config: {backend: UCX, max_tokens_in_buffer: 2048}
-context_servers:
-  num_instances: 2
-  urls: ["one:8001", "two:8001"]
-  tensor_parallel_size: 4
-  disable_overlap_scheduler: true
-generation_servers:
-  num_instances: 1
-  tensor_parallel_size: 8
-  max_batch_size: 32
-"""
+TRITON = TABLES["TRITON"]
 
-ROUTER = """\
-port: 8000
-context_servers:
-  num_instances: 2
-  urls: ["{prefill0}:{port:prefill0:http}", "a:1"]
-generation_servers:
-  urls: ["b:1"]
-backend: pytorch
-"""
+DISAGGREGATED = TABLES["DISAGGREGATED"]
 
-RECIPE = """\
-name: recipe
-resources: {gpu_type: b200}
-backend:
-  type: trtllm
-  trtllm_config:
-    prefill:
-      tensor_parallel_size: 4
-      disable_overlap_scheduler: true
-      cuda_graph_config: null
-      cache_transceiver_config: {backend: UCX, max_tokens_in_buffer: 2048}
-    decode:
-      tensor_parallel_size: 8
-      cache_transceiver_config: {backend: UCX, max_tokens_in_buffer: 2048}
-benchmark: {isl: 1024, osl: 1024}
-"""
+ROUTER = TABLES["ROUTER"]
 
-BENCHMARK = """\
-benchmark: {input_length: 1024, output_length: 1024}
-worker_config:
-  gen: {tensor_parallel_size: 8, cache_transceiver_config: {backend: UCX}}
-  ctx:
-    tensor_parallel_size: 8
-    disable_overlap_scheduler: true
-    cuda_graph_config: null
-    cache_transceiver_config: {backend: UCX}
-"""
+RECIPE = TABLES["RECIPE"]
 
-SUITE = """\
-server_configs:
-- name: one
-  model_name: m
-  tensor_parallel_size: 8
-  client_configs: []
-"""
+BENCHMARK = TABLES["BENCHMARK"]
 
-KUBERNETES = """\
-apiVersion: v1
-kind: Service
-metadata: {name: s}
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: c}
-data:
-  readme.txt: nothing
-  agg.yaml: |
-    tensor_parallel_size: 8
-    kv_cache_config:
-      dtype: fp8
-"""
+SUITE = TABLES["SUITE"]
 
-DEPLOYMENT = """\
-name: one
-checkpoint: llama-tiny
-hardware: {gpu: h100, num_gpus: 1}
-engine: {release: 1.2.1}
-workload: {isl: 64, osl: 64, concurrency: 4}
-targets: [trtllm_serve]
-"""
+KUBERNETES = TABLES["KUBERNETES"]
 
-SCRIPT = """\
-#!/usr/bin/env bash
-exec trtllm-serve serve "$MODEL" \\
-  --host 0.0.0.0 --port 8000 \\
-  --extra_llm_api_options "$here/config.yaml"
-"""
+DEPLOYMENT = TABLES["DEPLOYMENT"]
 
-KINDS = {
-    "engine options": ENGINE,
-    "Triton model.yaml": TRITON,
-    "disaggregated servers": DISAGGREGATED,
-    "addresses of disaggregated servers": ROUTER,
-    "SLURM recipe": RECIPE,
-    "disaggregated benchmark": BENCHMARK,
-    "performance suite": SUITE,
-    "Kubernetes manifest": KUBERNETES,
-    "deployment": DEPLOYMENT,
-    "script": SCRIPT,
-}
+SCRIPT = TABLES["SCRIPT"]
+
+KINDS = TABLES["KINDS"]
 
 
 def checked(done: Any) -> dict[str, Any]:
@@ -180,212 +78,7 @@ def test_options_in_json_are_engine_options(builder: Run, tmp_path: Path) -> Non
 
 
 # Case: kind, what is changed in its file, and place, path, rule and remedy of what follows.
-CASES: dict[str, tuple[str, str, str, list[tuple[int, int, str, str, str]]]] = {
-    "a misspelt key": (
-        "engine options",
-        "max_batch_size",
-        "max_bach_size",
-        [(2, 1, "max_bach_size", "unknown-key", "did you mean max_batch_size?")],
-    ),
-    "a nested one": (
-        "engine options",
-        "dtype",
-        "dtyp",
-        [(5, 3, "kv_cache_config.dtyp", "unknown-key", "did you mean dtype?")],
-    ),
-    "a wrong type": (
-        "engine options",
-        "max_batch_size: 64",
-        "max_batch_size: [64]",
-        [(2, 1, "max_batch_size", "value-type", "expected a whole number")],
-    ),
-    "out of range": (
-        "engine options",
-        "0.8",
-        "1.8",
-        [(6, 3, "kv_cache_config.free_gpu_memory_fraction", "value-range", "must be")],
-    ),
-    "a broken relation": (
-        "engine options",
-        "max_batch_size: 64",
-        "moe_expert_parallel_size: 3",
-        [(2, 1, "moe_expert_parallel_size", "ep-divides-tp", "")],
-    ),
-    "a key given twice": (
-        "engine options",
-        "max_batch_size: 64",
-        "max_batch_size: 64\nmax_batch_size: 32",
-        [(3, 1, "max_batch_size", "duplicate-key", "keep one")],
-    ),
-    "a second document": (
-        "engine options",
-        "moe_config",
-        "---\nmoe_config",
-        [(8, 1, "", "syntax", "write one document per file")],
-    ),
-    "Triton's own keys misspelt": (
-        "Triton model.yaml",
-        "triton_config:\n  max_batch_size: 0\n  decoupled",
-        "triton_confg:\n  max_batch_size: 0\n  decoupled",
-        [(1, 1, "triton_confg", "unknown-key", "did you mean triton_config?")],
-    ),
-    "a nested one of Triton's": (
-        "Triton model.yaml",
-        "decoupled",
-        "decopled",
-        [(3, 3, "triton_config.decopled", "unknown-key", "did you mean decoupled?")],
-    ),
-    "a model.yaml without a model": (
-        "Triton model.yaml",
-        "model: deepseek-ai/DeepSeek-R1-0528\n",
-        "",
-        [(1, 1, "", "missing-key", "add model")],
-    ),
-    "the server's own key misspelt": (
-        "disaggregated servers",
-        "hostname",
-        "hostnme",
-        [(1, 1, "hostnme", "unknown-key", "did you mean hostname?")],
-    ),
-    "a server's key misspelt": (
-        "disaggregated servers",
-        "num_instances: 1",
-        "num_instance: 1",
-        [(11, 3, "generation_servers.num_instance", "unknown-key", "did you mean num_instances?")],
-    ),
-    "an option of a server misspelt": (
-        "disaggregated servers",
-        "max_batch_size",
-        "max_batch_sice",
-        [(13, 3, "generation_servers.max_batch_sice", "unknown-key", "did you mean max_batch_siz")],
-    ),
-    "an option for both servers misspelt is one finding": (
-        "disaggregated servers",
-        "max_tokens_in_buffer",
-        "max_token_in_buffer",
-        [
-            (
-                4,
-                42,
-                "cache_transceiver_config.max_token_in_buffer",
-                "unknown-key",
-                "did you mean max_tokens_in_buffer?",
-            )
-        ],
-    ),
-    "fewer servers than addresses": (
-        "disaggregated servers",
-        "num_instances: 2",
-        "num_instances: 3",
-        [(7, 3, "context_servers.urls", "instances-urls", "set num_instances to 2")],
-    ),
-    "an address without a port": (
-        "disaggregated servers",
-        "two:8001",
-        "two",
-        [(7, 22, "context_servers.urls.1", "url", "write host:port")],
-    ),
-    "fewer servers than addresses of a router": (
-        "addresses of disaggregated servers",
-        "  num_instances: 2\n",
-        "",
-        [(3, 3, "context_servers.urls", "instances-urls", "set num_instances to 2")],
-    ),
-    "an address of a router with a scheme": (
-        "addresses of disaggregated servers",
-        "b:1",
-        "http://b:1",
-        [(6, 10, "generation_servers.urls.0", "url", "write host:port")],
-    ),
-    "an option with two values": (
-        "disaggregated servers",
-        "max_batch_size: 32",
-        "backend: _autodeploy",
-        [
-            (13, 3, "generation_servers.backend", "conflicting-values", "keep one"),
-        ],
-    ),
-    "workers that cannot talk to each other": (
-        "SLURM recipe",
-        "UCX, max_tokens_in_buffer: 2048}\nbenchmark",
-        "NIXL, max_tokens_in_buffer: 2048}\nbenchmark",
-        [
-            (
-                10,
-                34,
-                "backend.trtllm_config.prefill.cache_transceiver_config.backend",
-                "disagg-transceiver-backend",
-                "give both the same",
-            ),
-            (
-                13,
-                34,
-                "backend.trtllm_config.decode.cache_transceiver_config.backend",
-                "disagg-transceiver-backend",
-                "give both the same",
-            ),
-        ],
-    ),
-    "an option of a worker misspelt": (
-        "disaggregated benchmark",
-        "gen: {tensor_parallel_size",
-        "gen: {tensor_paralel_size",
-        [
-            (
-                3,
-                9,
-                "worker_config.gen.tensor_paralel_size",
-                "unknown-key",
-                "did you mean tensor_parallel_size?",
-            )
-        ],
-    ),
-    "an option of a suite misspelt": (
-        "performance suite",
-        "tensor_parallel_size",
-        "tensor_parallel_sizes",
-        [
-            (
-                4,
-                3,
-                "server_configs.0.tensor_parallel_sizes",
-                "unknown-key",
-                "did you mean tensor_parallel_size?",
-            )
-        ],
-    ),
-    "options inside a config map": (
-        "Kubernetes manifest",
-        "dtype",
-        "dtyp",
-        [(13, 7, "kv_cache_config.dtyp", "unknown-key", "did you mean dtype?")],
-    ),
-    "several faults of a deployment": (
-        "deployment",
-        "gpu: h100, num_gpus: 1}\nengine: {release",
-        "gpu: l40ss, num_gpus: 0}\nengine: {relese",
-        [
-            (3, 12, "hardware.gpu", "deployment", "did you mean l40s?"),
-            (3, 24, "hardware.num_gpus", "deployment", "must be >= 1"),
-            (4, 1, "engine.release", "deployment", "add it"),
-            (4, 10, "engine.relese", "deployment", "did you mean release?"),
-        ],
-    ),
-    "an engine option of a deployment": (
-        "deployment",
-        "targets",
-        "engine_config: {kv_cache_config: {dtyp: fp8}}\ntargets",
-        [
-            (
-                6,
-                35,
-                "engine_config.kv_cache_config.dtyp",
-                "unknown-key",
-                "did you mean dtype?",
-            )
-        ],
-    ),
-}
+CASES = TABLES["CASES"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -396,7 +89,7 @@ def test_each_fault_has_its_place_rule_and_remedy(case: str, builder: Run, tmp_p
         for row in findings(builder, tmp_path, edited(KINDS[kind], old, new))
         if row["severity"] == "error"
     ]
-    found = [(row["line"], row["column"], row["path"], row["rule"]) for row in rows]
+    found = [[row["line"], row["column"], row["path"], row["rule"]] for row in rows]
     assert found == [row[:4] for row in expected]
     for row, (*_, remedy) in zip(rows, expected, strict=True):
         assert row["fix"].startswith(remedy)
@@ -497,16 +190,7 @@ def test_a_model_configuration_is_of_no_release(builder: Run, tmp_path: Path) ->
         ]
 
 
-@pytest.mark.parametrize(
-    ("text", "release", "rule"),
-    [
-        ("moe_config: {backend: WIDEEP}\n", "main-00043967", "unknown-value"),
-        ("kv_cache_config: {dtype: int8}\n", "1.2.1", "kv-dtype"),
-        ("kv_cache_config: {dtype: [fp8]}\n", "1.2.1", "value-type"),
-        ("tensor_parallel_size: 0\n", "1.2.1", "size-above-zero"),
-        ("cache_transceiver_config: {backend: ucx}\n", "1.1.0", "unknown-value"),
-    ],
-)
+@by_table
 def test_one_fault_is_reported_once(
     text: str, release: str, rule: str, builder: Run, tmp_path: Path
 ) -> None:

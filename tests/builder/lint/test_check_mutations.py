@@ -7,7 +7,7 @@ import functools
 import random
 import string
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from builder import pipeline
 from builder.diagnostics import Diagnostic
 from builder.facts import release
 from tests.conftest import ROOT
+from tests.tables import tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 PBTXT = ROOT / "model_repository" / "tensorrt_llm" / "config.pbtxt"
 
@@ -78,25 +81,9 @@ ENGINE: dict[str, Any] = {
     "cache_transceiver_config": {"backend": "UCX", "max_tokens_in_buffer": 8192},
 }
 
-PREFILL = {
-    "tensor_parallel_size": 4,
-    "max_batch_size": 8,
-    "max_num_tokens": 8192,
-    "disable_overlap_scheduler": True,
-    "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.6},
-    "cuda_graph_config": None,
-    "cache_transceiver_config": {"backend": "UCX", "max_tokens_in_buffer": 8192},
-}
+PREFILL = TABLES["PREFILL"]
 
-DECODE = {
-    "tensor_parallel_size": 8,
-    "max_batch_size": 128,
-    "max_num_tokens": 256,
-    "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.8},
-    "cuda_graph_config": {"enable_padding": True, "max_batch_size": 128},
-    "moe_config": {"backend": "CUTLASS"},
-    "cache_transceiver_config": {"backend": "UCX", "max_tokens_in_buffer": 8192},
-}
+DECODE = TABLES["DECODE"]
 
 # Every kind of file as data, and the places in it that hold engine options.
 FILES: dict[str, tuple[dict[str, Any], tuple[Keys, ...]]] = {
@@ -241,16 +228,7 @@ def is_option(path: Keys, name: str) -> bool:
     return any(".".join((*map(str, path[i:-1]), name)) in known for i in range(len(path)))
 
 
-WRONG: dict[str, Sequence[Any]] = {
-    "int": ("many", [1], {"a": 1}, 1.5),
-    "float": ("half", [0.5], {"a": 1}),
-    "bool": ("maybe", 7, [True]),
-    "str": ([1], {"a": 1}, 3),
-    "enum": ("NOTHING", ["TRTLLM"]),
-    "list": (3, "1,2", {"a": 1}),
-    "record": ("text", 3, [1]),
-    "union": ("MTP", 3),
-}
+WRONG = TABLES["WRONG"]
 
 
 def wrong_types() -> Iterator[Mutant]:

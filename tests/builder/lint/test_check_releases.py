@@ -15,6 +15,9 @@ from builder.facts.release import load
 from builder.lint.releases import Pins as Stated
 from builder.rules.validation import agreed, checked, validate
 from tests.conftest import ABSENT, ROOT
+from tests.tables import by_table, tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 INFERENCEX = ROOT.parent / "shared" / "corpus-inferencex"
 
@@ -36,34 +39,7 @@ def severities(report: lint.Report) -> list[str]:
 
 
 # What a line names, and the releases that are meant.
-NAMES = [
-    ("image: nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc24", ["1.3.0rc24"]),
-    ("container: nvcr.io#nvidia/tensorrt-llm/release:1.2.0rc6.post2", ["1.2.0rc6.post2"]),
-    ("image: mirror.example:5000/ai/tensorrt-llm/release:1.1.0@sha256:00", ["1.1.0"]),
-    ("FROM nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3", ["1.2.1"]),
-    ("FROM nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3 AS base", ["1.1.0"]),
-    ("FROM nvcr.io/nvidia/tritonserver:26.03-trtllm-python-py3", ["1.2.0"]),
-    ("FROM nvcr.io/nvidia/tritonserver:25.05-trtllm-python-py3", ["0.19.0"]),
-    ("FROM nvcr.io/nvidia/tritonserver:23.10-trtllm-python-py3", ["0.9.0"]),
-    ("image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1", ["1.3.0rc19"]),
-    ("- nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.0-dev.1-cuda13", ["1.3.0rc17"]),
-    ("image: my.registry/dynamo/tensorrtllm-runtime:1.4.2-arm64", ["1.3.0rc22"]),
-    # between two tags that are known, and before and after all of them
-    ("image: tensorrtllm-runtime:1.3.9", ["1.3.0rc19", "1.3.0rc22"]),
-    ("image: tensorrtllm-runtime:1.1.0-dev.2", ["1.3.0rc5.post1", "1.3.0rc11"]),
-    ("image: tensorrtllm-runtime:0.7.0.post2", ["1.0.0", "1.2.0rc6.post1"]),
-    ("image: tensorrtllm-runtime:1.6.0", ["1.3.0rc25", "1.3.0rc29"]),
-    ("srun --container-image=/images/tensorrt-llm+release+1.3.0rc18.sqsh", ["1.3.0rc18"]),
-    ("image: registry.example/mirror/trtllm-serve:v1.2.1", ["1.2.1"]),
-    ("IMAGE=${IMAGE:-nvcr.io/nvidia/tensorrt-llm/release:1.1.0rc2.post2}", ["1.1.0rc2.post2"]),
-    ("RUN pip install tensorrt_llm==1.2.1", ["1.2.1"]),
-    ("tensorrt-llm >= 1.3.0rc17", ["1.3.0rc17", "1.3.0rc29"]),
-    ("tensorrt_llm~=1.1.0", ["1.1.0"]),
-    ("tensorrt-llm>=1.1,<1.3.0rc1", ["1.1.0", "1.2.1"]),
-    ("  tensorrt_llm: 1.3.0rc24", ["1.3.0rc24"]),
-    ('ARG TRTLLM_VERSION="1.3.0rc24"', ["1.3.0rc24"]),
-    ("backend_version: 1.2.0rc5  # of trtllm", ["1.2.0rc5"]),
-]
+NAMES = TABLES["NAMES"]
 
 
 @pytest.mark.parametrize(("line", "releases"), NAMES)
@@ -72,19 +48,7 @@ def test_a_line_names_a_release(line: str, releases: list[str]) -> None:
     assert list(row.releases) == releases
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "image: nvcr.io/nvidia/tritonserver:26.07-py3",
-        "image: nvcr.io/nvidia/tritonserver:26.07-py3-sdk",
-        "image: vllm/vllm-openai:v0.11.0",
-        "image: tensorrtllm-runtime:my-tag",
-        "trtllm-serve serve model --port 8000",
-        "version: 1.2.1",
-        "trtllm_serve/config.yaml",
-        "model: nvidia/Llama-3.3-70B-Instruct-FP8",
-    ],
-)
+@by_table
 def test_other_lines_name_none(line: str) -> None:
     assert not [row for row in Stated(line, ()).statements if row.releases]
 
@@ -95,18 +59,7 @@ def test_every_tag_of_a_carrier_stands_for_a_release_that_can_be_judged() -> Non
         assert load(found.releases[0]).judges
 
 
-@pytest.mark.parametrize(
-    ("release", "marlin", "reuse"),
-    [
-        ("1.2.1", "error", "error"),
-        ("1.3.0rc17", "warning", "error"),
-        ("1.3.0rc23", "", "error"),
-        ("1.3.0rc23.post1", "", "error"),
-        ("1.3.0rc24", "", ""),
-        ("1.3.0rc26", "", ""),
-        ("1.4.0rc1", "", ""),
-    ],
-)
+@by_table
 def test_an_option_is_judged_by_the_release_of_the_image(
     release: str, marlin: str, reuse: str, tmp_path: Path
 ) -> None:
@@ -156,24 +109,7 @@ def test_the_assumed_release_is_said_once_and_first(tmp_path: Path) -> None:
     assert all("it came with release 1.3.0rc24" in row.fix for row in report.findings)
 
 
-CONTAINERS = """\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: two}
-spec:
-  template:
-    spec:
-      containers:
-        - name: old
-          image: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
-          command: [trtllm-serve, serve, m, --grpc]
-        - name: between
-          image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1
-          command: [trtllm-serve, serve, m, --grpc]
-        - name: new
-          image: nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc24
-          command: [trtllm-serve, serve, m, --grpc]
-"""
+CONTAINERS = TABLES["CONTAINERS"]
 
 
 def test_a_containers_own_image_counts_for_its_own_command(tmp_path: Path) -> None:
@@ -197,43 +133,10 @@ def test_a_comment_counts_only_where_nothing_else_names_a_release() -> None:
     assert [row.releases for row in Stated(text.split("\n")[0], ()).statements] == [("1.0.0",)]
 
 
-OF_ANOTHER = (  # remarks that speak of a release that is not the file's
-    "workaround for TensorRT-LLM 1.0.0",
-    "compared with TensorRT-LLM 1.0.0",
-    "same numbers as TensorRT-LLM 1.0.0",
-    "Baseline: TensorRT-LLM 1.0.0",
-    "numbers beat TensorRT-LLM 1.0.0 by 20 %",
-    "TODO move off TensorRT-LLM 1.0.0",
-    "replaces TensorRT-LLM 1.0.0",
-    "the name of TensorRT-LLM 1.0.0 for this",
-    "ported over TensorRT-LLM 1.0.0 to today's",
-    "TensorRT-LLM 1.0.0 named this moe_backend",
-    "like TensorRT-LLM 1.0.0",
-    "incompatible with TensorRT-LLM 1.0.0",
-    "faster against TensorRT-LLM 1.0.0",
-    "TensorRT-LLM 1.0.0 users: drop this",
-    "previous: TensorRT-LLM 1.0.0",
-    "once TensorRT-LLM 1.0.0 called it so",
-    "reverted to TensorRT-LLM 1.0.0 behaviour",
-)
+OF_ANOTHER = TABLES["OF_ANOTHER"]
 
 
-@pytest.mark.parametrize(
-    ("remark", "named"),
-    [
-        ("# TensorRT-LLM 1.3.0rc20, DeepSeek-R1 on 8x B200", "1.3.0rc20"),
-        ("## config for TensorRT LLM v1.1.0", "1.1.0"),
-        ("# TensorRT-LLM 1.2.1: max_draft_len is ignored", None),
-        ("# renamed in TensorRT-LLM 1.3.0rc24", None),
-        ("# TensorRT-LLM 1.1.0 or later", None),
-        ("max_batch_size: 8  # TensorRT-LLM 1.1.0", None),
-        ("# For TensorRT-LLM 1.0.0", "1.0.0"),
-        ("# tested with TensorRT-LLM 1.2.1 on 8x H200", "1.2.1"),
-        ("# DeepSeek-R1 on 8x B200, TensorRT-LLM 1.2.1 (release container)", "1.2.1"),
-        ("# Requires TensorRT-LLM release 1.2.1.", "1.2.1"),
-        *((f"# {words}", None) for words in OF_ANOTHER),
-    ],
-)
+@by_table
 def test_a_remark_of_its_own_line_tells_what_a_file_is_for(remark: str, named: str | None) -> None:
     found = [name for row in Stated(f"{remark}\n", ()).statements for name in row.releases]
     assert found == [named] * bool(named)

@@ -9,6 +9,7 @@ import pytest
 from builder.lint import CheckOptions, Report, check
 from builder.lint.read import shell
 from builder.lint.read.commands import in_script
+from tests.tables import by_table
 
 BASE = "FROM nvcr.io/nvidia/tensorrt-llm/release:1.1.0\n"
 
@@ -23,17 +24,7 @@ def words(text: str) -> list[list[str]]:
     return [[word.text for word in line.words] for line in found]
 
 
-@pytest.mark.parametrize(
-    "instructions",
-    [
-        'CMD ["trtllm-serve", "openai/gpt-oss-120b", "--tp_size", "4"]',
-        "CMD trtllm-serve openai/gpt-oss-120b --tp_size 4",
-        "ENTRYPOINT trtllm-serve openai/gpt-oss-120b \\\n    --tp_size 4",
-        'ENTRYPOINT ["trtllm-serve"]\nCMD ["openai/gpt-oss-120b", "--tp_size", "4"]',
-        'entrypoint [ "trtllm-serve", "openai/gpt-oss-120b",\\\n  "--tp_size", "4" ]',
-        'RUN --mount=type=cache,target=/x trtllm-serve openai/gpt-oss-120b --tp_size "4"',
-    ],
-)
+@by_table
 def test_every_form_of_an_instruction_is_a_command(instructions: str) -> None:
     assert words(shell.dockerfile_as_shell(BASE + instructions)) == [
         ["openai/gpt-oss-120b", "--tp_size", "4"]

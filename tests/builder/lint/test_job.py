@@ -11,6 +11,7 @@ from builder.diagnostics import Diagnostic
 from builder.lint import CheckOptions, check
 from builder.lint.read.shell import read_script
 from builder.lint.read.slurm import read_job, table
+from tests.tables import by_table
 
 HEAD = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4\nset -e\n"
 GOOD = "--overlap --kill-on-bad-exit=1"
@@ -243,14 +244,7 @@ def test_sizes_that_the_shell_fills_in_are_not_judged(tmp_path: Path) -> None:
     assert rules(tmp_path, HEAD + step) == set()
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "-n 8 --mpi=pmix -K trtllm-serve disaggregated_mpi_worker -c d.yaml",
-        "-N 4 -n 4 --ntasks-per-node=1 -K trtllm-serve m --tp_size 8",
-        "-n 4 -K bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID trtllm-serve m --port $PORT'",
-    ],
-)
+@by_table
 def test_tasks_may_be_ranks_by_themselves_or_copies(step: str, tmp_path: Path) -> None:
     assert rules(tmp_path, f"{HEAD}srun {step}\n") == set()
 

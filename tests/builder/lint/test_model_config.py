@@ -17,6 +17,9 @@ from tritonclient.grpc import model_config_pb2
 from builder.diagnostics import Diagnostic
 from builder.lint.rules import triton
 from tests.conftest import ROOT
+from tests.tables import tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 SHIPPED = ROOT / "model_repository" / "tensorrt_llm" / "config.pbtxt"
 NOWHERE = Path("/nowhere/config.pbtxt")
@@ -31,20 +34,7 @@ STRUCTURE = {
     "exclusive-keys",
 }
 
-MANY = """\
-name: "m" platform: 'tensorrt_plan'; max_batch_size: 0x10,
-version_policy { specific { versions: [1, -2] versions: 3 } }
-input < name: "a" "b" data_type: TYPE_FP32 dims: [ 1, 2 ] optional: t >
-input: [ { name: "c", data_type: TYPE_STRING, dims: [ -1 ] } ]
-output [ { name: "o" data_type: TYPE_BOOL dims: 1 } ]
-parameters { key: "k" value: { string_value: "v\\"w" } } # a comment
-parameters: [ { key: "l" value { string_value: 'x' } } ]
-dynamic_batching { preferred_batch_size: [ 4, 8 ] preserve_ordering: true }
-optimization { cuda { graphs: 1 busy_wait_events: False } }
-model_metrics { metric_control [ { metric_identifier { family: "f" }
-  histogram_options { buckets: [ 0.1, 1e3, .5, -inf, 7f ] } } ] }
-model_warmup { name: "w" inputs { key: "i" value { data_type: TYPE_INT8 dims: [] zero_data: true } } }
-"""  # noqa: E501
+MANY = TABLES["MANY"]
 
 
 def faults(text: str, path: Path = NOWHERE) -> list[Diagnostic]:
@@ -141,63 +131,7 @@ def test_the_shipped_models_tensors_are_the_known_ones() -> None:
 
 
 # Case: what is changed in the shipped file, and the one fault that follows.
-CASES: dict[str, tuple[str, str, tuple[int, int, str, str, str]]] = {
-    "a misspelt field": (
-        'name: "text_input"\n    data_type: TYPE_STRING',
-        'name: "text_input"\n    data_tpe: TYPE_STRING',
-        (17, 5, "input.0.data_tpe", "unknown-key", "did you mean data_type?"),
-    ),
-    "an unknown data type": (
-        "TYPE_UINT64",
-        "TYPE_UITN64",
-        (83, 16, "input.11.data_type", "unknown-value", "did you mean TYPE_UINT64?"),
-    ),
-    "the batch size, which model.py sets": (
-        'backend: "python"',
-        'backend: "python"\nmax_batch_size: 8',
-        (5, 1, "max_batch_size", "triton-config-override", "remove it, and set triton_config"),
-    ),
-    "the transaction policy, which model.py sets": (
-        'backend: "python"',
-        'backend: "python" model_transaction_policy { decoupled: true }',
-        (4, 19, "model_transaction_policy", "triton-config-override", "remove it"),
-    ),
-    "an instance on a GPU": (
-        "KIND_CPU",
-        "KIND_GPU",
-        (8, 3, "instance_group.0.kind", "triton-instance-group", "give KIND_CPU"),
-    ),
-    "several engines on the same GPUs": (
-        "count: 1",
-        "count: 2",
-        (8, 3, "instance_group.0.count", "triton-instance-group", "give 1, or the parameter"),
-    ),
-    "an input that every request must carry": (
-        "dims: [ 1 ]\n    optional: true",
-        "dims: [ 1 ]",
-        (21, 3, "input.1", "triton-input-required", "add optional: true"),
-    ),
-    "a known input of another type": (
-        "TYPE_FP32",
-        "TYPE_FP64",
-        (39, 3, "input.4.data_type", "triton-data-type", "model.py reads sampling_param_temp"),
-    ),
-    "two inputs of one name": (
-        '"stop"',
-        '"streaming"',
-        (27, 3, "input.2.name", "duplicate-name", "rename one"),
-    ),
-    "a bracket that is not closed": (
-        "count: 1\n    kind: KIND_CPU\n  }",
-        "count: 1\n    kind: KIND_CPU",
-        (11, 1, "", "syntax", "close that first, with }"),
-    ),
-    "a bracket too many": (
-        "instance_group [",
-        "instance_group [ {",
-        (8, 3, "", "syntax", "correct this line"),
-    ),
-}
+CASES = TABLES["CASES"]
 
 
 @pytest.mark.parametrize("case", CASES)

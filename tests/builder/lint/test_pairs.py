@@ -8,6 +8,7 @@ import pytest
 
 from builder.lint import CheckOptions, check
 from builder.lint.model import side_of
+from tests.tables import by_table
 
 TRANSCEIVER = "cache_transceiver_config: {backend: UCX}\n"
 PREFILL = "kv_cache_config: {dtype: fp8, tokens_per_block: 64}\n" + TRANSCEIVER
@@ -59,18 +60,6 @@ def test_a_worker_without_a_transceiver_beside_one_that_has_it_is_said(tmp_path:
     assert found(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "side"),
-    [
-        ("ctx_config", "prefill"),
-        ("model-generation", "decode"),
-        ("long-context-decode", "decode"),
-        ("ctx4_gen1_decode", "decode"),
-        ("ctx1dep4_gen1dep8_prefill", "prefill"),
-        ("long_context", None),
-        ("ctx4_gen1", None),
-        ("prefill-decode", None),
-    ],
-)
+@by_table
 def test_a_name_tells_one_side_or_none(name: str, side: str | None) -> None:
     assert side_of(name) == side

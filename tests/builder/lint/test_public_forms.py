@@ -9,18 +9,11 @@ import pytest
 
 from tests.builder.lint.test_check_files import DISAGGREGATED, checked, edited, findings
 from tests.conftest import Run
+from tests.tables import by_table, tables
 
-AUTODEPLOY = """\
-runtime: trtllm
-compile_backend: torch-cudagraph
-model_factory: AutoModelForCausalLM
-max_batch_size: 64
-kv_cache_config:
-  dtype: fp8
-transforms:
-  detect_sharding:
-    sharding_dims: [ep, bmm]
-"""
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
+
+AUTODEPLOY = TABLES["AUTODEPLOY"]
 
 SERVER = """\
 cat > ad.yaml <<'EOF'
@@ -30,39 +23,11 @@ EOF
 trtllm-serve model --backend _autodeploy --extra_llm_api_options ad.yaml
 """
 
-POD = """\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: one}
-spec:
-  template:
-    spec:
-      containers:
-      - name: engine
-        image: one
-"""
+POD = TABLES["POD"]
 
-EXEC_FORM = f"""\
-{POD}\
-        command: [trtllm-serve]
-        args:
-        - meta-llama/Llama-3.3-70B-Instruct
-        - --tp_size=$(TP)
-        - --max_batch_size
-        - "64"
-"""
+EXEC_FORM = TABLES["EXEC_FORM"]
 
-SHELL_FORM = f"""\
-{POD}\
-        command: [/bin/bash, -c]
-        args:
-        - |
-          cat > /tmp/options.yaml <<'EOF'
-          max_num_tokens: 2048
-          EOF
-          exec trtllm-serve serve model \\
-            --max_batch_size 64 --config /tmp/options.yaml
-"""
+SHELL_FORM = TABLES["SHELL_FORM"]
 
 
 def errors(rows: list[Any]) -> list[Any]:
@@ -112,14 +77,7 @@ def test_shared_options_of_an_autodeploy_file_are_judged(builder: Run, tmp_path:
     assert (row["path"], row["rule"]) == ("runtime", "unknown-value")
 
 
-DEFAULTS = {
-    "enable_attention_dp: false": [],
-    "enable_attention_dp: true": ["enable_attention_dp"],
-    "tensor_parallel_size: 1": [],
-    "tensor_parallel_size: 4": ["tensor_parallel_size"],
-    "moe_expert_parallel_size: 1": ["moe_expert_parallel_size"],
-    "cp_config: {}": [],
-}
+DEFAULTS = TABLES["DEFAULTS"]
 
 
 @pytest.mark.parametrize("line", DEFAULTS)
@@ -149,16 +107,7 @@ def test_a_script_says_which_backend_takes_its_options(builder: Run, tmp_path: P
     assert (row["line"], row["rule"], row["severity"]) == (2, "autodeploy-backend", "error")
 
 
-FORMER = {
-    "use_cuda_graph: true": "unless cuda_graph_config is null",
-    "cuda_graph_batch_sizes: [1]": "cuda_graph_config.batch_sizes",
-    "cuda_graph_padding_enabled: true": "cuda_graph_config.enable_padding",
-    "moe_backend: TRTLLM": "moe_config.backend",
-    "kv_cache_dtype: fp8": "kv_cache_config.dtype",
-    "enable_overlap_scheduler: true": "disable_overlap_scheduler",
-    "pytorch_backend_config: {use_cuda_graph: true}": "top level",
-    "build_config: {max_batch_size: 8}": "it is gone since release 1.2.1; write its options at the",
-}
+FORMER = TABLES["FORMER"]
 
 
 @pytest.mark.parametrize("text", FORMER)
@@ -231,97 +180,14 @@ def test_a_script_that_starts_no_server_is_no_error(builder: Run, tmp_path: Path
     assert (row["rule"], row["severity"]) == ("unknown-kind", "warning")
 
 
-WORKERS = """\
-apiVersion: nvidia.com/v1beta1
-kind: DynamoGraphDeployment
-metadata: {name: pair}
-spec:
-  components:
-  - name: decode
-    type: decode
-    replicas: 1
-    podTemplate:
-      spec:
-        containers:
-        - name: main
-          image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.3.1
-          command: [python3, -m, dynamo.trtllm]
-          args:
-          - --model-path=Qwen/Qwen3-0.6B
-          - --tensor-parallel-size
-          - "4"
-          - --trtllm.kv_cache_config.dtype
-          - fp8
-          - --override-engine-args
-          - '{"cache_transceiver_config": {"backend": "UCX"}, "max_batch_size": 64}'
-          - --disaggregation-mode=decode
-          resources:
-            limits: {nvidia.com/gpu: "4"}
-"""
+WORKERS = TABLES["WORKERS"]
 
-RECIPE_2 = """\
-schema: 2
-name: pair
-model: {path: qwen3-0.6b, container: trtllm, precision: bf16}
-resources: {gpu_type: h100, gpus_per_node: 8}
-engine: {type: trtllm, served_model_name: Qwen/Qwen3-0.6B}
-roles:
-  prefill:
-    nodes: 1
-    workers: 2
-    gpus: 4
-    args:
-      tensor_parallel_size: 4
-      max_num_tokens: 8192
-      disable_overlap_scheduler: true
-      cache_transceiver_config: {backend: UCX}
-  decode:
-    nodes: 1
-    workers: 1
-    gpus: 8
-    args:
-      tensor_parallel_size: 8
-      max_batch_size: 64
-      cache_transceiver_config: {backend: UCX}
-benchmark: {type: sa-bench, isl: 1024, osl: 1024, placement: {node: head}}
-"""
+RECIPE_2 = TABLES["RECIPE_2"]
 
-SERVICE = """\
-type: service
-image: nvcr.io/nvidia/tensorrt-llm/release:1.2.1
-commands:
-  - pip install -U huggingface_hub
-  - trtllm-serve
-      --backend pytorch
-      --tp_size 8
-      DeepSeek-R1
-resources: {gpu: "H200:8"}
-"""
+SERVICE = TABLES["SERVICE"]
 
 
-@pytest.mark.parametrize(
-    ("text", "old", "new", "line", "says"),
-    [
-        pytest.param(*row[1:], id=row[0])
-        for row in (
-            ("right as it is", WORKERS, "", "", None, ""),
-            ("GPUs of a worker", WORKERS, '"4"\n          - --trt', '"8"\n          - --trt',
-             "limits", "8 GPUs"),
-            ("a named option", WORKERS, "config.dtype", "config.dtpye", "dtpye", "dtype?"),
-            ("options as JSON", WORKERS, '"UCX"', '"UCXX"', "UCXX", "UCX"),
-            ("a flag of a worker", WORKERS, "--disaggregation-mode", "--disagregation-mode",
-             "--disagregation", "--disaggregation-mode"),
-            ("the other side", WORKERS, "mode=decode", "mode=prefill", "mode=prefill", "decode"),
-            ("right as it is", RECIPE_2, "", "", None, ""),
-            ("GPUs of a role", RECIPE_2, "gpus: 8\n", "gpus: 4\n", "gpus: 4", "8 ranks"),
-            ("nodes of a role", RECIPE_2, "workers: 2", "workers: 3", "nodes: 1", "2 nodes"),
-            ("both roles", RECIPE_2, "UCX}\nbench", "NIXL}\nbench", "NIXL", "prefill worker"),
-            ("a role", RECIPE_2, "  decode:", "  decoder:", "decoder:", "decode?"),
-            ("right as it is", SERVICE, "", "", None, ""),
-            ("a flag of a service", SERVICE, "--tp_size", "--tp_sise", "--tp_sise", "--tp_size"),
-        )
-    ],
-)  # fmt: skip
+@by_table
 def test_workers_recipes_and_services_of_other_tools_are_judged(
     builder: Run, tmp_path: Path, text: str, old: str, new: str, line: str | None, says: str
 ) -> None:
@@ -339,32 +205,7 @@ def test_workers_recipes_and_services_of_other_tools_are_judged(
     ), rows
 
 
-MAPS = """\
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: of-prefill}
-data:
-  config.yaml: |
-    disable_overlap_scheduler: true
-    cuda_graph_config: null
-    cache_transceiver_config: {backend: UCX}
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: of-decode}
-data:
-  config.yaml: |
-    tensor_parallel_size: 2
-    disable_overlap_scheduler: false
-    cuda_graph_config: {enable_padding: true}
-    cache_transceiver_config: {backend: UCX}
----
-apiVersion: nvidia.com/v1alpha1
-kind: DynamoGraphDeployment
-metadata: {name: sides}
-spec:
-  services:
-"""
+MAPS = TABLES["MAPS"]
 SIDE = """\
     {side}:
       componentType: worker
@@ -395,24 +236,7 @@ def test_of_files_of_one_name_each_worker_has_that_of_its_own_config_map(
     assert 'gpu: "1"' in places["gpus-below-ranks"]
 
 
-SUITE = """\
-metadata: {{model_name: one}}
-hardware: {{gpus_per_node: 4}}
-server_configs:
-  - name: one
-    model_name: one
-    server_env_var: "A=1"
-    disagg_run_type: aggr
-    gpus: 4
-    gpus_per_node: 4
-    tensor_parallel_size: 4
-    max_num_tokens: {tokens}
-    client_configs: [{{name: two, concurrency: 8, isl: 1024, osl: 1024}}]
-  - name: two
-    backend: _autodeploy
-    extra_llm_api_config_path: configs/two.yaml
-    world_size: {world}
-"""
+SUITE = TABLES["SUITE"]
 
 
 def test_the_entries_of_a_suite_have_keys_that_are_none_of_the_servers(

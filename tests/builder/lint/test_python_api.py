@@ -7,75 +7,17 @@ from pathlib import Path
 import pytest
 
 from builder import lint, pipeline
-from builder.documents import Variable
 from builder.facts import release
 from builder.lint.read import python_api
+from tests.tables import by_table, tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 TABLE = release.load("1.2.1")
 CONFIGS = "from tensorrt_llm.llmapi import KvCacheConfig, EagleDecodingConfig\n"
 
 # A program, and the options of each engine that it constructs.
-READ: dict[str, tuple[str, list[dict[str, object]]]] = {
-    "literal arguments": (
-        'from tensorrt_llm import LLM\nLLM("llama", max_batch_size=8)\n',
-        [{"model": "llama", "max_batch_size": 8}],
-    ),
-    "another name": (
-        "from tensorrt_llm import LLM as Engine\nEngine(max_batch_size=2 ** 3)\n",
-        [{"max_batch_size": Variable("2 ** 3")}],
-    ),
-    "the module": ("import tensorrt_llm as t\nt.LLM(max_batch_size=8)\n", [{"max_batch_size": 8}]),
-    "a module below": (
-        "import tensorrt_llm\ntensorrt_llm.llmapi.LLM(max_batch_size=8)\n",
-        [{"max_batch_size": 8}],
-    ),
-    "classes of options": (
-        "from tensorrt_llm import LLM\n"
-        + CONFIGS
-        + 'LLM(kv_cache_config=KvCacheConfig(dtype="fp8"),'
-        " speculative_config=EagleDecodingConfig(max_draft_len=3))\n",
-        [
-            {
-                "kv_cache_config": {"dtype": "fp8"},
-                "speculative_config": {"decoding_type": "Eagle", "max_draft_len": 3},
-            }
-        ],
-    ),
-    "a name that is set once": (
-        "from tensorrt_llm import LLM\nN = 8\ndef main():\n  LLM(max_batch_size=N)\n",
-        [{"max_batch_size": 8}],
-    ),
-    "a name that is set twice": (
-        "from tensorrt_llm import LLM\nN = 8\nN = 9\nLLM(max_batch_size=N)\n",
-        [{"max_batch_size": Variable("N")}],
-    ),
-    "an argument of a function": (
-        "from tensorrt_llm import LLM\ndef main(n):\n  LLM(max_batch_size=n)\n",
-        [{"max_batch_size": Variable("n")}],
-    ),
-    "options as mappings": (
-        'from tensorrt_llm import LLM\nkw = {"max_batch_size": 8}\n'
-        'LLM(**kw, **dict(dtype="auto"))\n',
-        [{"max_batch_size": 8, "dtype": "auto"}],
-    ),
-    "a mapping that is changed": (
-        'from tensorrt_llm import LLM\nkw = {}\nkw["max_batch_size"] = 8\nLLM(**kw)\n',
-        [{}],
-    ),
-    "two engines": (
-        "from tensorrt_llm import LLM\nLLM(max_batch_size=8)\nLLM(max_batch_size=9)\n",
-        [{"max_batch_size": 8}, {"max_batch_size": 9}],
-    ),
-    "another engine of the same name": ("from vllm import LLM\nLLM(max_batch_size=8)\n", []),
-    "the engine of TensorRT": (
-        "from tensorrt_llm._tensorrt_engine import LLM\nLLM(max_batch_size=8)\n",
-        [],
-    ),
-    "AutoDeploy": (
-        "from tensorrt_llm._torch.auto_deploy import LLM\nLLM(compile_backend='x')\n",
-        [],
-    ),
-}
+READ = TABLES["READ"]
 
 
 @pytest.mark.parametrize("case", READ)
@@ -124,16 +66,7 @@ def test_programs_of_a_folder_are_read_if_they_construct_an_engine(tmp_path: Pat
 CLIENT = 'client.chat.completions.create(response_format={"type": "%s"})\n'
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "count"),
-    [
-        ("json_object", "max_batch_size: 8\n", 1),
-        ("json_schema", "max_batch_size: 8\n", 1),
-        ("text", "max_batch_size: 8\n", 0),
-        ("json_object", "max_batch_size: 8\nguided_decoding_backend: xgrammar\n", 0),
-        ("json_object", "services: {}\n", 0),
-    ],
-)
+@by_table
 def test_a_client_that_asks_for_structured_output_needs_a_backend_beside_it(
     kind: str, options: str, count: int, tmp_path: Path
 ) -> None:

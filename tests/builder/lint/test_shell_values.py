@@ -10,84 +10,12 @@ from builder import lint, pipeline
 from builder.lint.model import Word
 from builder.lint.read import shell, shell_files
 from builder.lint.read.commands import in_script
+from tests.tables import tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 # A script before a server's command, the words of that command, and those that the shell makes.
-RESOLVED: dict[str, tuple[str, str, list[str]]] = {
-    "a variable": ("TP=8\n", "--tp $TP", ["--tp", "8"]),
-    "one that is exported": ("export TP=8\n", "--tp ${TP}", ["--tp", "8"]),
-    "one of a Dockerfile": ("ENV TP=8\n", "--tp $TP", ["--tp", "8"]),
-    "a default": ("", "--tp ${TP:-8}", ["--tp", "8"]),
-    "a default without a colon": ("", "--tp ${TP-8}", ["--tp", "8"]),
-    "a default of itself": ("TP=${TP:-8}\n", "--tp $TP", ["--tp", "8"]),
-    "a default of an argument": ("TP=${1:-8}\n", "--tp $TP", ["--tp", "8"]),
-    "a default that is set": (': "${TP:=8}"\n', "--tp $TP", ["--tp", "8"]),
-    "a default that another variable is": ("N=8\n", "--tp ${TP:-$N}", ["--tp", "8"]),
-    "a value and its default": ("TP=4\n", "--tp ${TP:-8}", ["--tp", "4"]),
-    "an empty value and its default": ("TP=\n", "--tp ${TP:-8}", ["--tp", "8"]),
-    "a sum": ("TP=4\nPP=2\n", "--tp $((TP * PP))", ["--tp", "8"]),
-    "a sum that is divided": ("N=9\n", "--tp $(($N / 2))", ["--tp", "4"]),
-    "a text of several words": ('MORE="--tp 8 --ep 8"\n', "$MORE", ["--tp", "8", "--ep", "8"]),
-    "a text that is added to": (
-        'MORE="--tp 8"\nMORE="$MORE --ep 8"\nMORE+=" --pp 1"\n',
-        *("$MORE", ["--tp", "8", "--ep", "8", "--pp", "1"]),
-    ),
-    "a list": ("A=(--tp 8)\n", '"${A[@]}"', ["--tp", "8"]),
-    "a list on several lines": (
-        'TP=8\nA=(\n  --tp "$TP"\n  --ep 8\n)\n',
-        *('"${A[@]}"', ["--tp", "8", "--ep", "8"]),
-    ),
-    "a list that begins empty": ("A=()\nA+=(--tp 8)\n", '"${A[@]}"', ["--tp", "8"]),
-    "a list of lists": (
-        'A=(--tp 8)\nB=("${A[@]}" --ep 8)\n',
-        '"${B[@]}"',
-        ["--tp", "8", "--ep", "8"],
-    ),
-    "two values of one variable": ("TP=4\nTP=8\n", "--tp $TP", ["--tp", "$TP"]),
-    "a variable that is read": ("TP=4\nread TP\n", "--tp $TP", ["--tp", "$TP"]),
-    "a variable of a loop": ("for TP in 4 8; do\n", "--tp $TP", ["--tp", "$TP"]),
-    "an argument": ("TP=$1\n", "--tp $TP", ["--tp", "$1"]),
-    "what a command prints": ("TP=$(nvidia-smi -L | wc -l)\n", "--tp $TP", ["--tp", "$TP"]),
-    "all arguments": ("", '"$@"', ["$@"]),
-    "a list with two beginnings": ("A=(--tp 4)\nA=(--tp 8)\n", '"${A[@]}"', ["${A[@]}"]),
-    "a list of itself": ('A=("${A[@]}" --tp 8)\n', '"${A[@]}"', ["${A[@]}", "--tp", "8"]),
-    "a variable of itself": ("TP=$TP$TP\n", "--tp $TP", ["--tp", "$TP"]),
-    "an alternative": ("TP=8\n", "--tp ${TP:+4}", ["--tp", "${TP:+4}"]),
-    "a text in single quotes": ("TP=8\n", "--tp '$TP'", ["--tp", "$TP"]),
-    "a sum of an unknown number": (
-        "N=$((SLURM_NNODES - 1))\nM=$((N * 4))\n",
-        *("--tp $M", ["--tp", "$M"]),
-    ),
-    "a default of what Slurm sets": (
-        "N=$((${SLURM_NNODES:-2} - 1))\n",
-        *("--tp $N", ["--tp", "$N"]),
-    ),
-    "brackets in a sum": ("N=3\n", "--tp $(( (N + 1) * (1 + (1)) ))", ["--tp", "8"]),
-    "a sum in a variable": ("A=3-1\n", "--tp $((A * 4))", ["--tp", "8"]),
-    "a text in a sum": ("A=3-1\n", "--tp $(($A * 4))", ["--tp", "-1"]),
-    "a number of eight digits a place": ("A=010\n", "--tp $((A))", ["--tp", "8"]),
-    "a quotient below zero": ("", "--tp $((-7 / 2))", ["--tp", "-3"]),
-    "a rest below zero": ("", "--tp $((-7 % 3))", ["--tp", "-1"]),
-    "a shifted number": ("", "--tp $((1 << 3))", ["--tp", "8"]),
-    "a power": ("", "--tp $((2 ** 3))", ["--tp", "$((2 ** 3))"]),
-    "a comparison": ("A=3\n", "--tp $((A > 2))", ["--tp", "$((A > 2))"]),
-    "what wraps around": ("", "--tp $((2147483647 + 1))", ["--tp", "$((2147483647 + 1))"]),
-    "a variable that is counted": ("N=4\n((N++))\n", "--tp $N", ["--tp", "$N"]),
-    "one that is added to in a sum": ("N=4\n(( N += 4 ))\n", "--tp $N", ["--tp", "$N"]),
-    "one that is set in a sum": ("A=4\n((N=A+4))\n", "--tp $N", ["--tp", "$N"]),
-    "one that let sets": ("N=4\nlet N+=4\n", "--tp $N", ["--tp", "$N"]),
-    "one that is counted in a value": ("N=4\nM=$((N++))\n", "--tp $N", ["--tp", "$N"]),
-    "one that is a sum by declaration": ("declare -i N\nN=4+4\n", "--tp $N", ["--tp", "$N"]),
-    "one of a loop that counts": (
-        "for ((N=0;N<8;N++)); do\n",
-        *("--tp $N", ["--tp", "$N"]),
-    ),
-    "a sum in a list": (
-        "A=(--tp $((SLURM_NNODES - 1)))\n",
-        '"${A[@]}"',
-        ["--tp", "$((SLURM_NNODES - 1))"],
-    ),
-    "a sum by nothing": ("N=0\n", "--tp $((8 / N))", ["--tp", "$((8 / N))"]),
-}
+RESOLVED = TABLES["RESOLVED"]
 
 
 def words_of(before: str, words: str) -> list[Word]:
@@ -132,21 +60,7 @@ def test_a_text_that_doubles_itself_ends() -> None:
 
 
 # A line of a script, and what is said not to be read of it.
-UNREAD = {
-    "sed -i 's/fp8/auto/' /tmp/x.yaml": "line 1: sed writes /tmp/x.yaml",
-    "sudo sed --in-place s/a/b/ $DIR/x.yml": "line 1: sudo writes $DIR/x.yml",
-    "envsubst < x.tpl > /tmp/x.yaml": "line 1: envsubst writes /tmp/x.yaml",
-    "cat a.yaml b.yaml > x.yaml": "line 1: cat writes x.yaml",
-    "jq .a x.json >> y.json": "line 1: jq writes y.json",
-    'python3 -c \'open("x.yaml", "w").write(text)\'': "line 1: python writes x.yaml",
-    "python3 - <<'E'\nimport json\nwith open('x.json', 'w') as f:\n  json.dump(d, f)\nE": (
-        "line 3: python writes x.json"
-    ),
-    "sed 's/fp8/auto/' x.yaml": "",
-    "echo 'a: 1' > x.yaml": "",
-    "grep a x.yaml > /dev/null": "",
-    "curl host > log.txt": "",
-}
+UNREAD = TABLES["UNREAD"]
 
 
 @pytest.mark.parametrize("text", UNREAD)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +15,9 @@ from builder.diagnostics import Diagnostic
 from builder.facts import engines, release
 from builder.lint.engine import formats
 from builder.lint.releases import Pins
+from tests.tables import tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 NEWEST = "0.32.0"
 
@@ -36,32 +38,7 @@ def command(*flags: str) -> str:
     return f"#!/bin/bash\nvllm serve some/model {' '.join(flags)}\n"
 
 
-RIGHT = (
-    "--quantization AWQ --load-format AUTO --tokenizer-mode HF",
-    "--tensor-parallel-size 8",
-    "--tensor_parallel_size=8",
-    "-tp 8",
-    "-tp=8 -dp 2 -pp 1 -ep",
-    "--no-enable-prefix-caching",
-    "--max-model-len 8k",
-    "--max-model-len auto",
-    "--max-model-len -1",
-    "-O3",
-    "-O 2",
-    "-O=1",
-    '--compilation-config \'{"mode": 3, "cudagraph_mode": "FULL_DECODE_ONLY"}\'',
-    "-cc.mode 3 -cc.pass_config.fuse_norm_quant true",
-    "--compilation-config.cudagraph_capture_sizes+ 1,2,4",
-    "--cudagraph-capture-sizes 1 2 4 8",
-    "--served-model-name one two",
-    "--speculative-config.method mtp --speculative-config.num_speculative_tokens 3",
-    "--hf-overrides '{\"max_position_embeddings\": 131072}'",
-    "--limit-mm-per-prompt '{\"image\": 2}'",
-    "--tool-call-parser its_own --enable-auto-tool-choice --tool-parser-plugin /its/own.py",
-    "--port $PORT --max-num-seqs ${SEQS:-64} $EXTRA",
-    "--allowed-origins '[\"*\"]'",
-    "--lora-modules one=/lora/one two=/lora/two --enable-lora",
-)
+RIGHT = TABLES["RIGHT"]
 
 
 @pytest.mark.parametrize("flags", RIGHT)
@@ -71,87 +48,7 @@ def test_what_the_parser_of_the_engine_takes_is_right(flags: str, tmp_path: Path
     assert report.judged.commands == 1
 
 
-WRONG = {
-    "--max-num-sequs 64": ("--max-num-sequs", "did you mean --max-num-seqs?"),
-    "--no-enable-prefx-caching": ("--no-enable-prefx-caching", "--no-enable-prefix-caching"),
-    "-tpp 8": ("-tpp", ""),
-    "--tensor-parallel-size two": ("--tensor-parallel-size", "a whole number"),
-    "-tp two": ("-tp", "a whole number"),
-    "--kv-cache-dtype fp9": ("--kv-cache-dtype", ""),
-    "--gpu-memory-utilization 1.5": ("--gpu-memory-utilization", "<= 1"),
-    "--enable-expert-parallel true": ("--enable-expert-parallel", "--no-enable-expert-parallel"),
-    "--max-model-len": ("--max-model-len", "VALUE"),
-    "--compilation-config.mod 3": ("--compilation-config.mod", "did you mean mode?"),
-    "-cc.mod 3": ("-cc.mod", "did you mean mode?"),
-    "--compilation-config {mode:3}": ("--compilation-config", "single quotes"),
-    '--speculative-config \'{"method": "mtpp"}\'': ("--speculative-config.method", "mtp"),
-    "another/model": ("another/model", "quotes"),
-    "--max-num-batched-tokens 32 --max-num-seqs 64": ("--max-num-batched-tokens", "raise"),
-    '--speculative-config \'{"method": "eagle3", "num_speculative_tokens": 3}\'': (
-        "--speculative-config",
-        "--speculative-config.model",
-    ),
-    "--long-prefill-token-threshold 9000 --max-model-len 8192": (
-        "--long-prefill-token-threshold",
-        "--max-model-len",
-    ),
-    "--max-num-active-seqs 128 --max-num-seqs 64": ("--max-num-active-seqs", "--max-num-seqs"),
-    "--max-batch-size 64": ("--max-batch-size", "TensorRT-LLM's; vLLM has --max-num-seqs"),
-    "--ep_size 4": ("--ep_size", "--enable-expert-parallel"),
-    "--swap-space 4": ("--swap-space", "it is gone since release 0.20.0"),
-    "--enable-auto-tool-choice": ("--enable-auto-tool-choice", "give --tool-call-parser"),
-    "--enable-eplb": ("--enable-eplb", "give --enable-expert-parallel too"),
-    "-tp 4 --decode-context-parallel-size 3": ("--decode-context-parallel-size", "divisor"),
-    "--nnodes 2 --node-rank 2 -tp 16": ("--node-rank", "below nnodes"),
-    '--kv-transfer-config \'{"kv_connector": "NixlConnector"}\'': (
-        "--kv-transfer-config",
-        "kv_producer",
-    ),
-    "--max-num-sequences 64": ("--max-num-sequences", "did you mean --max-num-seqs?"),
-    "--lora-modules one=/lora/one": ("--lora-modules", "give --enable-lora too"),
-    "--mem-fraction-static 0.8": ("--mem-fraction-static", "--gpu-memory-utilization"),
-    "--extra_llm_api_options a.yaml": ("--extra_llm_api_options", "vLLM has --config"),
-    "--server_role CONTEXT": ("--server_role", "--kv-transfer-config.kv_role"),
-    "--moe_cluster_parallel_size 2": ("--moe_cluster_parallel_size", "has none like it"),
-    "--num-redundant-experts 32": (
-        "--num-redundant-experts",
-        "its place is --eplb-config.num_redundant_experts",
-    ),
-    "--kv-cache-dtype int8": ("--kv-cache-dtype", "int8_per_token_head"),
-    "--moe-backend trtlm": ("--moe-backend", "did you mean flashinfer_trtllm?"),
-    "--all2all-backend deepep": (
-        "--all2all-backend",
-        "did you mean deepep_high_throughput, deepep_low_latency or deepep_v2?",
-    ),
-    "--linear-backend fastest": ("--linear-backend", "machete"),
-    "--kv-cache-dtype fp8_e4m3fn": ("--kv-cache-dtype", "did you mean fp8_e4m3?"),
-    "--dtype bf16": ("--dtype", "did you mean bfloat16?"),
-    "--enable-auto-tool-choice --tool-call-parser qwen3-coder": (
-        "--tool-call-parser",
-        "did you mean qwen3_coder?",
-    ),
-    "--enable-auto-tool-choice --tool-call-parsr hermes": (
-        "--tool-call-parsr",
-        "did you mean --tool-call-parser?",
-    ),
-    "--enable-lora --lora-modules sql /lora/sql": ("--lora-modules", "NAME=PATH"),
-    "--num-gpus 4": ("--num-gpus", "vLLM has --tensor-parallel-size"),
-    "--context-len 8192": ("--context-len", "vLLM has --max-model-len"),
-    "--max-concurrency 64": ("--max-concurrency", "vLLM has --max-num-seqs"),
-    "--disable-prefix-caching": ("--disable-prefix-caching", "mean --no-enable-prefix-caching"),
-    "--max-model-len= 8192": ("--max-model-len", "write --max-model-len=8192"),
-    "--override-pooler-config '{}'": ("--override-pooler-config", "it is --pooler-config now"),
-    "--allowed-origins *.example.com": ("--allowed-origins", "single quotes"),
-    "--limit-mm-per-prompt image=2": ("--limit-mm-per-prompt", "single quotes"),
-    "--compilation-config '{\"full_cuda_graph\": true}'": (
-        "--compilation-config.full_cuda_graph",
-        "it is cudagraph_mode now",
-    ),
-    "--compilation-config '{\"cudagraph_capture_size\": [1]}'": (
-        "--compilation-config.cudagraph_capture_size",
-        "did you mean cudagraph_capture_sizes?",
-    ),
-}
+WRONG = TABLES["WRONG"]
 
 
 @pytest.mark.parametrize("flags", WRONG)
@@ -178,17 +75,7 @@ def test_an_image_that_starts_the_server_is_not_told_to_serve(tmp_path: Path) ->
     assert "drop it" in found[0].fix
 
 
-VALUES = """servingEngineSpec:
-  modelSpec:
-  - repository: vllm/vllm-openai
-    vllmConfig:
-      maxModelLen: 4096
-      tensorParallelSize: two
-      enableLoRA: true
-      maxNumSqs: 4
-      v1: 1
-      extraArgs: [--max-num-sequs, "4"]
-"""
+VALUES = TABLES["VALUES"]
 
 
 def test_values_of_a_chart_are_read_by_the_options_that_they_stand_for(tmp_path: Path) -> None:
@@ -201,14 +88,7 @@ def test_values_of_a_chart_are_read_by_the_options_that_they_stand_for(tmp_path:
     ]
 
 
-SERVED = """decode:
-  containers:
-  - image: registry/of-ours
-    modelCommand: {command}
-    args: [--max-num-sequs=64]
-    env:
-    - {name: VLLM_ADDITIONAL_ARGS, value: --max-model-length 4096}
-"""
+SERVED = TABLES["SERVED"]
 
 
 @pytest.mark.parametrize(("command", "lines"), [("vllmServe", [5, 7]), ("imageDefault", [7])])
@@ -239,33 +119,7 @@ def test_the_beginning_of_a_flag_is_taken_for_it_with_a_warning(tmp_path: Path) 
 
 
 BAD = "--max-num-sequs 64"
-COMMANDS = {
-    "module.sh": f"python3 -m vllm.entrypoints.openai.api_server --model some/model {BAD}\n",
-    "nested.sh": f"#!/bin/bash\nsrun --mpi=none bash -c 'vllm serve some/model {BAD}'\n",
-    "over.sh": f"#!/bin/bash\nssh node <<EOF\nvllm serve some/model {BAD}\nEOF\n",
-    "cases.sh": "ARGS=()\ncase $KV in\n  cpu)\n    ARGS=(\n      --kv-transfer-config\n"
-    '      \'{"kv_connector": "M", "kv_role": "kv_both"}\'\n'
-    f'      {BAD}\n    )\n    ;;\nesac\nvllm serve some/model "${{ARGS[@]}}"\n',
-    "array.sh": f'#!/bin/bash\nARGS=({BAD} --dtype auto)\nvllm serve some/model "${{ARGS[@]}}"\n',
-    "text.sh": f'#!/bin/bash\nARGS="--dtype auto {BAD}"\nvllm serve some/model $ARGS\n',
-    "docker.sh": f"#!/bin/bash\ndocker run --gpus all vllm/vllm-openai:v0.32.0 --model m {BAD}\n",
-    "entry.sh": (
-        f"#!/bin/bash\ndocker run --entrypoint vllm own/vllm-openai:latest serve /model {BAD}\n"
-    ),
-    "escaped.sh": f'#!/bin/bash\nbash -c "vllm serve \\$MODEL --port \\$PORT {BAD}"\n',
-    "placeholder.sh": f"#!/bin/bash\nvllm serve <model> {BAD}\n",
-    "job.sbatch": f"#!/bin/bash\n#SBATCH --nodes=1\nsrun vllm serve some/model {BAD}\n",
-    "Dockerfile": 'FROM vllm/vllm-openai:v0.32.0\nCMD ["--model", "m", "--max-num-sequs", "64"]\n',
-    "shell/Dockerfile": f"FROM python:3.12\nCMD vllm serve some/model {BAD}\n",
-    "both/Dockerfile": (
-        "FROM python:3.12\n"
-        'ENTRYPOINT ["vllm", "serve"]\nCMD ["some/model", "--max-num-sequs", "64"]\n'
-    ),
-    "written.sh": (
-        "#!/bin/bash\ncat > config.yaml <<EOF\nmax-num-sequs: 64\ntensor-parallel-size: 8\nEOF\n"
-        "vllm serve some/model --config config.yaml\n"
-    ),
-}
+COMMANDS = TABLES["COMMANDS"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -277,55 +131,8 @@ def test_commands_are_found_wherever_a_script_has_them(name: str, tmp_path: Path
 
 
 ARGS = ["--model", "some/model", "--max-num-sequs", "64"]
-POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}}
-MANIFESTS: dict[str, Any] = {
-    "args": {**POD, "spec": {"containers": [{"image": "vllm/vllm-openai:v0.32.0", "args": ARGS}]}},
-    "command": {
-        **POD,
-        "spec": {"containers": [{"image": "own", "command": ["vllm", "serve"], "args": ARGS[1:]}]},
-    },
-    "shell": {
-        **POD,
-        "spec": {
-            "containers": [
-                {"command": ["/bin/sh", "-c"], "args": ["set -e\nexec vllm serve m " + BAD]}
-            ]
-        },
-    },
-    "worker": {
-        **POD,
-        "spec": {"containers": [{"command": ["python3", "-m", "dynamo.vllm"], "args": ARGS}]},
-    },
-    "config map": {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "data": {"config.yaml": "tensor-parallel-size: 8\nmax-num-sequs: 64\n"},
-    },
-    "compose": {
-        "services": {"one": {"image": "vllm/vllm-openai:v0.32.0", "command": ARGS}},
-    },
-    "compose text": {
-        "services": {"one": {"image": "vllm/vllm-openai:v0.32.0", "command": " ".join(ARGS)}},
-    },
-    "values": {"vllm": {"image": "vllm/vllm-openai:v0.32.0", "extraArgs": ARGS[2:]}},
-    "recipe": {
-        "model": {"min_vllm_version": "0.32.0", "base_args": ["--max-num-sequs", "64"]},
-    },
-    "launcher": {
-        "backend": {
-            "type": "vllm",
-            "vllm_config": {"decode": {"tensor-parallel-size": 8, "max-num-sequs": 64}},
-        }
-    },
-    "launcher, schema 2": {
-        "engine": {"type": "vllm", "connector": "nixl"},
-        "roles": {"agg": {"args": {"tensor-parallel-size": 8, "max-num-sequs": 64}}},
-    },
-    "launcher of two engines": {
-        "engine": "sglang",
-        "roles": {"decode": {"engine": "vllm", "args": {"max-num-sequs": 64}}, "prefill": {}},
-    },
-}
+POD = TABLES["POD"]
+MANIFESTS = TABLES["MANIFESTS"]
 
 
 @pytest.mark.parametrize("kind", MANIFESTS)
@@ -482,14 +289,7 @@ def test_a_file_of_both_engines_is_judged_by_both(tmp_path: Path) -> None:
     assert len(row.releases) == 2
 
 
-BROUGHT = {
-    "--tool-call-parser hermess --enable-auto-tool-choice": "did you mean hermes?",
-    "--quantization bnb": "did you mean bitsandbytes? it is gone since release 0.32.0",
-    "--tokenizer-mode fast": "Known: auto, cohere, deepseek_v32",
-    "--kv-transfer-config.kv_connector NixlConnecter --kv-transfer-config.kv_role kv_both": (
-        "did you mean NixlConnector?"
-    ),
-}
+BROUGHT = TABLES["BROUGHT"]
 
 
 @pytest.mark.parametrize("flags", BROUGHT)
@@ -500,17 +300,7 @@ def test_a_value_that_only_a_plugin_may_bring_is_warned_of(flags: str, tmp_path:
 
 
 # Lines of files beside a server, and what is said of the variable in them.
-VARIABLES = {
-    "export VLLM_LOGING_LEVEL=DEBUG": "did you mean VLLM_LOGGING_LEVEL?",
-    "export VLLM_ATTENTION_BACKEND=FLASHINFER": (
-        "it is gone since release 0.20.0; give --attention-backend"
-    ),
-    "docker run -e VLLM_USE_V1=0 some/image": "there is no other engine any more; drop it",
-    "export VLLM_LOGGING_LEVEL=DEBUG": "",
-    "# VLLM_USE_V1=0": "",
-    "export VLLM_OMNI_DEPTH=2": "",
-    'VLLM_LOGING_LEVEL=DEBUG; echo "$VLLM_LOGING_LEVEL"': "",
-}
+VARIABLES = TABLES["VARIABLES"]
 
 
 @pytest.mark.parametrize("line", VARIABLES)
@@ -530,26 +320,7 @@ def test_a_file_is_of_the_engine_whose_release_alone_is_asked_for(tmp_path: Path
     assert "cudagraph_capture_sizes" in found.fix
 
 
-GPUS = {
-    "export CUDA_VISIBLE_DEVICES=0,1\nvllm serve m -tp 4": "gpus-below-ranks",
-    "export CUDA_VISIBLE_DEVICES=0,1\n"
-    "docker run --ipc host vllm/vllm-openai:v0.32.0 --model m -tp 4": "",
-    "export CUDA_VISIBLE_DEVICES=$GPUS\nvllm serve m -tp 4": "",
-    "if $A; then export CUDA_VISIBLE_DEVICES=0; else export CUDA_VISIBLE_DEVICES=0,1; fi\n"
-    "vllm serve m -tp 4": "",
-    "CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp 4": "gpus-below-ranks",
-    "CUDA_VISIBLE_DEVICES=0,1,2,3 vllm serve m -tp 2": "gpus-idle",
-    "CUDA_VISIBLE_DEVICES=0,1,2,3 vllm serve m -tp 2 -dp 2": "",
-    "CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp 4 --nnodes 2 --node-rank 0": "",
-    "CUDA_VISIBLE_DEVICES=0,1 vllm serve m -tp $TP": "",
-    "#SBATCH --nodes=1 --gpus-per-node=4\nsrun vllm serve m -tp 8": "gpus-below-ranks",
-    "#SBATCH --nodes=1 --gpus-per-node=4\nsrun --overlap vllm serve m -tp 2 &\n"
-    "srun --overlap vllm serve m -tp 2": "",
-    "#SBATCH --nodes=2 --gpus-per-node=4\nsrun vllm serve m -tp 8 --nnodes 2": "",
-    "docker run --ipc host --gpus 2 vllm/vllm-openai:v0.32.0 --model m -tp 4": "gpus-below-ranks",
-    "docker run --ipc host --gpus '\"device=0,1\"' vllm/vllm-openai:v0.32.0 --model m -tp 2": "",
-    "docker run --ipc host --gpus all vllm/vllm-openai:v0.32.0 --model m -tp 2": "",
-}
+GPUS = TABLES["GPUS"]
 
 
 @pytest.mark.parametrize("line", GPUS)
@@ -642,14 +413,7 @@ def test_a_flag_of_another_release_is_none_of_a_workers_own(tmp_path: Path) -> N
     assert found.fix == "it came with release 0.20.0"
 
 
-CARRIERS = {
-    "nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.9.1": "0.14.1",
-    "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.1.0-efa-amd64": "0.19.0",
-    "nvcr.io/nvidia/tritonserver:26.04-vllm-python-py3": "0.19.0",
-    "nvcr.io/nvidia/vllm:26.05-py3": "0.20.1",
-    "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3": "",
-    "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.1.0": "",
-}
+CARRIERS = TABLES["CARRIERS"]
 
 
 @pytest.mark.parametrize("image", CARRIERS)

@@ -11,95 +11,18 @@ import pytest
 from tests.builder.lint.test_check_files import checked, findings
 from tests.builder.lint.test_public_forms import POD, errors
 from tests.conftest import Run
+from tests.tables import tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 SERVE = 'trtllm-serve "$MODEL" --tp_size "$TP" --extra_llm_api_options "$CONFIG"\n'
 
 # How a script writes a misspelt option, and the line, the column and the path of it.
-WAYS: dict[str, tuple[str, int, int, str]] = {
-    "a here document whose name is a variable": (
-        "cat > $CONFIG << EOF\nenable_attention_dp: $DP\nmax_bach_size: 8\nEOF\n",
-        *(3, 1, "max_bach_size"),
-    ),
-    "a file behind the length of a list, before what may end a comment of Jinja": (
-        "GPUS=(0 1)\necho ${#GPUS[@]}\necho 'max_bach_size: 8' > $CONFIG\n#}\n",
-        *(3, 7, "max_bach_size"),
-    ),
-    "a list with a variable": (
-        "cat > $CONFIG << EOF\ncuda_graph_config:\n  batch_sizes: [1, ${SIZE}]\n"
-        "  enable_pading: true\nEOF\n",
-        *(4, 3, "cuda_graph_config.enable_pading"),
-    ),
-    "a line that a variable puts in": (
-        "cat > $CONFIG << EOF\nkv_cache_config:\n  dtyp: fp8\n${MORE}\nEOF\n",
-        *(3, 3, "kv_cache_config.dtyp"),
-    ),
-    "the first of two parts": (
-        "cat > $CONFIG << EOF\nkv_cache_config:\n  dtyp: fp8\nEOF\n"
-        "if [[ $DP == true ]]; then\n  cat << EOF >> $CONFIG\nmax_num_tokens: $N\nEOF\nfi\n",
-        *(3, 3, "kv_cache_config.dtyp"),
-    ),
-    "a part that goes on in the mapping before": (
-        "cat > $CONFIG <<-EOF\nkv_cache_config:\nEOF\ncat >> $CONFIG <<EOF\n  dtyp: fp8\nEOF\n",
-        *(5, 3, "kv_cache_config.dtyp"),
-    ),
-    "one of two branches": (
-        "if a; then\ncat > $CONFIG <<EOF\nmax_batch_size: 8\nEOF\nelse\n"
-        "cat > $CONFIG <<EOF\nmax_bach_size: 8\nEOF\nfi\n",
-        *(7, 1, "max_bach_size"),
-    ),
-    "tee": (
-        "cat <<'EOF' | sudo tee -a $CONFIG > /dev/null\nmax_bach_size: 8\nEOF\n",
-        *(2, 1, "max_bach_size"),
-    ),
-    "echo": (
-        'echo "max_batch_size: 8" > $CONFIG\necho "max_num_token: 64" >> $CONFIG\n',
-        *(2, 7, "max_num_token"),
-    ),
-    "echo with escapes": (
-        'echo -e "max_batch_size: 8\\nkv_cache_config:\\n  dtyp: fp8" > $CONFIG\n',
-        *(1, 12, "kv_cache_config.dtyp"),
-    ),
-    "echoes in braces": (
-        '{\n  echo "max_batch_size: $N"\n  echo "max_num_token: 64"\n} > $CONFIG\n',
-        *(3, 9, "max_num_token"),
-    ),
-    "printf": (
-        "printf '%s\\n' 'max_batch_size: 8' 'max_bach_size: 8' > $CONFIG\n",
-        *(1, 36, "max_bach_size"),
-    ),
-    "a group in braces": (
-        '{\n  echo "max_num_tokens: 64"\n  echo "kv_cache_config:"\n  echo "  dtyp: fp8"\n}'
-        " >$CONFIG\n",
-        *(4, 11, "kv_cache_config.dtyp"),
-    ),
-    "a here document whose tabs are cut off": (
-        "write() {\n\tcat > $CONFIG <<-EOF\n\tkv_cache_config:\n\t  dtyp: fp8\n\tEOF\n}\n"
-        "echo 'max_batch_size: 8' >> $CONFIG\n",
-        *(4, 4, "kv_cache_config.dtyp"),
-    ),
-    "Python in a here document": (
-        "python3 - <<EOF\nimport yaml\nyaml.dump({'kv_cache_config': {'dtyp': 'fp8'},\n"
-        "  'max_batch_size': $N}, open('c.yaml', 'w'))\nEOF\n",
-        *(3, 32, "kv_cache_config.dtyp"),
-    ),
-    "Python on the command line": (
-        "python3 -c \"import yaml; c = {'max_bach_size': 8, 'max_num_tokens': 64}; "
-        "yaml.safe_dump(c, open('c.yaml', 'w'))\"\n",
-        *(1, 31, "max_bach_size"),
-    ),
-}
+WAYS = TABLES["WAYS"]
 
 
 # What makes the file that a server reads out of the one that a script writes, or brings another.
-MAKERS = (
-    "cp /tmp/base.yaml /tmp/final.yaml",
-    "envsubst < /tmp/base.yaml > /tmp/final.yaml",
-    "sed s/64/32/ /tmp/base.yaml | tee /tmp/final.yaml",
-    "python3 make.py /tmp/base.yaml",
-    "python3 - <<EOF\nimport make\nmake.options('/tmp/base.yaml')\nEOF",
-    "curl -o /tmp/final.yaml http://localhost/options",
-    "for name in final other; do\ncat > /tmp/${name}.yaml <<EOF\nmax_batch_size: 8\nEOF\ndone",
-)
+MAKERS = TABLES["MAKERS"]
 WRITTEN = "cat > /tmp/base.yaml <<EOF\nmax_batch_size: 64\nEOF\n"
 STARTED = "trtllm-serve model --tp_size 1 --config /tmp/final.yaml"
 
@@ -120,42 +43,7 @@ WRONG, RIGHT = OPTIONS % ("max_bach_size", 8), OPTIONS % ("max_batch_size", 8)
 DUMPED = 'with open("{0}.yaml", "w") as f:\n    yaml.dump({1}, f)\n'
 
 # How a program writes options, and the lines and the files of the misspelt ones.
-PROGRAMS: dict[str, tuple[str, list[tuple[int, str]]]] = {
-    "two files by one name": (
-        f"a = {WRONG}\nb = {RIGHT}\n" + DUMPED.format("a", "a") + DUMPED.format("b", "b"),
-        [(2, "a.yaml")],
-    ),
-    "two files without a name": (
-        f'yaml.dump({WRONG}, open("a.yaml", "w"))\nyaml.dump({RIGHT}, open("b.yaml", "w"))\n',
-        [(2, "a.yaml")],
-    ),
-    "a file that is opened before": (
-        f'f = open("a.yaml", "w")\nyaml.dump({WRONG}, f)\nf = open("b.yaml", "w")\n',
-        [(3, "a.yaml")],
-    ),
-    "a path that opens": (
-        f'with Path("a.yaml").open("w") as f:\n    yaml.dump({WRONG}, f)\n',
-        [(3, "a.yaml")],
-    ),
-    "a name that is used again": (
-        f"c = {WRONG}\n{DUMPED.format('a', 'c')}c = {RIGHT}\n{DUMPED.format('b', 'c')}",
-        [(2, "a.yaml")],
-    ),
-    "a key that is set between": (
-        f'c = {RIGHT}\n{DUMPED.format("a", "c")}c["bach"] = 8\nyaml.dump(c, open("b.yaml", "w"))\n',
-        [(5, "b.yaml")],
-    ),
-    "a mapping that takes over another": (
-        f"base = {WRONG}\nc = {{**base, 'max_num_tokens': 8}}\n{DUMPED.format('a', 'c')}",
-        [(2, "a.yaml")],
-    ),
-    "an annotated name": (f"c: dict = {WRONG}\n{DUMPED.format('a', 'c')}", [(2, "a.yaml")]),
-    "a name that a function finds below": (
-        f"def write():\n    yaml.dump(c, open('a.yaml', 'w'))\nc = {WRONG}\nwrite()\n",
-        [(4, "a.yaml")],
-    ),
-    "a value that cannot be": (f"yaml.dump({OPTIONS % ('max_batch_size', '{[1]}')}, f)\n", []),
-}
+PROGRAMS = TABLES["PROGRAMS"]
 
 
 @pytest.mark.parametrize("way", PROGRAMS)
@@ -165,7 +53,7 @@ def test_of_all_files_that_a_program_writes_the_misspelt_option_is_found(
     text, places = PROGRAMS[way]
     (tmp_path / "f.py").write_text(f"import yaml\n{text}")
     rows = checked(builder("check", "f.py", "--release", "1.2.1", "--json"))["findings"]
-    assert [(row["line"], row["within"]) for row in rows] == places
+    assert [[row["line"], row["within"]] for row in rows] == places
 
 
 # Each would take hours by a pattern that can read a text in many ways.
@@ -183,19 +71,7 @@ def test_no_text_takes_long_to_be_read(name: str, builder: Run, tmp_path: Path) 
     assert done.returncode == 0
 
 
-VARIABLE = """\
-cat > options.yaml <<EOF
-enable_attention_dp: $DP
-tensor_parallel_size: ${TP:-8}  # which is known
-max_batch_size: $(( CONC / 2 ))
-moe_config:
-  backend: "$BACKEND"
-speculative_config:
-  decoding_type: ${METHOD}
-  max_draft_len: `cat length`
-kv_cache_config: {free_gpu_memory_fraction: $FRACTION, dtype: fp8}
-EOF
-"""
+VARIABLE = TABLES["VARIABLE"]
 
 
 def test_a_variable_has_no_type_yet_and_is_said(builder: Run, tmp_path: Path) -> None:
