@@ -73,8 +73,7 @@ def turn(folder: Path) -> Turn:
 
 
 @pytest.mark.parametrize(
-    ("call", "parser"),
-    [(JSON_CALL, "qwen3"), (XML_CALL, "qwen3_coder"), (TEXT_CALL, "kimi_k2")],
+    ("call", "parser"), [(JSON_CALL, "qwen3"), (XML_CALL, "qwen3_coder"), (TEXT_CALL, "kimi_k2")]
 )
 def test_only_the_parser_of_its_form_reads_a_template(
     tmp_path: Path, call: str, parser: str

@@ -49,9 +49,7 @@ def test_a_tensor_has_the_layout_of_its_exporter(
     assert (found.dtype, shape) == (dtype, shape and list(found.shape))
 
 
-def test_the_mtp_layer_follows_the_last_layer_in_bf16(
-    make_miniature: Miniature,
-) -> None:
+def test_the_mtp_layer_follows_the_last_layer_in_bf16(make_miniature: Miniature) -> None:
     folder = make_miniature(V32)
     layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
     found = tensors(folder)
@@ -61,9 +59,7 @@ def test_the_mtp_layer_follows_the_last_layer_in_bf16(
     assert f"model.layers.{layers}*" in excluded["exclude_modules"]
 
 
-def test_exclude_lists_hold_one_literal_name_per_layer(
-    make_miniature: Miniature,
-) -> None:
+def test_exclude_lists_hold_one_literal_name_per_layer(make_miniature: Miniature) -> None:
     document = json.loads((make_miniature(V32) / "hf_quant_config.json").read_text())
     names = document["quantization"]["exclude_modules"]
     assert [n for n in names if n.endswith("self_attn.q_a_proj")] == [

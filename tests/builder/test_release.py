@@ -26,13 +26,8 @@ from builder.rules.context import RuleContext
 from builder.rules.flags import flag_traps
 from builder.rules.validation import validate
 from builder.schema import build
-from tests.conftest import ABSENT, ROOT, Run
+from tests.conftest import Run
 from tests.tables import by_table
-
-SPECIFICATION = ROOT.parent / "shared" / "trtllm-options"
-
-# Releases whose tables are written in full; the others are changes to one of these.
-SPECIFIED = [name for name in release.known() if release.load(name).path.suffix == ".json"]
 
 # The specification's word for a type, and ours.
 KINDS = {"model": "record", "dict": "mapping", "anyof": "either"}
@@ -416,48 +411,6 @@ def test_moe_kernels_follow_quantization_and_gpu_generation() -> None:
     assert support.moe_backends(table, "NVFP4", 90) == []
 
 
-def specified(field: Mapping[str, Any]) -> dict[str, Any]:
-    """A field of the specification in the words of our tables."""
-    row = {key: field[key] for key in COMPARED if key in field}
-    kind = row["type"] = KINDS.get(field["type"], field["type"])
-    if "enum" in field:
-        row["values"] = field["enum"]
-    if kind == "record":
-        row["of"] = field["model"]
-    elif kind == "union":
-        row["of"] = field["union"]
-    elif kind == "mapping":
-        row["items"] = specified(field.get("values", {"type": "any"}))
-    elif kind == "list":
-        row["items"] = specified(field["items"])
-    return row
-
-
-COMPARED = (
-    *("type", "default", "nullable", "required", "ge", "gt", "le", "lt", "min_length", "alias"),
-    *("status", "confidence", "internal", "default_factory"),
-)
-
-# Where our tables say more than the specification's rows, or spell a shape that its rows spell
-# in several ways; each with what was read.
-DIFFERENT = {
-    # A mapping, or the path of a file that holds it.
-    "MoeConfig.load_balancer": {"type", "of"},
-    # Alternatives are written as full rows.
-    "EagleDecodingConfig.eagle_choices": {"items"},
-    "Eagle3DecodingConfig.eagle_choices": {"items"},
-    # Any torch dtype by name.
-    "KvCacheConfig.dtype": {"values"},
-    # The values of the mapping were not read.
-    "MultimodalConfig.encoder_cuda_graph": {"items", "confidence"},
-    # The server command takes the mapping and builds the object itself.
-    "TorchLlmArgs.build_config": {"type", "items"},
-    # Its keys are those of the class, which stands in another file.
-    "TorchLlmArgs.lora_config": {"type", "items"},
-}
-OF_OTHER_FILES = {"LoraConfig"}
-
-
 # Options by path in a table of changes; how many more its newer neighbour has.
 @pytest.mark.parametrize(
     ("name", "options", "flags"),
@@ -472,46 +425,6 @@ def test_a_table_of_changes_has_as_many_options_as_its_release(
     assert table.name == name and "nearest" not in table.table
 
 
-@pytest.mark.skipif(not SPECIFICATION.is_dir(), reason=ABSENT)
-@pytest.mark.parametrize("name", ["1.3.0rc23", "1.3.0rc24"])
-def test_a_table_of_changes_holds_every_change_of_the_specification(name: str) -> None:
-    wanted = json.loads((SPECIFICATION / f"{name}.delta.json").read_text())
-    table, base = release.load(name), release.load(wanted["based_on"])
-    for row in wanted["changes"]:
-        holder, _, kind = row["path"].removesuffix(">").partition("<")
-        union, is_kind = kind.partition("=")[2], row["path"].endswith(">")
-        if row["path"] == "kv_cache_compression_config":
-            assert table.paths[row["path"]][0]["uncertain"] == "existence"
-        elif is_kind:
-            kinds = table.paths[f"{holder}.{kind.partition('=')[0]}"][0]["values"]
-            assert (union in kinds) is (row["change"] == "added"), row["path"]
-        elif row["change"] == "removed":
-            assert fields_at(base, row["path"]) is not None, row["path"]
-            assert fields_at(table, row["path"]) is None, row["path"]
-        else:
-            field = fields_at(table, row["path"])
-            assert field is not None, row["path"]
-            given = row["is"] if isinstance(row["is"], dict) else {}
-            for key in {"default", "gt", "ge", "nullable"} & given.keys():
-                assert field.get(key) == given[key], (row["path"], key)
-            allowed = row["is"] if isinstance(row["is"], list) else given.get("enum", ())
-            assert set(allowed) <= set(field.get("values", ())), row["path"]
-            if row["change"] == "deprecated":
-                assert "status" not in field, row["path"]
-
-
-def fields_at(table: release.Release, path: str) -> Mapping[str, Any] | None:
-    """The row of an option, of one kind of a union where `<discriminator=kind>` names it."""
-    union, _, rest = path.partition("<")
-    if not rest:
-        return (table.paths.get(path) or (None,))[0]
-    kind, _, key = rest.partition(">.")
-    (field,) = (row for row in table.paths[union] if row["type"] == "union")
-    kinds = table.table["unions"][field["of"]]["types"]
-    row = table.table["types"][kinds[kind.partition("=")[2]]]["fields"].get(key)
-    return row if row is None else dict(row)
-
-
 @by_table
 def test_a_wrong_change_is_named(text: str, changed: str, fault: str, tmp_path: Path) -> None:
     source = (release.load("1.3.0rc24").path).read_text()
@@ -520,63 +433,3 @@ def test_a_wrong_change_is_named(text: str, changed: str, fault: str, tmp_path: 
     file.write_text(source.replace(text, changed, 1))
     found = data_file.validate(file, release.CHANGED_TABLE)
     assert any(fault in f"{row.message} {row.fix}" and row.location.line for row in found), found
-
-
-@pytest.mark.skipif(not SPECIFICATION.is_dir(), reason=ABSENT)
-@pytest.mark.parametrize("name", SPECIFIED)
-def test_nothing_of_the_specification_is_lost_or_invented(name: str) -> None:
-    wanted = json.loads((SPECIFICATION / f"{name}.json").read_text())
-    table = release.load(name).table
-    ours = {f"{kind}.{key}" for kind, row in table["types"].items() for key in row["fields"]}
-    theirs = {f"{kind}.{key}" for kind, row in wanted["models"].items() for key in row["fields"]}
-    assert {key for key in ours ^ theirs if key.partition(".")[0] not in OF_OTHER_FILES} == set()
-    compared = 0
-    for kind, record in wanted["models"].items():
-        for key, field in record["fields"].items():
-            mine = table["types"][kind]["fields"][key]
-            for part, value in specified(field).items():
-                if part in DIFFERENT.get(f"{kind}.{key}", ()):
-                    continue
-                found = specified_part(mine, part)
-                assert found == value, f"{kind}.{key}.{part}"
-                compared += 1
-    assert {
-        union: (row["discriminator"], row["map"]) for union, row in wanted["unions"].items()
-    } == {union: (row["discriminator"], row["types"]) for union, row in table["unions"].items()}
-    assert {row["id"] for row in wanted["rules"]} <= set(release.load(name).rule_ids)
-    print(f"{name}: {len(ours)} options in {len(table['types'])} types, {compared} facts compared")
-
-
-def specified_part(field: Mapping[str, Any], part: str) -> Any:
-    """A part of our row, reduced to what the specification's rows say."""
-    value = field.get(part)
-    if part == "items" and isinstance(value, Mapping):
-        return {key: value[key] for key in value if key in (*COMPARED, "values", "of", "items")}
-    return value
-
-
-@pytest.mark.skipif(not SPECIFICATION.is_dir(), reason=ABSENT)
-@pytest.mark.parametrize("name", SPECIFIED)
-def test_flags_and_interfaces_are_those_of_the_specification(name: str) -> None:
-    wanted = json.loads((SPECIFICATION / f"{name}.json").read_text())
-    table = release.load(name).table
-    for key, row in (
-        ("precedence", table["serve"]["precedence"]),
-        ("endpoints", table["endpoints"]),
-        ("prometheus_metrics", table["metrics"]),
-        ("support_matrix", table.get("support_matrix")),
-    ):
-        assert wanted.get(key) == row, key
-    commands = {"serve": table["serve"]["flags"], **table["subcommands"]}
-    theirs = wanted["cli"]["subcommands"]
-    assert set(commands) == set(theirs)
-    for command, flags in commands.items():
-        assert [row["name"] for row in flags] == [row["name"] for row in theirs[command]]
-        for mine, other in zip(flags, theirs[command], strict=True):
-            for part in ("flags", "type", "default", "positional", "multiple", "yaml_path"):
-                assert mine.get(part) == other.get(part), (command, mine["name"], part)
-            assert mine.get("values", []) == other.get("enum", []), (command, mine["name"])
-    assert wanted["cli"]["launch"] == table["llmapi_launch"]
-    assert wanted["cli"]["serve_injected"] == table["serve"]["injected"]
-    tags = wanted["triton_llmapi"]["containers"]
-    assert set(table["containers"]["triton"]) == {tag for tag in tags if tags[tag] == name}

@@ -7,7 +7,6 @@ command, imported by a Python of its own.
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -25,10 +24,8 @@ from builder.rules.constraints import of_release, violations
 from builder.rules.context import RuleContext
 from builder.rules.options import set_option
 from builder.rules.validation import validate
-from tests.conftest import NO_MANIFEST, ROOT
+from tests.conftest import ROOT
 from tests.tables import by_table
-
-Builder = Callable[..., subprocess.CompletedProcess[str]]
 
 PREAMBLE = """
 from __future__ import annotations
@@ -383,26 +380,6 @@ def whole_manifest(known: release.Release) -> list[dict[str, Any]]:
     return rows
 
 
-REAL_MANIFEST = os.environ.get("LLM_ARGS_GOLDEN_MANIFEST", "")
-
-
-@pytest.mark.skipif(not REAL_MANIFEST, reason=NO_MANIFEST)
-@pytest.mark.parametrize("like", release.known())
-def test_every_row_of_a_real_manifest_is_taken_over(like: str, tmp_path: Path) -> None:
-    """What it names is accepted with every value that it lists, and with no other."""
-    path = Path(REAL_MANIFEST)
-    rows = json.loads(path.read_text())["TorchLlmArgs"]
-    assert wrongly_judged(rows, laid_over(path, like, tmp_path)) == []
-
-
-def laid_over(path: Path, like: str, folder: Path) -> release.Release:
-    """The table that a manifest makes over that of another release, written and read."""
-    release_import.write(
-        release_import.from_manifest(path, "whole", release.load(like)), folder / "whole.json"
-    )
-    return release.load("whole.json", folder)
-
-
 def wrongly_judged(rows: list[dict[str, Any]], found: release.Release) -> list[str]:
     """The paths of rows whose own values are refused, or any others accepted."""
     wrong = []
@@ -561,15 +538,6 @@ def test_no_manifest_stops_its_reader(tmp_path: Path) -> None:
         list(validate(found, {"moe_config": {"backend": "x"}, "brand_new": [1]}))
         usable += 1
     assert usable and refused
-
-
-def test_bounds_of_an_annotation_may_be_written_as_any_number() -> None:
-    assert annotated("Annotated[int, Ge(ge=1.)]") == {"type": "int", "ge": 1}
-    assert annotated("Annotated[float, Gt(gt=.5), Lt(lt=-2)]") == {
-        "type": "float",
-        "gt": 0.5,
-        "lt": -2,
-    }
 
 
 def test_carried_names_of_what_the_engine_lacks_are_left_out() -> None:

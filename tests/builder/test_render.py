@@ -28,7 +28,6 @@ from tests.tables import by_table, tables
 TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
 PRESETS = deployment.preset_names()
-BOTH_SERVERS = [name for name in PRESETS if "triton" in deployment.read(name).data["targets"]]
 GOLDEN = ROOT / "tests" / "golden"
 
 # Presets on a cluster, whose profile stands beside the golden bundles: Triton on one node, and
@@ -102,19 +101,6 @@ def test_bundles_equal_the_golden_ones(
 
 def test_no_golden_bundle_is_left_over() -> None:
     assert sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()) == sorted(BUNDLES)
-
-
-@pytest.mark.parametrize("preset", BOTH_SERVERS)
-def test_one_value_set_feeds_both_servers(preset: str, bundles: dict[str, Bundle]) -> None:
-    folder = bundles[preset].folder
-    config = yaml.safe_load((folder / "trtllm_serve" / "config.yaml").read_text())
-    model = yaml.safe_load(
-        (folder / "triton/model_repository/tensorrt_llm/1/model.yaml").read_text()
-    )
-    assert model.pop("triton_config")["decoupled"] is True
-    assert model.pop("backend") == "pytorch"
-    assert model.pop("model") == deployment.read(preset).get("checkpoint")
-    assert model == config
 
 
 def test_the_model_is_copied_byte_for_byte(bundles: dict[str, Bundle]) -> None:
@@ -458,10 +444,3 @@ def test_the_server_may_exit_later_than_its_model(tmp_path: Path) -> None:
     assert yaml.safe_load(model.read_text())["triton_config"]["drain_timeout_s"] == 600
     assert flags(bundle, tmp_path)["--exit-timeout-secs"] == "660"
     assert bundle.launch["targets"]["triton"]["stop_timeout_s"] == 690
-
-
-def test_no_bundle_trusts_remote_code_unless_asked(bundles: dict[str, Bundle]) -> None:
-    for preset in PRESETS:
-        for path, data in contents(bundles[preset].folder).items():
-            if Path(path).name in ("config.yaml", "model.yaml", "serve.sh"):
-                assert b"trust_remote_code" not in data

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from builder.lint.read.file import MAX_CHARACTERS
-from tests.builder import measured
-from tests.builder.measured import Measured
+from tests import prefork
+from tests.prefork import Measured
 
 GOOD = """\
 name: one
@@ -80,7 +80,7 @@ FILES: dict[str, tuple[Make, str]] = {
         "is nested too deeply",
     ),
     "a bomb of aliases": (bomb, "has more than 100000 values"),
-    "a long list": (text("max_batch_size:\n" + "- a\n" * 2_400_000), "has more than 100000 val"),
+    "a long list": (text("max_batch_size:\n" + "- a\n" * 400_000), "has more than 100000 val"),
     "50 megabytes": (large, "50000000 bytes is too large"),
     "a binary file": (raw(b"\x7fELF\x80\x81\xff" * 1000), "is not UTF-8 text"),
     "a control character": (raw(b"max_batch_size: 8\x00\n"), "control characters"),
@@ -105,7 +105,7 @@ def test_a_file_that_is_too_large_for_its_kind_is_refused_at_once(
     name: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(LARGE[name])
-    found = measured.run("check", name, cwd=tmp_path)
+    found = prefork.shared().run(["check", name], tmp_path)
     assert found.done.returncode == 2
     assert re.match(rf"{name}: error\[unreadable\] \d+ characters are too", found.done.stdout)
     assert found.seconds < MAX_SECONDS and found.peak_mb < MAX_PEAK_MB
@@ -116,16 +116,10 @@ def test_a_file_that_is_barely_small_enough_is_read_soon(name: str, tmp_path: Pa
     rows = LARGE[name].splitlines(keepends=True)
     count = (MAX_CHARACTERS - 100) // len(rows[0])
     (tmp_path / name).write_text("".join([*rows[:count], *rows[-1:]]))
-    found = measured.run("check", name, cwd=tmp_path)
+    found = prefork.shared().run(["check", name], tmp_path)
     assert "characters are too" not in found.done.stdout
     assert found.done.stdout.count("\n") < 300
     assert found.seconds < MAX_SECONDS and found.peak_mb < MAX_PEAK_MB
-
-
-def test_a_long_script_that_starts_no_server_is_nobodys_fault(tmp_path: Path) -> None:
-    (tmp_path / "install.sh").write_text("echo a few words\n" * 60_000)
-    found = measured.run("check", ".", cwd=tmp_path)
-    assert found.done.returncode == 0 and found.seconds < MAX_SECONDS
 
 
 HEADER = struct.pack("<Q", 1 << 40)
@@ -179,7 +173,7 @@ def snapshot(folder: Path) -> list[str]:
 
 def run(verb: str, folder: Path) -> Measured:
     extra = ["-o", "out"] if verb == "render" else []
-    return measured.run(verb, "deployment.yaml", *extra, cwd=folder)
+    return prefork.shared().run([verb, "deployment.yaml", *extra], folder)
 
 
 def judge(verb: str, folder: Path, expected: str) -> None:
@@ -199,7 +193,7 @@ def judge(verb: str, folder: Path, expected: str) -> None:
     assert found.peak_mb < MAX_PEAK_MB
 
 
-@pytest.mark.parametrize("verb", ["check", "plan", "render"])
+@pytest.mark.parametrize("verb", ["check", "render"])
 @pytest.mark.parametrize("case", FILES)
 def test_a_file_that_nobody_can_use(case: str, verb: str, tmp_path: Path) -> None:
     make, expected = FILES[case]
@@ -209,7 +203,7 @@ def test_a_file_that_nobody_can_use(case: str, verb: str, tmp_path: Path) -> Non
     judge(verb, folder, expected)
 
 
-@pytest.mark.parametrize("verb", ["check", "plan", "render"])
+@pytest.mark.parametrize("verb", ["check", "render"])
 @pytest.mark.parametrize("case", CHECKPOINTS)
 def test_a_checkpoint_that_nobody_can_use(
     case: str, verb: str, make_miniature: Callable[[str], Path], tmp_path: Path
@@ -220,17 +214,6 @@ def test_a_checkpoint_that_nobody_can_use(
     (folder / "deployment.yaml").write_text(GOOD)
     make(folder / "weights")
     judge(verb, folder, expected)
-
-
-@pytest.mark.parametrize("verb", ["check", "plan"])
-def test_windows_line_ends_and_a_byte_order_mark_are_no_fault(
-    verb: str, make_miniature: Callable[[str], Path], tmp_path: Path
-) -> None:
-    folder = tmp_path / "here"
-    shutil.copytree(make_miniature("llama-tiny"), folder / "weights")
-    content = GOOD.replace("\n", "\r\n").encode("utf-8-sig")
-    (folder / "deployment.yaml").write_bytes(content)
-    assert run(verb, folder).done.returncode == 0
 
 
 def test_keys_that_are_no_strings_are_named_as_they_stand(tmp_path: Path) -> None:

@@ -95,8 +95,7 @@ COMPOSE = """services:
 
 
 @pytest.mark.parametrize(
-    ("file", "text"),
-    [("serve.sbatch", JOB), ("Dockerfile", DOCKERFILE), ("compose.yaml", COMPOSE)],
+    ("file", "text"), [("serve.sbatch", JOB), ("Dockerfile", DOCKERFILE), ("compose.yaml", COMPOSE)]
 )
 def test_no_text_of_a_shell_is_read_twice(
     file: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

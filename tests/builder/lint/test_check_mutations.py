@@ -46,11 +46,7 @@ ENGINE: dict[str, Any] = {
     "stream_interval": 10,
     "num_postprocess_workers": 4,
     "allreduce_strategy": "AUTO",
-    "attention_dp_config": {
-        "enable_balance": True,
-        "batching_wait_iters": 0,
-        "timeout_iters": 60,
-    },
+    "attention_dp_config": {"enable_balance": True, "batching_wait_iters": 0, "timeout_iters": 60},
     "cuda_graph_config": {"enable_padding": True, "batch_sizes": [1, 2, 4, 8, 64]},
     "kv_cache_config": {
         "dtype": "fp8",

@@ -54,9 +54,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str, in
     }
 
 
-def test_faults_of_an_invented_engine_are_found(
-    findings: set[tuple[str, str, int, str]],
-) -> None:
+def test_faults_of_an_invented_engine_are_found(findings: set[tuple[str, str, int, str]]) -> None:
     ranks = "ask for 4 GPUs, or make the parallel sizes multiply to 2"
     assert findings == {
         ("flag.sh", "unknown-flag", 2, "did you mean --most-requests?"),

@@ -40,11 +40,7 @@ EXAMPLES = [
         f"#!/bin/bash\n\n# SLURM\n#SBATCH --time=10\n{STEP}",
     ),
     ("job-unknown-option", f"#!/bin/bash\n#SBATCH --ntask-per-nod=4\n{STEP}", HEAD + STEP),
-    (
-        "job-unknown-option",
-        f"#!/bin/bash\n#SBATCH -z\n{STEP}",
-        f"#!/bin/bash\n#SBATCH -vH\n{STEP}",
-    ),
+    ("job-unknown-option", f"#!/bin/bash\n#SBATCH -z\n{STEP}", f"#!/bin/bash\n#SBATCH -vH\n{STEP}"),
     (
         "job-unknown-option",
         f"{HEAD}srun -n1 --overlp date\n{STEP}",
@@ -87,11 +83,7 @@ EXAMPLES = [
         f"#!/bin/bash\n#SBATCH --mem=0 --mem-per-cpu=1G\n{STEP}",
         f"#!/bin/bash\n#SBATCH --mem=0\n#SBATCH hetjob\n#SBATCH --mem-per-cpu=1G\n{STEP}",
     ),
-    (
-        "job-time",
-        f"#!/bin/bash\n#SBATCH -t 1h\n{STEP}",
-        f"#!/bin/bash\n#SBATCH -t 1-00:30\n{STEP}",
-    ),
+    ("job-time", f"#!/bin/bash\n#SBATCH -t 1h\n{STEP}", f"#!/bin/bash\n#SBATCH -t 1-00:30\n{STEP}"),
     (
         "job-segment",
         f"#!/bin/bash\n#SBATCH -N 6 --segment=4\n{STEP}",
@@ -186,11 +178,7 @@ EXAMPLES = [
         f"{HEAD}set -o pipefail\n{STEP[:-1]} | tee log\n",
     ),
     ("job-exit-code", f"{HEAD}{STEP[:-1]} || true\n", f"{HEAD}{STEP[:-1]} || exit 1\n"),
-    (
-        "job-exit-code",
-        f"#!/bin/bash\n#SBATCH -N2\n{STEP}echo over\n",
-        f"{HEAD}{STEP}echo over\n",
-    ),
+    ("job-exit-code", f"#!/bin/bash\n#SBATCH -N2\n{STEP}echo over\n", f"{HEAD}{STEP}echo over\n"),
     (
         "job-cancels-itself",
         f'{HEAD}{STEP[:-1]} &\nwait $!\nscancel "$SLURM_JOB_ID"\n',

@@ -94,12 +94,14 @@ def _assert_reviewed(report: lint.Report, folder: Path) -> None:
 
 
 def test_faults_are_found_with_line_and_remedy(tmp_path: Path) -> None:
-    missed = []
+    missed, reviewed = [], set[str]()
     for row in FAULTS:
         report = _report(_text(row), row, tmp_path)
         if not _is_found(row, report, tmp_path):
             missed.append(row["is"])
-        _assert_reviewed(report, tmp_path)
+        if new := {found.rule for found in report.findings} - reviewed:
+            _assert_reviewed(report, tmp_path)
+            reviewed |= new
     print(f"{len(FAULTS) - len(missed)} of {len(FAULTS)} found; missed: {missed}")
     assert missed == []
 

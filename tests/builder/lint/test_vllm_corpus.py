@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason=ABSENT)
 # Errors that are true: the engine's own parser refuses them too.
 GENUINE = {
     # The flag is --tool-parser-plugin, in every release.
-    ("nvidia/NVIDIA-Nemotron-Nano-9B-v2.yaml", "--tool-call-parser-plugin"),
+    ("nvidia/NVIDIA-Nemotron-Nano-9B-v2.yaml", "--tool-call-parser-plugin")
 }
 # What holds nothing of the engine: lists of platforms, words and strategies without flags.
 FOREIGN = ("index.json", "platforms.yaml", "taxonomy.yaml", "strategies__")
