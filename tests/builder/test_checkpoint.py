@@ -218,9 +218,13 @@ def test_a_missing_config_is_named(folder: Path) -> None:
     assert "has no config.json; download config.json" in faults(folder)
 
 
-def test_a_config_that_is_a_list_is_refused(folder: Path) -> None:
-    (folder / "config.json").write_text("[]")
-    assert "config.json: holds a list, not an object" in faults(folder)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[]", "holds a list, not an object"), ("{", "is not JSON"), ("{}", "names no architecture")],
+)
+def test_a_config_that_is_none_is_refused(text: str, said: str, folder: Path) -> None:
+    (folder / "config.json").write_text(text)
+    assert f"config.json: {said}" in faults(folder)
 
 
 def test_missing_config_fields_are_all_listed(folder: Path) -> None:

@@ -11,99 +11,11 @@ import pytest
 from builder.errors import BadFacts, BadInput
 from builder.facts import engines, release, release_import
 from builder.rules.validation import validate
+from tests.tables import tables
 
-PACKAGE = {
-    "vllm-9.9.1.dist-info/METADATA": "Name: vllm\n",
-    "vllm/__init__.py": "raise SystemExit('nothing of the package is run')\n",
-    "vllm/envs.py": "environment_variables = {'VLLM_PORT': lambda: 1, 'VLLM_API_KEY': lambda: 2}\n",
-    "vllm/config/__init__.py": "from vllm.config.cache import CacheConfig, Method\n",
-    "vllm/config/cache.py": '''
-from typing import Literal, get_args
-from pydantic import Field
-from enum import Enum
-Draft = Literal["eagle"]
-Method = Literal["ngram", Draft, Literal["mtp"]]
-DType = Literal["auto", "fp8"]
-class Mode(Enum):
-    NONE = 0
-    FULL = 1
-class Inner:
-    pass
-@config
-class SpeculativeConfig:
-    method: Method | None = None
-    model: str | None = None
-    num_speculative_tokens: int | None = Field(default=None, gt=0)
-    made_here: int = field(default=0, init=False)
-@config
-class VllmConfig:
-    speculative_config: SpeculativeConfig | None = None
-@config
-class CacheConfig:
-    dtype: DType = "auto"
-    share: float = Field(default=0.9, gt=0, le=1)
-    sizes: list[int] = Field(default_factory=list)
-    mode: Mode = Mode.FULL
-    tokens: int | None = None
-    whatever: Inner | None = None
-    old: bool = False
-    """Deprecated: it does nothing."""
-''',
-    "vllm/engine/arg_utils.py": """
-from dataclasses import dataclass
-from vllm.config import CacheConfig
-from vllm.config.cache import SpeculativeConfig, VllmConfig
-@dataclass
-class EngineArgs:
-    cache_dtype: str = CacheConfig.dtype
-    gpu_memory_utilization: float = CacheConfig.share
-    sizes: list[int] = get_field(CacheConfig, "sizes")
-    mode: str = CacheConfig.mode
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    data_parallel_size: int = 1
-    max_num_batched_tokens: int | None = None
-    speculative_config: dict | None = None
-    old: bool = CacheConfig.old
-    _hidden: int = 0
-    def add_cli_args(parser):
-        kwargs = get_kwargs(CacheConfig)
-        parser.add_argument("--cache-dtype", **kwargs["dtype"])
-        parser.add_argument("--gpu-memory-utilization", **kwargs["share"])
-        parser.add_argument("--mode", **kwargs["mode"])
-        parser.add_argument("--old", **kwargs["old"])
-        parser.add_argument("--tensor-parallel-size", "-tp", type=int)
-        parser.add_argument("--max-num-batched-tokens", **{**kwargs["tokens"], "default": None})
-        more = get_kwargs(VllmConfig)
-        parser.add_argument("--speculative-config", **more["speculative_config"])
-        parser.add_argument("--quiet", action="store_true")
-@dataclass
-class AsyncEngineArgs(EngineArgs):
-    enable_log_requests: bool = False
-    def add_cli_args(parser):
-        human_readable_int_args = {"max_num_batched_tokens"}
-""",
-    "vllm/entrypoints/openai/cli_args.py": """
-@config
-class FrontendArgs:
-    port: int = 8000
-    tool_call_parser: str | None = None
-def make_arg_parser(parser):
-    parser.add_argument("model_tag", type=str, nargs="?")
-    parser.add_argument("--config", help="a file")
-""",
-    "vllm/entrypoints/openai/api_server.py": '@router.post("/v1/completions")\ndef create(): ...\n',
-    "vllm/tool_parsers/__init__.py": '_TOOL_PARSERS = {"hermes": ("a", "B")}\n',
-    "vllm/v1/metrics/loggers.py": """
-running = self._gauge_cls(name="vllm:num_requests_running")
-tokens = self._counter_cls(name="vllm:prompt_tokens")
-""",
-    "vllm/model_executor/models/registry.py": """
-_TEXT = {"LlamaForCausalLM": ("llama", "LlamaForCausalLM")}
-_VLLM_MODELS = {**_TEXT}
-_PREVIOUSLY_SUPPORTED_MODELS = {"OldModel": "0.1.0"}
-""",
-}
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
+# A package as far as the table is read from it.
+PACKAGE = TABLES["PACKAGE"]
 
 
 @pytest.fixture
