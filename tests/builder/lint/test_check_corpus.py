@@ -133,6 +133,12 @@ def test_every_file_that_holds_options_is_judged(whole: check.Report) -> None:
     assert [name for name in skipped if not any(part in name for part in WITHOUT_OPTIONS)] == []
 
 
+def test_recipes_are_judged_by_the_release_that_each_names(whole: check.Report) -> None:
+    rows = json.loads((RECIPES / "index.json").read_text())["files"]
+    wanted = {str(RECIPES / row["file"]): (row["trtllm_version"],) for row in rows}
+    assert {row.file: row.releases for row in whole.files if row.file in wanted} == wanted
+
+
 @pytest.mark.parametrize(
     ("name", "path"),
     [

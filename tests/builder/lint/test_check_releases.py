@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,10 @@ from builder.facts import images
 from builder.facts.release import load
 from builder.lint.releases import Pins as Stated
 from builder.rules.validation import agreed, checked, validate
-from tests.conftest import ABSENT, ROOT
 from tests.tables import by_table, tables
 
 TABLES = tables(Path(__file__).with_suffix(".yaml"))
 
-INFERENCEX = ROOT.parent / "shared" / "corpus-inferencex"
 
 # An option that came with 1.3.0rc23, one that came with rc24, and one that nobody has.
 MARLIN = "moe_config: {backend: MARLIN}\n"
@@ -133,9 +130,6 @@ def test_a_comment_counts_only_where_nothing_else_names_a_release() -> None:
     assert [row.releases for row in Stated(text.split("\n")[0], ()).statements] == [("1.0.0",)]
 
 
-OF_ANOTHER = TABLES["OF_ANOTHER"]
-
-
 @by_table
 def test_a_remark_of_its_own_line_tells_what_a_file_is_for(remark: str, named: str | None) -> None:
     found = [name for row in Stated(f"{remark}\n", ()).statements for name in row.releases]
@@ -194,16 +188,3 @@ def test_an_error_stays_one_only_where_both_neighbours_refuse(name: str) -> None
 def test_one_release_is_judged_as_it_is() -> None:
     found = list(validate(load("1.2.1"), {"bogus": 1}))
     assert agreed({"1.2.1": found}) == found
-
-
-@pytest.mark.skipif(not INFERENCEX.is_dir(), reason=ABSENT)
-def test_recipes_of_others_are_right_for_the_release_that_each_names() -> None:
-    rows = json.loads((INFERENCEX / "index.json").read_text())["files"]
-    wanted = {str(INFERENCEX / row["file"]): (row["trtllm_version"],) for row in rows}
-    report = lint.check(
-        [Path(name) for name in wanted], lint.CheckOptions(), lambda path, overrides: []
-    )
-    assert [row for row in report.findings if row.severity == "error"] == []
-    assert {row.file: row.releases for row in report.files} == wanted
-    assert not any(row.assumed for row in report.files)
-    print(f"{len(wanted)} files, {report.judged.sections} sections, no error")
