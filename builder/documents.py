@@ -17,7 +17,7 @@ from .errors import BadInput
 from .files import read_text
 from .general_rules import DUPLICATE_KEY, SYNTAX
 
-MAX_NODES = 100_000
+MAX_NODES, MAX_DOCUMENTS = 100_000, 10_000
 MAX_DEPTH = 100
 TAG = "tag:yaml.org,2002:"
 # Compose's merge tags: remove the value of the other file, or replace it.
@@ -48,8 +48,13 @@ class Composer:
         self._is_marked = False
 
     def documents(self) -> Iterator[yaml.Node]:
+        count = 0
         while not isinstance(event := self._loader.get_event(), yaml.StreamEndEvent):
             if isinstance(event, yaml.DocumentStartEvent):
+                count += 1
+                if count > MAX_DOCUMENTS:
+                    what = f"has more than {MAX_DOCUMENTS} documents"
+                    raise Refused(event.start_mark, what, "write several files")
                 self._anchors = {}
                 node = self._node(self._loader.get_event(), 0)
                 yield self._unmarked(node, {}) if self._is_marked and _is_compose(node) else node

@@ -283,8 +283,10 @@ def _by_class(name: str) -> str | None:
 def _is_misspelt(name: str, other: str) -> bool:
     """Whether an architecture's name is another one, mistyped: one more letter in the model's own
     part, as in Mllama, is another model."""
+    if not is_misspelling(name, other):
+        return False
     ours, theirs = (sorted(each.lower().partition("for")[0]) for each in (name, other))
-    return ours == theirs and is_misspelling(name, other)
+    return ours == theirs
 
 
 def _missing_fields(architecture: Architecture, config: Config, where: str) -> list[Diagnostic]:

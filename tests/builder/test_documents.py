@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.diagnostics import Location
-from builder.documents import MAX_NODES, Yaml, parse_yaml, scan_yaml
+from builder.documents import MAX_DOCUMENTS, MAX_NODES, Yaml, parse_yaml, scan_yaml
 from builder.errors import BadInput
 from builder.files import read_text
 from tests.tables import by_table
@@ -142,6 +142,13 @@ def test_a_remedy_is_given_where_the_fault_is_certain(text: str, remedy: str) ->
 )
 def test_too_many_values_are_refused_before_they_take_memory(text: str) -> None:
     assert f"has more than {MAX_NODES} values" in fault(text)[1]
+
+
+def test_too_many_documents_are_refused_where_the_first_of_them_begins() -> None:
+    documents = scan_yaml("--- {}\n" * (2 * MAX_DOCUMENTS))
+    [found] = [row for document in documents for row in document.diagnostics]
+    assert found.message == f"has more than {MAX_DOCUMENTS} documents"
+    assert (found.location.line, len(documents)) == (MAX_DOCUMENTS + 1, MAX_DOCUMENTS + 1)
 
 
 def test_text_is_read_without_its_byte_order_mark(tmp_path: Path) -> None:
