@@ -63,14 +63,15 @@ step() {
   names+=("$name")
 }
 
-# A step beside those that follow, up to `join NAME`, which tells what it printed.
+# A step next to those that follow, up to `join NAME`, which prints its output. Those that wait for
+# servers go first: a server that is late costs its tests their time.
 declare -A begun=()
 beside=$(mktemp -d)
 trap 'rm -rf "$beside"' EXIT
 begin() { # NAME COMMAND...
   local name=$1
   shift
-  "$@" >"$beside/$name" 2>&1 &
+  { renice -n 5 -p "$BASHPID" >/dev/null; "$@"; } >"$beside/$name" 2>&1 &
   begun[$name]=$!
 }
 # shellcheck disable=SC2329  # called by step
@@ -138,28 +139,23 @@ run_on_vllm() {
 }
 
 # Tests of the builder compute, one worker for each processor; the others mostly wait for servers, two
-# for each. They run side by side, so that each worker collects its part only, and those that wait
-# go first: a server that is late costs its tests their time. Tests that share servers stay together
-# (tests/groups.py).
+# for each. They run side by side, so that each worker collects its part only. Tests that share
+# servers stay together (tests/groups.py).
 grouped=(--dist loadgroup --no-loadscope-reorder)
 processors=$(nproc)
 waiting=$((processors * 2 > 8 ? 8 : processors * 2))
 computing=(--numprocesses "$processors" "${grouped[@]}" tests/builder tests/test_architecture.py)
 others=(--numprocesses "$waiting" "${grouped[@]}" tests)
 others+=(--ignore tests/builder --ignore tests/test_architecture.py --ignore tests/reference)
-# shellcheck disable=SC2329  # called by begin
-run_computing() {
-  renice -n 5 -p "$BASHPID" >/dev/null
-  run_all builder "${computing[@]}"
-}
-
-# What an older Slurm of the distribution cannot show: blocks of a topology, and --segment.
+# What an older Slurm of the distribution cannot show: blocks of a topology, and --segment; and
+# whether the newer one takes the script of every preset.
 newer=${SLURM_ROOT:-/opt/slurm-newer}
 # shellcheck disable=SC2329  # called by begin
 run_on_newer_slurm() {
   quietly timeout -s INT 1200 tests/newer_slurm.sh "$newer" || return 0 # said at the end
   # What failed in the run beside it is in the cache, which this one leaves alone.
   SLURM_ROOT="$newer" run_pytest -p no:cacheprovider \
+    -k "segment or block or several_nodes or every_preset and gpus_per_node" \
     tests/slurm/test_accepted.py tests/launch/slurm/test_probe.py
 }
 
@@ -197,7 +193,7 @@ else
   missing+=("vLLM's CPU build, 2.3 GB, is not wanted: no tests on it (TEST_VLLM=1)")
 fi
 begin "reference" run_on_reference_engine
-begin "builder" run_computing
+begin "builder" run_all builder "${computing[@]}"
 step "pytest" run_all servers "${others[@]}"
 join "builder"
 join "mypy"

@@ -42,13 +42,6 @@ def test_every_table_has_its_test() -> None:
             assert re.search(rf"@by_table\n( *@.*\n)* *def {name}\(", code), f"{path}: {name}"
 
 
-def test_a_missing_tool_skips_its_tests_and_says_so() -> None:
-    status, said = run()
-    assert status == 0
-    assert "1 passed, 3 skipped" in said
-    assert "no such tool on this machine" in said
-
-
 def test_a_missing_tool_fails_its_tests_under_ci() -> None:
     status, said = run(CI="true")
     assert status == 1
@@ -61,11 +54,6 @@ def test_golden_bundles_are_not_rewritten_under_ci() -> None:
     status, said = run(*NO_CACHE, "--update-golden", CI="true")
     assert status == 4
     assert "--update-golden is refused under CI" in said
-
-
-def test_a_run_outlives_its_terminal_and_programs_under_test_do_not() -> None:
-    status, _ = run(prefix=("nohup",))
-    assert status == 0
 
 
 def test_tests_of_a_group_run_on_one_worker() -> None:
@@ -97,12 +85,18 @@ def test_the_longest_groups_start_first_and_many_short_ones_come_last() -> None:
     ]
 
 
-def test_a_run_records_the_seconds_of_whole_files(tmp_path: Path) -> None:
+def test_a_run_without_a_terminal_skips_what_has_no_tool_and_records_seconds(
+    tmp_path: Path,
+) -> None:
+    """Programs under test end with their terminal. A run of some tests of a file records none."""
     words = ["-o", f"cache_dir={tmp_path}"]
     recorded = tmp_path / "v" / groups.CACHED
     run(*words, "-k", "terminal")
     assert not recorded.exists()
-    run(*words)
+    status, said = run(*words, prefix=("nohup",))
+    assert status == 0
+    assert "1 passed, 3 skipped" in said
+    assert "no such tool on this machine" in said
     [(file, seconds)] = json.loads(recorded.read_text()).items()
     assert file == "tests/skipping_run.py"
     assert seconds > 0

@@ -10,8 +10,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from builder import bundle, pipeline
 from builder.bundle import MANIFEST, MAX_FILES, MAX_TOTAL_BYTES, SIGNATURE, SUMS, File
 from builder.errors import BadInput, DamagedBundle
 from launch import target
-from tests.conftest import ROOT
 from tests.security.attacks import survive
 
 Attack = Callable[[Path], object]
@@ -33,7 +30,7 @@ DEEP = 100_000
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sound") / "bundle"
-    made = pipeline.render("llama-tiny", folder, more_targets=["handoff"])
+    made = pipeline.render("llama-tiny", folder)
     bundle.attach(made, {"triton/run.json": bundle.to_json({"bundle": {"digest": made.digest}})})
     return folder
 
@@ -468,10 +465,5 @@ def test_a_model_is_called_what_a_folder_can_be(name: str, sound: Path, tmp_path
 def test_the_launcher_says_so(tmp_path: Path) -> None:
     folder = pipeline.render("llama-tiny", tmp_path / "bundle").folder
     with_launch_file(folder, "a target that is empty")
-    command = [sys.executable, "-m", "launch", "up", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 4, done.stderr
+    done = survive("up", folder, cwd=tmp_path, codes=(4,), module="launch")
     assert "launch.json: has no targets.triton.argv" in done.stderr

@@ -17,6 +17,7 @@ from builder.lint import CheckOptions, check
 from builder.lint.read.slurm import table
 from tests.slurm import cluster as clusters
 from tests.slurm.cluster import Cluster
+from tests.slurm.service import wait_until
 
 # Slurm looks after steps every so often; a step that should have begun by then waits.
 PATIENCE_S = 4.0
@@ -265,10 +266,7 @@ class Job:
         return shown["JobState"], shown["ExitCode"]
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + END_S
-        while not condition():
-            assert time.monotonic() < deadline, f"{self.show()}\n{self.log}"
-            time.sleep(0.1)
+        wait_until(condition, END_S, lambda: f"{self.show()}\n{self.log}")
 
     def runs_on_for(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds

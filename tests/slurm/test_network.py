@@ -53,36 +53,26 @@ def test_sound_nodes_are_served_and_their_facts_are_kept(
 def test_an_error_ends_the_job_before_a_server_starts(
     make_service: MakeService, node: Node
 ) -> None:
+    """The variables are those of the servers."""
     node.gpus(state="In Progress", uuid="N/A")
-    service = service_on(make_service, node)
-    run = service.wait_for_end(service.submit(PATH=node.path))
+    service = service_on(make_service, node, UCX_TLS="rc,sm")
+    run = service.wait_for_end(service.submit(PATH=node.path, UCX_TLS="tcp"))
     assert run["outcome"] == "not_admitted" and run["exit_code"] == 77
     assert "fabric_state is In Progress, and needs Completed on every GPU; otherwise" in run["why"]
+    rows = [row["what"] for row in written(service, run["job_id"])["checks"]]
+    assert any("UCX_TLS is rc,sm, and needs cuda" in what for what in rows)
     assert "step_started" not in service.events(run["job_id"])
 
 
 def test_a_warning_is_recorded_and_serves(make_service: MakeService, node: Node) -> None:
-    """Each node has a domain of its own: its tool prints what no other does."""
+    """Each node has a domain of its own: its tool prints what no other does. None shares memory."""
     node.script(
         "nvidia-smi", f'sed "s/9c6f5af3/$(printf %08d ${{SLURM_NODEID}})/" {node.tools}/query'
     )
+    node.tool("nvidia-imex-ctl", "INITIALIZING")
     service = service_on(make_service, node, UCX_TLS=None)
     job = service.serving(PATH=node.path, UCX_TLS="tcp")
-    assert failed(service, job) == {(NOT_ONE_DOMAIN, "warning")}
+    assert failed(service, job) == {(NOT_ONE_DOMAIN, "warning"), ("imex-ready", "warning")}
     rows = written(service, job)["checks"]
     unread = {row["check"] for row in rows if row["state"] == "not read"}
     assert unread == {"near-hca"}  # the tool shows no topology
-
-
-def test_nodes_that_share_no_memory_still_serve_over_their_hcas(
-    make_service: MakeService, node: Node
-) -> None:
-    node.tool("nvidia-imex-ctl", "INITIALIZING")
-    service = service_on(make_service, node)
-    assert failed(service, service.serving(PATH=node.path)) == {("imex-ready", "warning")}
-
-
-def test_the_variables_are_those_of_the_servers(make_service: MakeService, node: Node) -> None:
-    service = service_on(make_service, node, UCX_TLS="rc,sm")
-    run = service.wait_for_end(service.submit(PATH=node.path, UCX_TLS="tcp"))
-    assert "UCX_TLS is rc,sm, and needs cuda" in run["why"]

@@ -85,15 +85,6 @@ def test_a_service_that_lost_a_rank_ends_though_its_server_answers(
     assert service.run(job)["outcome"] == "rank_died"
 
 
-def test_an_instance_that_is_not_critical_may_die(make_service: MakeService) -> None:
-    steps = [server(), server("server1", critical=False)]
-    service = make_service(steps)
-    job = service.serving()
-    service.cluster.run("scancel", "--signal=KILL", service.run(job)["steps"][1]["step_id"])
-    wait_until(lambda: "step_ended" in service.events(job))
-    assert service.ask("/v1/completions", {})["job"] == job
-
-
 def test_an_instance_that_is_not_critical_may_hang(make_service: MakeService) -> None:
     service = make_service([server(), server("server1", critical=False)])
     job = service.serving()
@@ -102,23 +93,6 @@ def test_an_instance_that_is_not_critical_may_hang(make_service: MakeService) ->
     assert "step_lost" in service.events(job)
     assert service.ask("/v1/completions", {})["job"] == job
     assert [step["state"] for step in service.run(job)["steps"]] == ["ready", "ended"]
-
-
-def test_the_last_instance_of_all_is_needed(make_service: MakeService) -> None:
-    steps = [server(critical=False), server("server1", critical=False)]
-    service = make_service(steps)
-    job = service.serving()
-    stop_server(service, job, 1)
-    wait_until(lambda: "step_ended" in service.events(job), fault=lambda: service.explain(job))
-    stop_server(service, job, 0)
-    assert service.wait_for_end(job)["outcome"] == "health_lost"
-
-
-def test_an_instance_that_is_not_critical_may_fail_to_start(make_service: MakeService) -> None:
-    steps = [server(), server("server1", "--fail", critical=False)]
-    service = make_service(steps)
-    job = service.serving()
-    assert "step_ended" in service.events(job)
 
 
 def test_a_job_with_gpus_per_node_runs_steps_without_any(make_service: MakeService) -> None:

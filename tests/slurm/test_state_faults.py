@@ -228,7 +228,7 @@ def test_a_service_outlives_a_disk_that_takes_no_writes(on_small_disk: Service) 
         service.lead(job)
         with Clients(lambda: endpoint, 2) as clients:
             wait_until(lambda: "Read-only file system; it is tried again" in log.read_text())
-            clients.wait_for(300)
+            clients.wait_for(50)
         assert clients.failures == []
     finally:
         subprocess.run(["umount", place], check=True)

@@ -94,6 +94,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(service, "TICK_S", 0.005)
     monkeypatch.setattr(service, "END_MARGIN_S", 0.05)
     monkeypatch.setattr(steps, "POLL_S", 0.005)
+    monkeypatch.setattr(steps, "SRUN_REPORT_S", 20.0)  # a busy machine is late to end a process
     monkeypatch.setattr(steps, "START_PERIOD_S", 0.05)
     monkeypatch.setattr(checks, "START_PERIOD_S", 0.02)
     monkeypatch.setattr(allocation, "JOB_PERIOD_S", 0.2)

@@ -21,7 +21,7 @@ from supervisor.spec import Spec
 
 NODE = "node1"
 LIMIT_S = 30.0
-POLL_S = 0.002
+POLL_S = 0.01
 
 # What a step's process is, `squeue --steps` finds by its file: NAME holds the process.
 SRUN = """

@@ -459,7 +459,10 @@ def test_a_drain_leaves_clients_time_to_learn_of_the_new_endpoint(job: Job) -> N
 # --- Why a job ends -------------------------------------------------------------------------------
 
 
-def test_a_server_that_stops_to_answer_has_lost_its_health(job: Job) -> None:
+def test_a_server_that_stops_to_answer_has_lost_its_health(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "SRUN_REPORT_S", 0.05)
     job.once("published", lambda: job.answer(health=503))
     assert job.run() == 73
     assert job.record["outcome"] == "health_lost"
@@ -499,7 +502,10 @@ def test_a_server_that_is_never_ready_has_a_limit(job: Job) -> None:
     job.answer(health=503)
     job.document["steps"][0]["start_timeout_s"] = 0.3
     assert job.run() == 74
-    assert job.record["why"] == "server0: not ready after 0 s: /health: HTTP 503"
+    # A busy machine has no server yet.
+    assert re.match(
+        "server0: not ready after 0 s: /health: (HTTP 503|.*refused)", job.record["why"]
+    )
 
 
 def test_a_start_that_falls_silent_is_reported_with_its_last_line(
@@ -803,7 +809,7 @@ def _text(path: Path) -> str:
 
 
 def test_a_worker_that_is_not_critical_may_end_while_another_lives(job: Job) -> None:
-    ends = job.idle("worker0", "sh", "-c", f"while [ ! -e {job.folder}/end ]; do sleep 0.01; done")
+    ends = job.idle("worker0", "sh", "-c", f"while [ ! -e {job.folder}/end ]; do sleep 0.05; done")
     workers = [ends, job.idle("worker1")]
     for worker in workers:
         worker.update(role="worker", critical=False)
@@ -816,7 +822,7 @@ def test_a_worker_that_is_not_critical_may_end_while_another_lives(job: Job) -> 
 
 
 def test_the_last_of_its_role_is_needed_even_if_it_is_not_critical(job: Job) -> None:
-    ends = job.idle("worker0", "sh", "-c", f"while [ ! -e {job.folder}/end ]; do sleep 0.01; done")
+    ends = job.idle("worker0", "sh", "-c", f"while [ ! -e {job.folder}/end ]; do sleep 0.05; done")
     ends.update(role="worker", critical=False)
     job.document["steps"] = [job.server(), ends]
     job.once("published", (job.folder / "end").touch)
@@ -825,7 +831,7 @@ def test_the_last_of_its_role_is_needed_even_if_it_is_not_critical(job: Job) -> 
 
 
 def test_the_end_of_a_router_is_named_as_that(job: Job) -> None:
-    router = job.idle("router", "sh", "-c", f"while [ ! -e {job.folder}/end ]; do sleep 0.01; done")
+    router = job.idle("router", "sh", "-c", f"while [ ! -e {job.folder}/end ]; do sleep 0.05; done")
     router["role"] = "router"
     job.document["steps"].append(router)
     job.once("published", (job.folder / "end").touch)
