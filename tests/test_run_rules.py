@@ -58,7 +58,7 @@ def test_golden_bundles_are_not_rewritten_under_ci() -> None:
 
 def test_tests_of_a_group_run_on_one_worker() -> None:
     """Else each worker starts servers of its own for the tests that share one."""
-    files = ["tests/builder/test_site.py", "tests/builder/test_diff.py"]
+    files = ["tests/test_reach.py", "tests/supervisor/test_times.py"]
     options = ["-n", "2", "--dist", "loadgroup", "-v", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *files],

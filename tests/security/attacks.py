@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Collection
@@ -23,6 +26,15 @@ CONTROL = re.compile(
 REFUSED = (2, 3, 4)
 # The beginning of every line that a refusal prints.
 LINE = re.compile(r"(error|warning|note): ")
+
+
+def listen(path: Path) -> None:
+    """Makes a socket in the place of a file."""
+    short = Path(f"/tmp/{os.getpid()}.socket")  # the name of a socket has at most 107 letters
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(short))
+    server.close()
+    shutil.move(short, path)
 
 
 def slowness() -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from builder import bundle, pipeline
 from builder.bundle import MANIFEST, MAX_FILES, MAX_TOTAL_BYTES, SIGNATURE, SUMS, File
 from builder.errors import BadInput, DamagedBundle
 from launch import target
-from tests.security.attacks import survive
+from tests.security.attacks import listen, survive
 
 Attack = Callable[[Path], object]
 WIDE = {ord(digit): 0xFF10 + int(digit) for digit in "0123456789"}
@@ -106,14 +105,6 @@ def instead(path: str, make: Callable[[Path], object]) -> Attack:
         make(folder / path)
 
     return attack
-
-
-def listen(path: Path) -> None:
-    short = Path(f"/tmp/{os.getpid()}.socket")  # the name of a socket has at most 107 letters
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(short))
-    server.close()
-    shutil.move(short, path)
 
 
 def of_size(path: Path) -> None:

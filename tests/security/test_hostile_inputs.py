@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from builder import pipeline
 from builder.errors import BadInput
 from builder.estimates import own_runs
 from tests.conftest import ROOT
-from tests.security.attacks import survive
+from tests.security.attacks import listen, survive
 
 DEEP = 100_000
 Make = Callable[[Path], object]
@@ -36,14 +35,6 @@ def repeated(begin: bytes, part: bytes, times: int, end: bytes = b"") -> Make:
 
 def numbered(row: bytes, count: int) -> Make:
     return lambda path: path.write_bytes(b"".join(row % number for number in range(count)))
-
-
-def listen(path: Path) -> None:
-    short = Path(f"/tmp/{os.getpid()}.socket")  # the name of a socket has at most 107 letters
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(short))
-    server.close()
-    shutil.move(short, path)
 
 
 def sparse(path: Path) -> None:

@@ -73,11 +73,9 @@ PAGES: dict[str, dict[bytes, bytes]] = {
             CHUNK % b'"length"'
             + b'data: {"choices": [], "usage": {"completion_tokens": 1%s}}\n\n' % (b"0" * 400)
             + b"data: [DONE]\n\n"
-        ),
+        )
     },
-    "deep objects": {
-        b" /metrics": whole(b'[{"a":' + b'{"a":' * 900 + b"1" + b"}" * 901 + b"]"),
-    },
+    "deep objects": {b" /metrics": whole(b'[{"a":' + b'{"a":' * 900 + b"1" + b"}" * 901 + b"]")},
 }
 
 

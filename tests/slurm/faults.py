@@ -230,8 +230,7 @@ FAULTS = [
         changes={"front": "router"},
     ),
     Fault(
-        *("successor fails", fail_successor, "stopped", 20.0, 0, "stop is there"),
-        state="COMPLETED",
+        *("successor fails", fail_successor, "stopped", 20.0, 0, "stop is there"), state="COMPLETED"
     ),
     Fault("job cancelled", cancel, "cancelled", STOP_S, state="CANCELLED"),
     Fault("job preempted", preempt, "preempted", 5 + STOP_S, 78, directives=ONE_NODE),
@@ -261,7 +260,7 @@ SLOW = [
         *("Slurm's time limit", nothing, "time_limit", 60.0, 79, "no successor took over"),
         directives=("--time=1",),
         changes={"limits": {"attempts": 0}},
-    ),
+    )
 ]
 
 
@@ -358,10 +357,7 @@ def main() -> int:
 
 def repeat(fault: Fault, times: int) -> int:
     """How often it ended otherwise, on a cluster of its own."""
-    with (
-        tempfile.TemporaryDirectory(prefix="slurm-") as place,
-        ExitStack() as stack,
-    ):
+    with tempfile.TemporaryDirectory(prefix="slurm-") as place, ExitStack() as stack:
         cluster = stack.enter_context(Cluster(Path(place) / "cluster"))
         pool = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
         plays = [pool.submit(play, fault, cluster, Path(place) / str(n)) for n in range(times)]

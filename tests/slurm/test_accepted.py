@@ -173,9 +173,7 @@ REFUSED = {
     "job-time": "#!/bin/bash\n#SBATCH --time=1h\nsrun -n1 true\n",
 }
 if HAS_SEGMENTS:
-    REFUSED |= {
-        "job-segment": "#!/bin/bash\n#SBATCH --nodes=6 --segment=4\nsrun -n6 true\n",
-    }
+    REFUSED |= {"job-segment": "#!/bin/bash\n#SBATCH --nodes=6 --segment=4\nsrun -n6 true\n"}
 
 
 @pytest.mark.parametrize("rule", REFUSED)

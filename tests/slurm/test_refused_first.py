@@ -55,7 +55,7 @@ UNSEEN = {"job-late-directive"}
 # Taken by Slurm, and not what anybody means: the next directive as a value, no nodes, signal -1, a
 # wrong value that a later line mends.
 BY_CHANCE = {
-    *("job-name no value", "output no value", "nodes zero", "signal negative", "with --array=a"),
+    *("job-name no value", "output no value", "nodes zero", "signal negative", "with --array=a")
 }
 
 Break = Callable[[str, str, str], str]
