@@ -14,7 +14,7 @@ from typing import Any
 
 from tests import prefork
 
-# Guards against hangs and hunger; a sound run takes a fifth of either. For one that takes longer,
+# Guards against hangs and hunger; a sound run takes a third of either. For one that takes longer,
 # the speed of the machine at that moment counts.
 MOST_CPU_S = 5.0
 USUAL_S, COUNTED = 0.03, 1_000_000

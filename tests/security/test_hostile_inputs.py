@@ -418,7 +418,7 @@ def test_checked_files(name: str, tmp_path: Path) -> None:
     files = [f"x{suffix}" for suffix in (".yaml", ".json", ".pbtxt", ".sh", ".sbatch")]
     for file in files:
         CHECKED[name](tmp_path / file)
-    done = survive("check", *files, cwd=tmp_path, codes=(0, 2), lines=False)
+    done = survive("check", *files, cwd=tmp_path, codes=(0, 2), lines=False, most_s=10)
     assert name in NO_FILES or {*files} <= {*re.findall(r"x\.\w+", done.stdout)}
 
 
