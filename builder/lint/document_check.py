@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import Diagnostic, Location, is_misspelling, located
-from ..documents import Yaml, above, merged
+from ..documents import Yaml, merged
 from ..facts import hardware
 from ..facts.engines import Engine
 from ..facts.release import Release
 from ..general_rules import DUPLICATE_KEY
 from ..rules.context import RuleContext
-from . import links
 from .engine import ENGINE_FILE, default_formats, formats, mentions_holder, names_server
 from .links import by_file, file_name, on_disk
 from .model import ITSELF, Content, Judged, OptionsBlock, Server, Verdict, below, of_named_side
 from .read.containers import ContainerCommand, in_documents, object_at
-from .read.file import DOCKERFILE, IMAGES, PYTHON, SCRIPT, Text, has_base
+from .read.file import IMAGES, Text, has_base
 from .read.launchers import LAUNCHERS
 from .read.option_file import (
     COMPOSE,
@@ -34,9 +33,7 @@ from .read.option_file import (
     read_embedded,
     read_options,
 )
-from .read.python_api import KIND
 from .read.variables import read_variables
-from .read.yaml_text import variable_paths
 from .rules import MISSPELT_NAME, names, references
 from .rules.files import files_of_scripts
 from .rules.gpus import gpu_diagnostic, gpus_beside, rank_diagnostics, world_size
@@ -48,7 +45,6 @@ from .rules.names import (
     layout,
     layout_key_diagnostics,
     layout_value_diagnostics,
-    request_diagnostics,
 )
 from .rules.options import block_diagnostics, empty_document_diagnostics
 from .rules.ports import opened_port_diagnostics, port_number_diagnostics, value_of
@@ -62,8 +58,10 @@ from .rules.variables import unread_variable_diagnostics, variable_diagnostics
 from .script_check import (
     check_script,
     content_diagnostics,
-    script_blocks,
+    judged_blocks,
+    unlifted,
     variables,
+    written_contents,
     written_options,
 )
 
@@ -108,8 +106,7 @@ def check_documents(
         variables=tuple(variables(content.sections)),
         unread=(*content.unread, *source.unread),
     )
-    own = kind not in (ENGINE, *SURROUNDINGS, *KINDS)
-    judged += Judged(itself=own or content.is_read)
+    judged += Judged(itself=kind not in (ENGINE, *SURROUNDINGS, *KINDS))
     found = [
         *syntax,
         *diagnostics,
@@ -119,11 +116,9 @@ def check_documents(
     if kind not in SURROUNDINGS and kind not in KINDS:
         found += empty_document_diagnostics(source)
     if content.kind.startswith((KUBERNETES, *KINDS)):
-        for started, commands in zip(source.servers, source.commands, strict=True):
-            by_path = links.by_path(started)
+        for commands in source.commands:
             for run in commands:
-                within = [row for path in above(run.path) for row in by_path.get(path, ())]
-                verdict = _run(run, source.path, content, rule_context, within)
+                verdict = _run(run, source.path, content, rule_context)
                 found += verdict.diagnostics
                 judged += verdict.judged
         judged = replace(judged, commands=max(judged.commands, len(servers)))
@@ -185,7 +180,7 @@ def around_documents(
     options = on_disk(servers, source.path.parent) | by_file(sections)
     scripts = [run.script for row in source.commands for run in row] if servers else []
     for each in scripts:
-        options |= written_options(each, rule_context)
+        options |= written_options(written_contents(each, rule_context))
     services = references.services(content.document, engine)
     options = service_files(services, source.path.parent) | options
     yield from compose_diagnostics(content.document, services, options)
@@ -221,18 +216,16 @@ def _run(
     path: Path,
     content: Content,
     rule_context: RuleContext,
-    servers: Sequence[Server],
 ) -> Verdict:
     """Checks the commands of a container together with the files that its config maps provide."""
-    mounted = {name for server in servers for name in server.config_maps.values()}
+    mounted = {name for server in run.lines for name in server.config_maps.values()}
     given = {
         file_name(section): Content(ENGINE, [section])
         for section in content.sections
         if section.config_map in mounted or not (mounted and section.config_map)
     }
-    verdict = check_script(run.script, run.lines, path, given, rule_context, servers)
-    told = {(place, server.path) for server in servers for _, place in server.words}
-    return replace(verdict, diagnostics=[run.move(row, told) for row in verdict.diagnostics])
+    verdict, _ = check_script(run.script, run.lines, path, given, rule_context)
+    return replace(verdict, diagnostics=[run.move(row) for row in verdict.diagnostics])
 
 
 _BASE, _OVERRIDE, _ZIPPED = "base", "override_", "zip_override_"
@@ -336,33 +329,22 @@ _MODEL = f"Triton {ENGINE_FILE}"
 
 
 def check_blocks(source: Text, rule_context: RuleContext, is_told: bool) -> Verdict:
-    """Checks a file whose options are the flags of a server by argparse's rules, as words or as
-    keys; the kind is `None` if it has none."""
+    """Checks documents whose options are the flags of a server by argparse's rules, as words or as
+    keys; the kind is `None` if they have none."""
     from .read import engine_options  # not needed for the default engine
 
     table = rule_context.release
     rows = engine_options.read_options(source, table, is_told)
     if not rows:
         return Verdict(None, [])
-    blocks = [row for row, _ in rows]
-    lifted: set[str] = {DUPLICATE_KEY} if source.is_template else set()  # it uses one branch
-    for rule, variable in formats(table.engine.name).lifted.items():
-        if variable in source.text:
-            lifted.add(rule)
-    found: list[Diagnostic] = []
+    blocks, found = [row for row, _ in rows], list[Diagnostic]()
     for block, holder in rows:
-        here = _placed(block, holder, rule_context)
-        found += (row for row in block_diagnostics(block, here) if row.rule not in lifted)
-    found_variables = read_variables(source.text)
-    found += unread_variable_diagnostics(found_variables, table)
-    if source.form == PYTHON:
-        found += [*request_diagnostics(source.text, table), *variable_diagnostics(found_variables)]
-        return Verdict(KIND, found, _judged(blocks))
-    if source.form in (SCRIPT, DOCKERFILE):
-        found += script_blocks(source, blocks, rule_context)
-        return Verdict(source.form, found, _judged(blocks))
-    for block, holder in rows:
+        given = block_diagnostics(block, _placed(block, rule_context))
+        for row in unlifted(given, source.text, rule_context):
+            if not (source.is_template and row.rule == DUPLICATE_KEY):  # it uses one branch
+                found.append(row)
         found += _listening(block, holder, table) if holder else ()
+    found += unread_variable_diagnostics(read_variables(source.text), table)
     kind = _kind(source, blocks, table.engine)
     content = Content(kind, blocks, document=source.documents[0])
     servers = in_documents(source.documents, table.engine.name)
@@ -370,25 +352,13 @@ def check_blocks(source: Text, rule_context: RuleContext, is_told: bool) -> Verd
     if kind in (f"{table.engine.title} options", _MODEL):
         found += [*source.documents[0].diagnostics, *empty_document_diagnostics(source)]
     found += _no_json(source.text) if kind == _MODEL else ()
-    return Verdict(kind, found, _judged(blocks))
+    return Verdict(kind, found, judged_blocks(blocks))
 
 
-def _placed(block: OptionsBlock, document: Yaml | None, rule_context: RuleContext) -> RuleContext:
+def _placed(block: OptionsBlock, rule_context: RuleContext) -> RuleContext:
     """The context of options, with the GPU type that the labels around their container name."""
-    container = block.command.container if block.command else None
-    if document is None or not container or rule_context.gpu:
-        return rule_context
-    here = object_at(document, container)
-    name = here.around.gpu if here else None
+    name = block.command.gpu if block.command and not rule_context.gpu else None
     return replace(rule_context, gpu=hardware.load(name)) if name else rule_context
-
-
-def _judged(blocks: list[OptionsBlock]) -> Judged:
-    commands, variables = 0, list[str]()
-    for block in blocks:
-        commands += block.as_flags
-        variables += variable_paths(block.options)
-    return Judged(len(blocks) - commands, commands, variables=tuple(variables))
 
 
 def _no_json(text: str) -> Iterator[Diagnostic]:
@@ -402,10 +372,6 @@ def _no_json(text: str) -> Iterator[Diagnostic]:
 
 
 def _kind(source: Text, given: list[OptionsBlock], engine: Engine) -> str:
-    if source.form in (SCRIPT, DOCKERFILE):
-        return source.form
-    if source.form == PYTHON:
-        return KIND
     if source.path.name == ENGINE_FILE:
         return _MODEL
     if len(given) == 1 and not given[0].shown and not given[0].as_flags:
@@ -429,8 +395,6 @@ def _listening(given: OptionsBlock, document: Yaml, release: Release) -> Iterato
     if "port" in options:
         place, written = given.places["port"], given.written["port"]
         yield from port_number_diagnostics(str(options["port"]), place, written)
-    if not command.container:
-        return
-    if here := object_at(document, command.container):
+    if command.is_alone and (here := object_at(document, command.path)):
         port = value_of(given, "port", release)
         yield from opened_port_diagnostics(document, here.data, here.path, port, here.around)

@@ -29,12 +29,14 @@ from .read.file import (
     PYTHON,
     SCRIPT,
     YAML_SUFFIXES,
+    BundleContext,
+    SourceFile,
     Text,
+    expand,
     may_hold,
     mentions_options,
     read_file,
 )
-from .read.files import BundleContext, SourceFile, expand
 from .read.option_file import DEPLOYMENT, holds_deployment, stated_engine, stated_release
 from .releases import PinnedTables, Pins
 from .report import Checked, Report, Skipped

@@ -14,6 +14,7 @@ from ..facts import data_file, engines, plain_data
 from ..facts.release import Release
 from ..facts.release.table import FORMAT_TABLE
 from ..general_rules import UNKNOWN_KEY, VALUE_TYPE
+from ..rules.context import RuleContext
 from ..rules.remedies import before_tables
 from ..schema import Text
 from .rules import FLAG_VALUE, UNKNOWN_FLAG
@@ -125,6 +126,11 @@ def every(field_name: str) -> tuple[str, ...]:
 def programs() -> tuple[str, ...]:
     """Returns the programs of the servers of all engines."""
     return tuple(formats(name).program for name in recorded())
+
+
+def takes_clicks(context: RuleContext) -> bool:
+    """Returns whether the commands of a release's engine are parsed by click's rules."""
+    return formats(context.release.engine.name).dialect == "click"
 
 
 @cache

@@ -12,7 +12,7 @@ from ..diagnostics import Diagnostic, Location
 from ..facts import hardware
 from ..facts.release import Release
 from ..rules.context import RuleContext
-from .engine import every, formats
+from .engine import every, takes_clicks
 from .model import ITSELF, Judged, OptionsBlock, Verdict, of_named_side
 from .read.file import DOCKERFILE, MODEL_CONFIG, PROSE, PYTHON, REQUIREMENTS, SCRIPT, Text
 from .read.gpu_names import Mention, of_text
@@ -35,15 +35,11 @@ def check_file(
     """Checks a file against one release and for vulnerable `versions`. An error that only occurs on
     the GPU that the file mentions becomes a warning. `is_told` means that the user named the engine
     of the release, or a command that reads the file did."""
-    is_request = holds_deployment(source.documents)
-    if formats(rule_context.release.engine.name).dialect == "argparse" and not is_request:
-        from .document_check import check_blocks  # most files have nothing of such an engine
-
-        return check_blocks(source, rule_context, is_told)
-    asked = for_mentioned_gpu and not rule_context.gpu
+    is_default = takes_clicks(rule_context) or holds_deployment(source.documents)
+    asked = is_default and for_mentioned_gpu and not rule_context.gpu
     said = of_text(source.text) if asked else None
     if said is None:
-        return _of_file(source, rule_context, versions)
+        return _of_file(source, rule_context, versions, is_told)
     gpu = replace(rule_context, gpu=hardware.load(said.kind), num_gpus=said.count or None)
     told = _of_file(source, gpu, versions)
     has_options = told.judged.sections or told.judged.commands
@@ -67,33 +63,39 @@ def _doubtful(diagnostic: Diagnostic, said: Mention) -> Diagnostic:
     return replace(diagnostic, message=what, severity="warning")
 
 
-def _of_file(source: Text, rule_context: RuleContext, versions: Policy) -> Verdict:
-    if source.form == MODEL_CONFIG:
+def _of_file(
+    source: Text, rule_context: RuleContext, versions: Policy, is_told: bool = False
+) -> Verdict:
+    form = source.form
+    is_default = takes_clicks(rule_context) or holds_deployment(source.documents)
+    if form == MODEL_CONFIG:
         from .rules import triton
 
         rows = islice(triton.config_diagnostics(source.text, source.path), MAX_DIAGNOSTICS)
         return Verdict(MODEL_CONFIG, list(rows), ITSELF)
-    if source.form == PROSE:
+    if form == PROSE or (form == REQUIREMENTS and not is_default):
         return Verdict(None, [])
-    if source.form == PYTHON:
-        from . import script_check
-
-        return script_check.check_program(source.text, rule_context)
-    images = image_versions(source.text)
-    named, diagnostics = len(images), list(image_diagnostics(images, versions))
-    diagnostics += package_diagnostics(pinned_packages(source.text))
-    if source.form == REQUIREMENTS:
+    named, diagnostics = 0, list[Diagnostic]()
+    if is_default and form != PYTHON:  # images and packages do not depend on the engine
+        images = image_versions(source.text)
+        named, diagnostics = len(images), list(image_diagnostics(images, versions))
+        diagnostics += package_diagnostics(pinned_packages(source.text))
+    if form == REQUIREMENTS:
         is_ours = pins_engine(source.text)
         return Verdict(REQUIREMENTS, diagnostics, ITSELF) if is_ours else Verdict(None, [])
-    if source.form in (SCRIPT, DOCKERFILE):
+    if form in (SCRIPT, DOCKERFILE, PYTHON):
         from . import script_check
 
+        if form == PYTHON:
+            return script_check.check_program(source.text, rule_context)
         return script_check.check_script_file(source, rule_context, named, diagnostics)
-    if _is_plain(source, rule_context.release):
+    if is_default and _is_plain(source, rule_context.release):
         return _of_options(source, rule_context, named, diagnostics)
     from . import document_check
 
-    return document_check.check_yaml(source, rule_context, named, diagnostics)
+    if is_default:
+        return document_check.check_yaml(source, rule_context, named, diagnostics)
+    return document_check.check_blocks(source, rule_context, is_told)
 
 
 @cache

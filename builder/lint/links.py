@@ -71,14 +71,6 @@ def of_file(workers: Sequence[Server], section: OptionsBlock) -> Server | None:
     return users[0] if users and len(models) <= 1 else None
 
 
-def by_path(servers: Iterable[Server]) -> dict[str, list[Server]]:
-    """Returns the servers of a document by path."""
-    found: dict[str, list[Server]] = {}
-    for row in servers:
-        found.setdefault(row.path, []).append(row)
-    return found
-
-
 Isolated = Callable[[str], AbstractContextManager[None]]
 """Reports a bug of the toolkit for a file name and lets the check of other files continue."""
 
@@ -119,7 +111,7 @@ def _in_file(path: Path) -> Iterator[tuple[Iterable[Path], Starter]]:
         pins = None
         for server, files in _servers(source, engine, path.parent):
             pins = pins or Pins(source.text, source.documents, engine)
-            named = pins.tables(server.words[-1][1].line)
+            named = pins.tables(server.texts[-1][1].line)
             words = tuple(f"{path}, {row}" for row in pins.words) if named else ()
             yield files, Starter(server, named, words)
 
@@ -134,8 +126,7 @@ def _servers(source: Text, engine: Engine, folder: Path) -> Iterator[tuple[Serve
         from .read import commands, containers  # not needed for option files
 
         is_yaml = bool(source.documents)
-        lines = () if is_yaml else commands.in_script(source.script, engine.name)
-        in_script = commands.servers_of(source.script, lines, engine.name)
+        in_script = [] if is_yaml else commands.in_script(source.script, engine.name)
         servers = containers.in_documents(source.documents) if is_yaml else in_script
         yield from ((row, option_files(row, folder)) for row in servers if row.file)
         return
@@ -143,9 +134,8 @@ def _servers(source: Text, engine: Engine, folder: Path) -> Iterator[tuple[Serve
         from .read import engine_options
 
         for file, model in engine_options.option_files(source, engine):
-            words = [(file.text, file.location)]
             paths = (Path(os.path.normpath(folder / file.text)), folder / Path(file.text).name)
-            yield Server(words, engine=engine.name, named=model), paths
+            yield Server((file,), engine=engine.name, named=model), paths
 
 
 def _agree(rows: Sequence[Starter]) -> bool:

@@ -12,7 +12,7 @@ from ..documents import START, Yaml, value_at
 from ..facts import engines
 from ..facts.release import Flag, Release, ServerRole
 from ..general_rules import Rule, Severity
-from .engine import Formats, formats, holder, is_server, spawners, worker_flags
+from .engine import Formats, formats, holder, is_server, worker_flags
 
 _ROLES: tuple[tuple[ServerRole, tuple[str, ...]], ...] = (
     ("prefill", ("prefill", "ctx", "context")),
@@ -33,16 +33,14 @@ _BOTH = re.compile(  # as in ctx4_gen1
 class Content:
     """The detected kind of a file and its content to check.
 
-    `diagnostics` concern the file's own format. `is_read` means that the format was checked even if
-    the file has no options. `document` is the document that paths refer to. `unread` names parts
-    with more options elsewhere.
+    `diagnostics` concern the file's own format. `document` is the document that paths refer to.
+    `unread` names parts with more options elsewhere.
     """
 
     kind: str
     sections: list[OptionsBlock] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     document: Yaml = field(default_factory=Yaml)
-    is_read: bool = False
     unread: list[str] = field(default_factory=list)
 
 
@@ -103,7 +101,7 @@ class OptionsBlock:
 
     Parsers fill in the rest: each option's name as `written`, `unknown` names with their values,
     the `model` and the `option_file` that a command names, and `diagnostics` of the syntax. For
-    flags (`as_flags`), `command` is the server's command. By click's rules, `flags`, `arguments`
+    flags (`as_flags`), `command` is the server. By click's rules, `flags`, `arguments`
     and `subcommand` are the words of a command, which starts at `start`.
     """
 
@@ -127,7 +125,7 @@ class OptionsBlock:
     model: Word | None = None
     diagnostics: list[Diagnostic] = field(default_factory=list)
     as_flags: bool = False
-    command: CommandLine | None = None
+    command: Server | None = None
     option_file: Word | None = None
     flags: list[CommandFlag] = field(default_factory=list)
     arguments: list[Word] = field(default_factory=list)
@@ -270,19 +268,34 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server: the words of its command with locations, its GPUs, GPU type and role.
+    """A command that starts a server, or a worker or a tool that embeds the engine.
 
-    `config_maps` maps mount folders to config maps. `named` is the model if the `engine` does not
-    take it as a flag.
+    `words` follow the program, which is called `name` and is at `start`; without them, an image
+    starts the server. `before` are the words that start its container, `statements` the commands of
+    a script that contain it, as written, outermost first. `path` is the path of its container,
+    `within` that of its text; `is_alone` means that the container starts no other server.
+    `config_maps` maps mount folders to config maps. If `is_part`, there are only flags, and the
+    rest of the command is elsewhere; if `is_open`, a program or an image may take flags that the
+    server does not have. `again` is a program that repeats the entry point of the image. `named` is
+    the model if the `engine` does not take it as a flag.
     """
 
-    words: Sequence[tuple[str, Location]]
+    words: tuple[Word, ...]
+    name: str = ""
+    start: Location | None = None
+    before: tuple[Word, ...] = ()
+    statements: tuple[Statement, ...] = ()
     gpus: Gpus | None = None
     gpu: str | None = None
     role: ServerRole | None = None
     path: str = ""
+    within: str = ""
+    is_alone: bool = False
     config_maps: Mapping[str, str] = field(default_factory=dict)
     engine: str = field(default_factory=lambda: engines.default().name)
+    is_open: bool = False
+    is_part: bool = False
+    again: Word | None = None
     named: Named | None = None
 
     @property
@@ -291,15 +304,25 @@ class Server:
         return formats(self.engine)
 
     @property
+    def place(self) -> Location:
+        """The location of its program; the start of the file if an image starts the server."""
+        return self.start or START
+
+    @property
+    def texts(self) -> list[tuple[str, Location]]:
+        """The program and its words."""
+        return [(self.name, self.place), *((row.text, row.location) for row in self.words)]
+
+    @property
     def program(self) -> str:
         """The program that embeds the engine and has other flags for its options; empty for a
         server."""
-        return next((name for word, _ in self.words if (name := holder(word))), "")
+        return next((name for word, _ in self.texts if (name := holder(word))), "")
 
     @property
     def tasks(self) -> Iterator[tuple[str, Location]]:
         """The words of a tool that are neither flags nor values; the first one is its task."""
-        table, rest = worker_flags(self.program), list(self.words[1:])
+        table, rest = worker_flags(self.program), self.texts[1:]
         while rest:
             word, place = rest.pop(0)
             if not word.startswith("-"):
@@ -309,13 +332,14 @@ class Server:
 
     def flag(self, names: Iterable[str]) -> tuple[str, Location] | None:
         """Returns the value of the first of these flags in the command, with its location."""
-        for index, (word, place) in enumerate(self.words):
+        words = self.texts
+        for index, (word, place) in enumerate(words):
             if not word.startswith("-"):
                 continue
             # The server refuses two words in one list item; their meaning is still clear.
             name, *value = _NAME_ENDS.split(word, maxsplit=1)
             if name in names:
-                return (value[0], place) if value else next(iter(self.words[index + 1 :]), None)
+                return (value[0], place) if value else next(iter(words[index + 1 :]), None)
         return None
 
     @property
@@ -329,9 +353,10 @@ class Server:
 
     def _positional(self) -> tuple[str, Location] | None:
         without_model = (*self.formats.disaggregated_commands, *self.formats.other_commands)
-        for index, (word, _) in enumerate(self.words):
+        words = self.texts
+        for index, (word, _) in enumerate(words):
             if is_server(word):
-                rest = [row for row in self.words[index + 1 : index + 3] if row[0] != "serve"]
+                rest = [row for row in words[index + 1 : index + 3] if row[0] != "serve"]
                 named = rest and not rest[0][0].startswith("-") and rest[0][0] not in without_model
                 return rest[0] if named else None
         return None
@@ -373,11 +398,7 @@ class Server:
     @property
     def is_disaggregated(self) -> bool:
         """Whether the file sets the listen address instead of the command."""
-        return any(word in self.formats.disaggregated_commands for word, _ in self.words)
-
-    @property
-    def starts_elsewhere(self) -> bool:
-        return any(word.rpartition("/")[2] in spawners() for word, _ in self.words)
+        return any(word in self.formats.disaggregated_commands for word, _ in self.texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,36 +441,6 @@ class Statement:
     end: str
     redirects: tuple[tuple[str, Word], ...] = ()
     elements: tuple[Word, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CommandLine:
-    """The words after the server's program.
-
-    `path` is the location in a document. `is_open` means that a program or an image may take flags
-    that the server does not have. The server takes the model as its first argument, a module as a
-    flag.
-    """
-
-    words: tuple[Word, ...]
-    path: str = ""
-    is_open: bool = False
-    is_part: bool = False  # only flags; the rest of the command is elsewhere
-    gpus: Gpus | None = None  # set by its container or its line
-    before: tuple[Word, ...] = ()  # the words that start its container
-    container: str = ""  # path of the container, if it starts one server only
-    statements: tuple[Statement, ...] = ()  # of a script, as written, outermost first
-    start: Location | None = None  # of the program
-    again: Word | None = None  # server program that repeats the entry point of the image
-    program: str = ""  # empty if an image starts the server
-
-    @property
-    def texts(self) -> list[tuple[str, Location]]:
-        """The program and its words."""
-        return [
-            (self.program, self.start or START),
-            *((row.text, row.location) for row in self.words),
-        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..diagnostics import Diagnostic, either, is_misspelling, located
-from ..documents import Yaml, value_at
-from ..facts.release import Release
-from ..facts.release.record import by_name
+from ..diagnostics import Diagnostic, either, located
+from ..documents import value_at
 from ..rules.context import RuleContext
 from .arguments.click import parse_command
-from .engine import holder
+from .engine import formats, holder, takes_clicks
 from .links import of_file, on_disk
 from .model import (
     ITSELF,
-    CommandLine,
     Content,
     Judged,
     OptionsBlock,
@@ -28,7 +25,7 @@ from .model import (
     of_named_side,
     role_of,
 )
-from .read.commands import in_program, in_script, servers_of
+from .read.commands import in_program, in_script
 from .read.file import DOCKERFILE, IMAGES, SCRIPT, Text, is_job
 from .read.launchers import AUTODEPLOY_NAME
 from .read.option_file import AUTODEPLOY_RULE, DISAGGREGATED, ENGINE, read_option_file, read_options
@@ -47,12 +44,12 @@ from .rules.model import (
     unknown_model_diagnostic,
     unknown_model_diagnostics,
 )
-from .rules.names import program_diagnostics, script_diagnostics
-from .rules.options import flag_and_file_diagnostics, section_diagnostics
+from .rules.names import program_diagnostics, request_diagnostics, script_diagnostics
+from .rules.options import block_diagnostics, flag_and_file_diagnostics, section_diagnostics
 from .rules.ports import PORT_UNREACHED
 from .rules.references import server_diagnostics
 from .rules.sides import OPTION, disagreement_diagnostics, guide_diagnostic
-from .rules.variables import variable_diagnostics
+from .rules.variables import unread_variable_diagnostics, variable_diagnostics
 
 JOB = "Slurm job script"
 
@@ -60,18 +57,19 @@ JOB = "Slurm job script"
 def check_script_file(
     source: Text, rule_context: RuleContext, named: int, diagnostics: Sequence[Diagnostic]
 ) -> Verdict:
-    engine = rule_context.release.engine.name
-    lines = in_script(source.script, engine)
-    lines = [line for line in lines if not line.is_part]
-    servers = servers_of(source.script, lines, engine)
-    misspelt = list(program_diagnostics(source.script.statements))
-    ran = check_script(source.script, lines, source.path, {}, rule_context, servers)
+    """Checks a script or a Dockerfile with the commands of the release's engine."""
+    engine, found = rule_context.release.engine, list[Diagnostic]()
+    servers = in_script(source.script, engine.name)
+    if engine.default:
+        found += program_diagnostics(source.script.statements)
+    ran, rows = check_script(source.script, servers, source.path, {}, rule_context)
+    is_misspelt = bool(found)
+    found += diagnostics
     if ran.judged or (named and source.form == DOCKERFILE):
-        written = written_options(source.script, rule_context)
-        diagnostics = [*diagnostics, *_around_script(source, servers, rule_context, written)]
+        found += _around_script(source, servers, rule_context, written_options(rows))
+    found += unlifted(ran.diagnostics, source.text, rule_context)
     judged = ran.judged + Judged(images=named)
-    found = [*misspelt, *diagnostics, *ran.diagnostics]
-    if is_job(source.text) or (servers and "srun" in source.text):
+    if engine.default and (is_job(source.text) or (servers and "srun" in source.text)):
         from .rules import jobs
 
         job, folder = source.job, source.path.parent
@@ -80,24 +78,8 @@ def check_script_file(
             found += jobs.job_diagnostics(job, folder, rule_context.block)
             return Verdict(JOB, found, judged + ITSELF)
         found += jobs.step_rank_diagnostics(job, folder)
-    kind = source.form if ran.judged or misspelt else IMAGES if named else None
+    kind = source.form if ran.judged or is_misspelt else IMAGES if named else None
     return Verdict(kind, found, judged)
-
-
-def script_blocks(
-    source: Text, blocks: Sequence[OptionsBlock], rule_context: RuleContext
-) -> Iterator[Diagnostic]:
-    """Checks the commands of a script whose options are `blocks`, and what surrounds them."""
-    commands, lines, written = [], [], dict[str, Mapping[str, Any]]()
-    for block in blocks:
-        if block.command and not block.command.is_part:
-            commands.append(block)
-            lines.append(block.command)
-        elif block.within and not block.as_flags:
-            written[block.within.rpartition("/")[2]] = block.options
-    yield from script_diagnostics(source.script, commands, rule_context.release, written)
-    servers = servers_of(source.script, lines, rule_context.release.engine.name)
-    yield from _around_script(source, servers, rule_context, written)
 
 
 def _around_script(
@@ -109,6 +91,7 @@ def _around_script(
     """Checks what surrounds the commands of a script: names, models and GPU counts. `written` are
     the options of the files that it writes, by the last part of their names."""
     yield from variable_diagnostics(read_variables(source.text))
+    yield from unread_variable_diagnostics(read_variables(source.text), rule_context.release)
     if not rule_context.checkpoint:
         yield from unknown_model_diagnostics(servers)
     options = {**on_disk(servers, source.path.parent), **written}
@@ -119,15 +102,25 @@ def _around_script(
 MOST_COMMANDS = 500  # limit per script: each command is checked with every rule
 
 
-def written_options(found: Script, rule_context: RuleContext) -> dict[str, Mapping[str, Any]]:
+def written_options(rows: Iterable[tuple[str, Content]]) -> dict[str, Mapping[str, Any]]:
     """Returns the options of each file that a script writes, by base name."""
     options: dict[str, Mapping[str, Any]] = {}
-    for file in written_files(found):
-        sections = _written(file, rule_context).sections
-        name = file.name.rpartition("/")[2]
-        options.setdefault(name, {})
-        options[name] = sections[-1].options if sections else options[name]
+    for name, content in rows:
+        base = name.rpartition("/")[2]
+        options.setdefault(base, {})
+        options[base] = content.sections[-1].options if content.sections else options[base]
     return options
+
+
+def written_contents(
+    found: Script, rule_context: RuleContext, commands: Sequence[OptionsBlock] = ()
+) -> list[tuple[str, Content]]:
+    """Reads the files that a script writes; the `commands` may name them as their option files."""
+    rows = []
+    for file in written_files(found):
+        is_given = any(_names(row, file.name) for row in commands)
+        rows.append((file.name, _written(file, rule_context, is_given, found.text)))
+    return rows
 
 
 def content_diagnostics(
@@ -135,6 +128,10 @@ def content_diagnostics(
 ) -> Iterator[Diagnostic]:
     """Yields the errors of a file's options, in the context of the servers that read them."""
     yield from content.diagnostics
+    if not takes_clicks(rule_context):
+        for section in content.sections:
+            yield from block_diagnostics(section, rule_context)
+        return
     for section in content.sections:
         server = of_file(servers, section)
         model = server.model if server else None
@@ -144,47 +141,72 @@ def content_diagnostics(
 
 
 def check_program(text: str, rule_context: RuleContext) -> Verdict:
-    """Checks the options that a program passes to the LLM API."""
-    from .read import python_api  # not needed for most files
+    """Checks the options that a program passes to the API of an engine."""
+    from .read import python  # not needed for most files
 
-    sections = python_api.sections(text, rule_context.release)
+    if not takes_clicks(rule_context):
+        return _of_other_engine(text, rule_context)
+    sections = python.sections(text, rule_context.release)
     if not sections:
         return _of_writer(text, rule_context)
     found = list(variable_diagnostics(read_variables(text)))
-    found += list(content_diagnostics(Content(python_api.KIND, sections), rule_context))
-    if not any(OPTION in section.options for section in sections):
+    found += list(content_diagnostics(Content(python.KIND, sections), rule_context))
+    if not any(OPTION in section.options or section.is_open for section in sections):
         asked = guide_diagnostic(structured_output(text), "the engine has")
-        found += [asked] if asked and not any(row.is_open for row in sections) else []
+        found += [asked] if asked else []
     if not rule_context.checkpoint:
         models = (named_model(row.options, row.document, "") for row in sections)
         found += [
             unknown_model_diagnostic(row) for row in models if row and not find_model(row.name)
         ]
-    return Verdict(
-        python_api.KIND, found, Judged(len(sections), variables=tuple(variables(sections)))
-    )
+    judged = Judged(len(sections), variables=tuple(variables(sections)))
+    return Verdict(python.KIND, found, judged)
+
+
+def _of_other_engine(text: str, rule_context: RuleContext) -> Verdict:
+    from .read import engine_options, python
+
+    release = rule_context.release
+    blocks = list(engine_options.of_program(text, release))
+    if not blocks:
+        return Verdict(None, [])
+    found = [*request_diagnostics(text, release), *variable_diagnostics(read_variables(text))]
+    found += unread_variable_diagnostics(read_variables(text), release)
+    for block in blocks:
+        found += unlifted(block_diagnostics(block, rule_context), text, rule_context)
+    return Verdict(python.KIND, found, judged_blocks(blocks))
+
+
+def unlifted(
+    found: Iterable[Diagnostic], text: str, rule_context: RuleContext
+) -> Iterator[Diagnostic]:
+    """Yields errors without those of rules that a variable in the text switches off."""
+    lifted = formats(rule_context.release.engine.name).lifted
+    return (row for row in found if lifted.get(row.rule, "\0") not in text)
+
+
+def judged_blocks(blocks: Sequence[OptionsBlock]) -> Judged:
+    commands = sum(block.as_flags for block in blocks)
+    return Judged(len(blocks) - commands, commands, variables=tuple(variables(blocks)))
 
 
 def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
     """Checks the options that a program writes and the servers that it starts."""
-    from .read import python_files
+    from .read import python
 
-    if not python_files.may_write(text):
+    if not python.may_write(text):
         return Verdict(None, [])
-    engine = rule_context.release.engine.name
-    lines = list(in_program(text, engine))
-    named = {Path(word.text).name for line in lines for word in line.words} - {""}
-    files = [
-        (row.name, _written(file, rule_context, Path(row.name).name in named))
-        for row in python_files.dumped_documents(text)
-        if not row.is_edit or _holds_options(row.data, rule_context)
-        for file in (WrittenFile(row.name, [row.data], row.is_open, is_edit=row.is_edit),)
-    ]
-    rows = [(name, content) for name, content in files if content.sections]
-    if not rows and not lines:
+    servers = list(in_program(text, rule_context.release.engine.name))
+    named = {Path(word.text).name for row in servers for word in row.words} - {""}
+    rows = []
+    for name, document, is_open, is_edit in python.dumped_documents(text):
+        file = WrittenFile(name, [document], is_open)
+        content = _written(file, rule_context, Path(name).name in named)
+        if content.sections and not is_edit:
+            rows.append((name, content))
+    if not rows and not servers:
         return Verdict(None, [])
-    servers = [Server(line.texts) for line in lines]
-    ran = check_script(Script(), lines, Path(), _known(rows), rule_context, servers)
+    ran, _ = check_script(Script(), servers, Path(), _known(rows), rule_context)
     diagnostics = [*ran.diagnostics, *variable_diagnostics(read_variables(text))]
     for _, content in rows:
         diagnostics += content_diagnostics(content, rule_context, servers)
@@ -194,71 +216,95 @@ def _of_writer(text: str, rule_context: RuleContext) -> Verdict:
     return Verdict("Python program", diagnostics, judged)
 
 
-def _holds_options(document: Yaml, rule_context: RuleContext) -> bool:
-    """Returns whether a text without a known target file looks like options of the release."""
-    keys = document.data if isinstance(document.data, Mapping) else ()
-    return sum(key in rule_context.release.top_level for key in keys) > 1
-
-
 def check_script(
     found: Script,
-    lines: Sequence[CommandLine],
+    servers: Sequence[Server],
     path: Path,
     given: Mapping[str, Content],
     rule_context: RuleContext,
-    servers: Sequence[Server],
-) -> Verdict:
-    """Checks the server commands of a script, the files that it writes and the `given` files."""
-    lines = [line for line in lines if not holder(line.program)]
-    beyond = len(lines) - MOST_COMMANDS
+) -> tuple[Verdict, list[tuple[str, Content]]]:
+    """Checks the server commands of a script, the files that it writes and the `given` files.
+    Returns the files that it writes too."""
+    is_click = takes_clicks(rule_context)
+    own = [row for row in servers if not holder(row.name)]
     commands: list[OptionsBlock] = []
-    for line in lines[:MOST_COMMANDS]:
-        command = parse_command(line.words, rule_context.release)
-        command.command, command.start = line, line.start
-        commands.append(command)
-    files = written_files(found)
-    rows = [
-        (each.name, _written(each, rule_context, any(_names(row, each.name) for row in commands)))
-        for each in files
-    ]
+    for row in own[:MOST_COMMANDS]:
+        commands += _parsed(row, found, rule_context)
+    rows = written_contents(found, rule_context, commands)
     sections = [section for _, content in rows for section in content.sections]
-    if not (sections or lines or servers):
-        return Verdict(None, [])
-    later = [row for line in lines[:MOST_COMMANDS] for row in unread_words(line.words)]
-    later += [f"{beyond} more server commands"] if beyond > 0 else []
+    if not (sections or servers):
+        return Verdict(None, []), rows
+    later = [text for row in own[:MOST_COMMANDS] for text in unread_words(row.words)]
+    if len(own) > MOST_COMMANDS:
+        later.append(f"{len(own) - MOST_COMMANDS} more server commands")
     judged = Judged(
         len(sections),
-        max(len(commands), len(servers)),
-        variables=tuple(variables(sections)),
+        max(len(own[:MOST_COMMANDS]), len(servers)),
+        variables=tuple(variables(sections if is_click else [*commands, *sections])),
         unread=(*later, *unread_writes(found.statements, found.here)),
     )
     known, options_of = rule_context.release, _beside(commands, path) | _by_name(rows, given)
-    result = list(script_diagnostics(found, commands, known, options_of))
+    whole = []
+    for command in commands:
+        if command.command and (command.command.name or not command.command.is_part):
+            whole.append(command)
+    result = list(script_diagnostics(found, whole, known, options_of))
     result += _urls(rows, commands, path)
     for name, content in rows:
         _settle_backend(content, [row for row in commands if _names(row, name)])
         result += content_diagnostics(content, rule_context, servers)
-    once = _known(rows)
-    result += _between(once, rule_context)
-    unguided = not later and any(row.subcommand == "serve" for row in commands)
-    for index, command in enumerate(commands):
-        result += command.diagnostics
-        if command.subcommand == "serve":
-            section = _section(command, {**given, **once})
-            options = section.options if section else _on_disk(command, path)
-            is_known = bool(options or not command.option_file)
-            unguided = unguided and is_known and OPTION not in options
-            server = servers[min(index, len(servers) - 1)] if servers else None
-            here = context(rule_context, server)
-            result += flag_and_file_diagnostics(command, options, here, section)
-            for row in parser_diagnostics(here, command.values, server.model if server else None):
-                if isinstance(row, str):
-                    judged += Judged(unread=(row,))
-                else:
-                    result.append(row)
-    if unguided and (asked := guide_diagnostic(structured_output(found.text), "the server has")):
+    files = {**given, **_known(rows)}
+    result += _between(_known(rows), rule_context)
+    for said in _of_commands(commands, files, path, rule_context):
+        if isinstance(said, str):
+            judged += Judged(unread=(said,))
+        else:
+            result.append(said)
+    asked = None if later else guide_diagnostic(structured_output(found.text), "the server has")
+    if asked and _lack_guide(commands, files, path):
         result.append(asked)
-    return Verdict(SCRIPT, result, judged)
+    return Verdict(SCRIPT, result, judged), rows
+
+
+def _of_commands(
+    commands: Sequence[OptionsBlock],
+    files: Mapping[str, Content],
+    path: Path,
+    rule_context: RuleContext,
+) -> Iterator[Diagnostic | str]:
+    """Yields the errors of commands with the `files` that they read, and what is not checked."""
+    for command in commands:
+        if not takes_clicks(rule_context):
+            yield from block_diagnostics(command, rule_context)
+            continue
+        yield from command.diagnostics
+        if command.subcommand == "serve":
+            server, section = command.command, _section(command, files)
+            here, options = context(rule_context, server), _read_by(command, files, path)
+            yield from flag_and_file_diagnostics(command, options, here, section)
+            yield from parser_diagnostics(here, command.values, server.model if server else None)
+
+
+def _lack_guide(commands: Sequence[OptionsBlock], files: Mapping[str, Content], path: Path) -> bool:
+    """Returns whether all servers are known to have no backend for structured output."""
+    serving = [row for row in commands if row.subcommand == "serve"]
+    for command in serving:
+        options = _read_by(command, files, path)
+        if OPTION in options or (command.option_file and not options):
+            return False
+    return bool(serving)
+
+
+def _parsed(server: Server, found: Script, rule_context: RuleContext) -> Iterator[OptionsBlock]:
+    """Yields the options of a command, in the dialect of its engine."""
+    if takes_clicks(rule_context):
+        command = parse_command(server.words, rule_context.release)
+        command.command, command.start = server, server.start
+        yield command
+        return
+    from .read import engine_options  # not needed for the default engine
+
+    yield from engine_options.of_server(server, found.text, rule_context.release)
 
 
 def _known(rows: Sequence[tuple[str, Content]]) -> dict[str, Content]:
@@ -331,18 +377,6 @@ def _unreached(data: Any, commands: Sequence[OptionsBlock]) -> Iterator[tuple[st
                 yield f"{side}.urls.{index}", port, ports
 
 
-def _likely_options(data: Any, release: Release) -> Any:
-    """Returns the keys of a mapping that are options of a release, possibly misspelled."""
-    if not isinstance(data, Mapping):
-        return data
-    known = by_name(release.top_level)
-    return {
-        key: value
-        for key, value in data.items()
-        if key in known or any(is_misspelling(str(key), name) for name in known)
-    }
-
-
 def _between(files: Mapping[str, Content], rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Compares the files for the two sides of a service, if a script writes both."""
     sections = [
@@ -371,15 +405,15 @@ def _names(command: OptionsBlock, name: str) -> bool:
     return bool(word and name and Path(name).name == Path(word.text).name)
 
 
-def _written(file: WrittenFile, rule_context: RuleContext, is_given: bool = False) -> Content:
-    """Reads a file that a script writes.
+def _written(
+    file: WrittenFile, rule_context: RuleContext, is_given: bool = False, text: str = ""
+) -> Content:
+    """Reads a file that a script writes. If a server reads the file (`is_given`), it holds options
+    regardless of its keys."""
+    if not takes_clicks(rule_context):
+        from .read import engine_options
 
-    If a server reads the file (`is_given`), it holds options regardless of its keys. Otherwise, of
-    an edit to an existing file, only the keys that look like options are checked.
-    """
-    if file.is_edit and not is_given:
-        for document in file.documents:
-            document.data = _likely_options(document.data, rule_context.release)
+        return Content("", list(engine_options.of_written(file, text, rule_context.release)))
     content = read_options(file.documents, rule_context.release)
     if content is None and is_given and isinstance(file.documents[0].data, Mapping):
         document = file.documents[0]
@@ -422,6 +456,12 @@ def _section(command: OptionsBlock, files: Mapping[str, Content]) -> OptionsBloc
         if _names(command, name) and content.sections:
             return content.sections[0]
     return None
+
+
+def _read_by(command: OptionsBlock, files: Mapping[str, Content], path: Path) -> Mapping[str, Any]:
+    """Returns the options that a command reads from one of the files or from the disk."""
+    section = _section(command, files)
+    return section.options if section else _on_disk(command, path)
 
 
 def _on_disk(command: OptionsBlock, path: Path) -> Mapping[str, Any]:

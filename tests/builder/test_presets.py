@@ -15,7 +15,7 @@ from builder import deployment, lint, pipeline
 from builder.cli import deployments
 from builder.documents import load_yaml
 from builder.facts import published_results as results
-from builder.lint.read import files
+from builder.lint.read import file as files
 from builder.rules.validation import validate
 from tests.tables import by_table
 

@@ -138,8 +138,9 @@ def merge_options(
 
 def own_options(worker: Server) -> FlagOptions:
     """The options that the flags of a Dynamo worker set, each located at its flag."""
-    table, own = worker_flags(worker.program), FlagOptions(places={"": worker.words[0][1]})
-    for index, (word, place) in enumerate(worker.words):
+    table, own = worker_flags(worker.program), FlagOptions(places={"": worker.place})
+    words = worker.texts
+    for index, (word, place) in enumerate(words):
         name, equals, text = word.partition("=")
         switch = name.replace("--no-", "--", 1) in table.switches
         path = table.options.get(name.replace("--no-", "--", 1) if switch else name, "")
@@ -148,7 +149,7 @@ def own_options(worker: Server) -> FlagOptions:
         if not (path or name in table.json):
             continue
         if not equals and not switch:
-            text, at = next(iter(worker.words[index + 1 :]), ("", place))
+            text, at = next(iter(words[index + 1 :]), ("", place))
             place = at if name in table.json else place
         is_last = name in table.json or by_path
         if SHELL.search(text) or TEMPLATE.search(text):

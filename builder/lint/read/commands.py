@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -12,25 +12,14 @@ from ...diagnostics import Location
 from ...documents import START, Yaml
 from ...facts import hardware
 from ..engine import Formats, formats, image_pattern, recorded
-from ..model import ROLES, CommandLine, Gpus, HereDocument, Server, Statement, Word
-from .python_files import command_lines
-from .shell import Script, is_script, read_script, starting, statements
+from ..model import ROLES, Gpus, HereDocument, Server, Statement, Word
+from .python import command_lines
+from .shell import Script, is_script, read_script, starting
 from .shell_values import NOTHING_SET, Values, parts
 from .slurm import Job, read_job
 from .yaml_text import inside, template_as_shell
 
 _GRES = re.compile(r"gpu:(?:([a-z]\w*):)?([0-9]+)")
-
-
-def servers_of(script: Script, lines: Iterable[CommandLine], engine: str) -> list[Server]:
-    """Returns the servers of the commands of a script, in the job's context if it is a job."""
-    gpus, gpu = of_job(read_job(script))
-    found = []
-    for line in lines:
-        server = Server(line.texts, line.gpus or gpus, gpu, engine=engine)
-        mode = server.flag((server.formats.mode_flag,))
-        found.append(replace(server, role=ROLES.get(mode[0]) if mode else None))
-    return found
 
 
 def of_job(job: Job) -> tuple[Gpus | None, str | None]:
@@ -62,7 +51,6 @@ _RUNS = frozenset(("run", "create", "exec"))
 _ELSEWHERE = frozenset(("docker", "podman", "ssh", "kubectl"))  # shell variables do not reach these
 _DEVICES = re.compile(r"device=(\d+(?:,\d+)*)|(\d+)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.S)
-_REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _FENCE = re.compile(
     r"^([ \t]*)```[ \t]*(?:bash|sh|shell|console|zsh)?[ \t]*\n(.*?)^\1```", re.M | re.S
 )
@@ -79,49 +67,60 @@ def mentions(text: str, engine: str) -> bool:
     return re.search(rf"\b{known.program}[\"', \t]+{known.subcommand}\b", text) is not None
 
 
-def in_script(script: Script, engine: str, depth: int = 0) -> list[CommandLine]:
+def in_script(script: Script, engine: str, depth: int = 0) -> list[Server]:
     """Returns the server commands of an engine in a script, with nested scripts and here
     documents."""
     if not mentions(script.text, engine):
         return []
     rows, values = script.statements, script.values
-    found: list[CommandLine] = []
-    named: dict[str, bool] = {}  # variables in server commands, and whether the command is open
-    split: set[str] = set()  # unquoted variables, whose values the shell splits
+    found: list[Server] = []
     visible = _visible_gpus(rows)
     for statement in starting(rows):
+        in_container = not _ELSEWHERE.isdisjoint(word.text for word in statement.words)
         words = values.words(statement.words)
         if words[0].text == "eval":
-            words = _evaluated(words, engine)
+            words = list(_evaluated(words, engine))
         for line in of_statement(words, depth, engine, values):
-            gpus = line.gpus
-            if visible and not _ELSEWHERE & {word.text for word in statement.words}:
-                gpus = gpus or visible
-            statements_ = (statement, *line.statements)
-            found.append(replace(line, gpus=gpus, statements=statements_))
-            for word in words:
-                for name in _REFERENCE.findall(word.text):
-                    named[name] = line.is_open or named.get(name, False)
-                    if not word.quoted:
-                        split.add(name)
-    found += _in_variables(rows, named, split)
-    if len(found) == 1 and depth == 0:  # several servers share the job's GPUs
-        gpus, _ = of_job(read_job(script))
-        found = [replace(found[0], gpus=found[0].gpus or gpus)]
+            gpus = line.gpus or (None if in_container else visible)
+            found.append(replace(line, gpus=gpus, statements=(statement, *line.statements)))
     for document in script.here:
         if depth < MAX_DEPTH and _runs(document):
             at = Location(document.start.line + script.start.line - 1, document.start.column)
             for line in in_script(read_script(document.text, at), engine, depth + 1):
                 found.append(replace(line, statements=()) if document.name else line)
+    if depth:
+        return found
+    return _in_job(found or list(_of_base_image(script, engine)), script)
+
+
+def _of_base_image(script: Script, engine: str) -> Iterator[Server]:
+    """Yields the commands of a Dockerfile whose base image starts the server: flags only."""
+    based = _BASE.search(script.text)
+    if image := image_pattern(engine).search(based["image"]) if based else None:
+        for row in script.statements:
+            if are_flags(row.words[:1], engine):
+                yield Server(row.words, engine=engine, is_open=image["own"] is None)
+
+
+def _in_job(rows: Sequence[Server], script: Script) -> list[Server]:
+    """Adds the role that a flag sets, and the GPUs of a job if only one server uses them."""
+    if not rows:
+        return []
+    gpus, gpu = of_job(read_job(script))
+    if len(rows) > 1:
+        gpus = None
+    found = []
+    for row in rows:
+        mode = row.flag((row.formats.mode_flag,))
+        role = ROLES.get(mode[0]) if mode else None
+        found.append(replace(row, gpus=row.gpus or gpus, gpu=gpu, role=role))
     return found
 
 
-def _evaluated(words: Sequence[Word], engine: str) -> list[Word]:
-    """Returns the words of `eval`, whose texts are split, except for whole commands."""
-    found: list[Word] = []
+def _evaluated(words: Sequence[Word], engine: str) -> Iterator[Word]:
+    """Yields the words of `eval`, whose texts are split, except for whole commands."""
     for word in words:
-        found += [word] if mentions(word.text, engine) else parts(word)
-    return found
+        yield from [word] if mentions(word.text, engine) else parts(word)
 
 
 def _runs(document: HereDocument) -> bool:
@@ -136,7 +135,7 @@ def _runs(document: HereDocument) -> bool:
 
 def of_statement(
     words: Sequence[Word], depth: int, engine: str, values: Values = NOTHING_SET
-) -> Iterator[CommandLine]:
+) -> Iterator[Server]:
     """Yields the server commands in the words of a statement; `values` are those of its script,
     which also fill in the words of a nested command line."""
     known = formats(engine)
@@ -145,13 +144,9 @@ def of_statement(
         if program := _program(word, rest, known):
             rest = rest[1:] if known.subcommand and program == known.program else rest
             is_open = program in known.workers
-            yield CommandLine(
-                rest,
-                is_open=is_open,
-                gpus=_gpus_before(before),
-                before=before,
-                start=word.location,
-                program=program,
+            gpus = _gpus_before(before)
+            yield Server(
+                rest, program, word.location, before, (), gpus, engine=engine, is_open=is_open
             )
             return
         if (image := image_pattern(engine).search(word.text)) and index:
@@ -165,7 +160,8 @@ def of_statement(
                 for row in inner:
                     yield replace(row, gpus=row.gpus or gpus, before=before, again=again)
             elif rest and are_flags(rest, engine) and not own:
-                yield CommandLine(rest, is_open=image["own"] is None, gpus=gpus, before=before)
+                is_open = image["own"] is None
+                yield Server(rest, before=before, gpus=gpus, engine=engine, is_open=is_open)
             return
         if depth < MAX_DEPTH and re.search(r"\s", word.text) and mentions(word.text, engine):
             place = Location(word.location.line, word.location.column + 1)
@@ -252,33 +248,7 @@ def _entry_point(words: Sequence[Word]) -> Sequence[Word]:
     return [replace(word, text=word.text.partition("=")[2]) for word in given]
 
 
-def _in_variables(
-    rows: Sequence[Statement], named: Mapping[str, bool], split: Collection[str]
-) -> Iterator[CommandLine]:
-    """Yields flags from variables and arrays that a command uses; values in `split` are split at
-    spaces."""
-    for row in rows:
-        words = row.words
-        last = _ASSIGNMENT.fullmatch(words[-1].text)
-        if row.elements and last and last[1] in named:
-            words = row.elements
-            if last[1] in split:
-                words = tuple(part for word in words for part in parts(word))
-            if words and words[0].text.startswith("-"):
-                yield CommandLine(words, is_open=named[last[1]], is_part=True)
-            continue
-        for word in words:
-            given = _ASSIGNMENT.fullmatch(word.text)
-            if given and given[1] in named and re.search(r"(?:^|\s)--?[a-z]", given[3]):
-                inner = [
-                    Word(each.text, word.location, each.certain)
-                    for statement in statements(given[3])
-                    for each in statement.words
-                ]
-                yield CommandLine(tuple(inner), is_open=named[given[1]], is_part=True)
-
-
-def in_program(text: str, engine: str) -> Iterator[CommandLine]:
+def in_program(text: str, engine: str) -> Iterator[Server]:
     """Yields the server commands that a Python program starts; the program may add flags to
     each."""
     for words in command_lines(text):
@@ -286,18 +256,6 @@ def in_program(text: str, engine: str) -> Iterator[CommandLine]:
         for line in of_statement(known, MAX_DEPTH, engine):
             if line.words:
                 yield replace(line, is_part=True)
-
-
-def in_dockerfile(script: Script, engine: str) -> list[CommandLine]:
-    """Returns the server commands of a Dockerfile in shell form. If the base image starts the
-    server, the command consists of flags only."""
-    found = in_script(script, engine)
-    based = _BASE.search(script.text)
-    image = image_pattern(engine).search(based["image"]) if based else None
-    if found or image is None:
-        return found
-    rows = [row.words for row in script.statements if are_flags(row.words[:1], engine)]
-    return [CommandLine(words, is_open=image["own"] is None) for words in rows]
 
 
 def in_block(
@@ -308,7 +266,7 @@ def in_block(
     engine: str,
     start: Location = START,
     given: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[CommandLine]:
+) -> Iterator[Server]:
     """Yields the commands of a text inside a document, with locations in the document. The text
     begins at `start` of the `whole` text at the path, and with the variables `given`."""
 
@@ -319,10 +277,10 @@ def in_block(
         words = [replace(word, location=moved(word.location)) for word in line.words]
         gpus = line.gpus and replace(line.gpus, location=moved(line.gpus.location))
         begin = line.start and moved(line.start)
-        yield replace(line, words=tuple(words), path=path, gpus=gpus, start=begin, statements=())
+        yield replace(line, words=tuple(words), within=path, gpus=gpus, start=begin, statements=())
 
 
-def in_prose(text: str, path: str, document: Yaml, engine: str) -> Iterator[CommandLine]:
+def in_prose(text: str, path: str, document: Yaml, engine: str) -> Iterator[Server]:
     """Yields the commands in the fenced code blocks of a Markdown text."""
     for fence in _FENCE.finditer(text):
         start = Location(text.count("\n", 0, fence.start(2)) + 1, 1)

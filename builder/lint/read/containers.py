@@ -4,13 +4,13 @@ start."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ...diagnostics import Diagnostic, Location
+from ...diagnostics import Diagnostic
 from ...documents import Yaml, value_at
 from ...facts import engines
 from ...facts.release import ServerRole
@@ -22,7 +22,7 @@ from ..engine import (
     recorded,
     spawners,
 )
-from ..model import ROLES, CommandLine, Gpus, Named, Server, Word, below
+from ..model import ROLES, Gpus, Named, Server, Word, below
 from .commands import (
     MAX_DEPTH,
     are_flags,
@@ -40,7 +40,6 @@ from .yaml_text import inside, template_as_shell
 GPU = "nvidia.com/gpu"
 SIDE = "subComponentType"
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class _Read(NamedTuple):
     data: Any
     objects: Sequence[Object]
     by_path: Mapping[str, Object]
-    lines: Mapping[str, Sequence[CommandLine]]
+    lines: Mapping[str, Sequence[Server]]
 
 
 _READ: WeakKeyDictionary[Yaml, _Read] = WeakKeyDictionary()
@@ -112,15 +111,12 @@ def _read(document: Yaml) -> _Read:
         by_path: dict[str, Object] = {}
         for each in found:
             by_path.setdefault(each.path, each)
-        lines: dict[str, list[CommandLine]] = {}
+        lines: dict[str, list[Server]] = {}
         for engine in recorded():
             lines[engine] = []
             for path, rows in _lines(document, by_path, engine):
-                here, whole = by_path[path], [row for row in rows if not row.is_part]
                 lines[engine] += rows
-                for row in whole:
-                    server = _server_of(row, here, engine)
-                    here.servers.append(server if len(whole) == 1 else replace(server, gpus=None))
+                by_path[path].servers.extend(rows)
         known = _READ[document] = _Read(document.data, found, by_path, lines)
     return known
 
@@ -134,18 +130,30 @@ def in_documents(documents: Sequence[Yaml], engine: str = "") -> list[Server]:
     return found
 
 
-def _server_of(line: CommandLine, here: Object, engine: str) -> Server:
-    """Returns the server that a command line starts in a container."""
-    around, maps, model = here.around, _mounted(here.data, here.around), None
-    if not line.program and line.words and not line.words[0].text.startswith("-"):
-        model = Named(line.words[0].text, line.words[0].location, here.path)
-    gpus = None if _is_spread(line, here) else line.gpus
-    return Server(
-        line.texts, gpus, around.gpu, around.role, here.path, maps, engine=engine, named=model
-    )
+def _placed(rows: Sequence[Server], here: Object) -> Iterator[Server]:
+    """Yields the servers of a container in its surroundings. Several servers share its GPUs."""
+    around, maps = here.around, _mounted(here.data, here.around)
+    is_alone = len(rows) == 1
+    for row in rows:
+        model, gpus = None, None
+        if not row.name and row.words and not row.words[0].text.startswith("-"):
+            model = Named(row.words[0].text, row.words[0].location, here.path)
+        if is_alone and not _is_spread(row, here):
+            gpus = row.gpus or around.total
+        yield replace(
+            row,
+            gpus=gpus,
+            gpu=around.gpu,
+            role=around.role,
+            path=here.path,
+            within=row.within or here.path,
+            is_alone=is_alone,
+            config_maps=maps,
+            named=model,
+        )
 
 
-def _is_spread(line: CommandLine, here: Object) -> bool:
+def _is_spread(line: Server, here: Object) -> bool:
     """Returns whether a container may start its server on nodes that are unknown."""
     is_far = any(word.text.rpartition("/")[2] in spawners() for word in line.before)
     return is_far and not here.around.nodes
@@ -229,19 +237,10 @@ def _of_followers(document: Yaml, data: Mapping[str, Any], path: str) -> Gpus | 
 
 
 def _labels(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the node labels that a pod requires."""
+    """Yields the node labels that a pod requires; affinities are not read."""
     selector = data.get("nodeSelector")
     for key, label in selector.items() if isinstance(selector, Mapping) else ():
         yield str(key), str(label)
-    required = f"affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
-    terms = value_at(data, required)
-    for term in listed(terms):
-        rows = value_at(term, "matchExpressions")
-        for row in listed(rows):
-            values = value_at(row, "values")
-            is_wanted = value_at(row, "operator") == "In" and isinstance(values, list)
-            for label in values if is_wanted and isinstance(values, list) else ():
-                yield str(value_at(row, "key")), str(label)
 
 
 def _mounted(data: Mapping[str, Any], around: Around) -> dict[str, str]:
@@ -341,17 +340,12 @@ class ContainerCommand:
 
     path: str
     script: Script
-    lines: Sequence[CommandLine]
+    lines: Sequence[Server]
     document: Yaml | None = None
 
-    def move(
-        self, diagnostic: Diagnostic, told: Collection[tuple[Location, str]] = ()
-    ) -> Diagnostic:
-        """Moves an error of the script to its location in the manifest. Errors listed in `told`
-        already have that location."""
+    def move(self, diagnostic: Diagnostic) -> Diagnostic:
+        """Moves an error of the script to its location in the manifest."""
         place = diagnostic.location
-        if (place, diagnostic.path) in told:
-            return diagnostic
         if self.document:
             place = inside(self.document, self.path, self.script.text, place)
         within = ": ".join(filter(None, (self.path, diagnostic.within)))
@@ -361,6 +355,7 @@ class ContainerCommand:
 def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
     """Yields the container commands of a document that start a server or write files."""
     for path, container in containers(document.data, ""):
+        here = _read(document).by_path[path]
         given = {name: text for name, text, _ in environment(container)}
         words = [
             row
@@ -372,13 +367,14 @@ def container_commands(document: Yaml) -> Iterator[ContainerCommand]:
         for index, (where, word) in enumerate(words):
             if is_server(word.text):
                 rest = [later for _, later in words[index + 1 :]]
-                line = CommandLine(tuple(Values((), given).words(rest)), program=word.text)
-                yield ContainerCommand(_last_key(path, container), Script(), [line])
+                line = Server(tuple(Values((), given).words(rest)), word.text)
+                lines = list(_placed([line], here))
+                yield ContainerCommand(_last_key(path, container), Script(), lines)
                 break
             if _is_read(word.text):
                 found = replace(read_script(word.text), environment=given)
                 lines = in_script(found, engines.default().name)
-                lines = [line for line in lines if not line.is_part]
+                lines = list(_placed(lines, here))
                 yield ContainerCommand(where, found, lines, document)
 
 
@@ -443,14 +439,14 @@ def words_of(
         yield where, Word(text, document.locate(where), "$" not in text, quoted=True)
 
 
-def in_containers(document: Yaml, engine: str) -> Sequence[CommandLine]:
+def in_containers(document: Yaml, engine: str) -> Sequence[Server]:
     """Returns the commands of an engine in the containers, services and launchers of a document."""
     return _read(document).lines[engine]
 
 
 def _lines(
     document: Yaml, objects_at: Mapping[str, Object], engine: str
-) -> Iterator[tuple[str, list[CommandLine]]]:
+) -> Iterator[tuple[str, list[Server]]]:
     """Yields the commands of an engine in each container, with the container's path."""
     known, is_named = formats(engine), partial(mentions, engine=engine)
     names = (known.program, *known.modules, *known.workers, *known.tools)
@@ -464,7 +460,7 @@ def _lines(
         if not rows or runs_code([word.text for _, word in rows]):
             continue
         given = {name: text for name, text, _ in environment(container)}
-        words, found = list[Word](), list[CommandLine]()
+        words, found = list[Word](), list[Server]()
         for where, word in rows:
             if re.search(r"\s", word.text) and is_named(word.text):
                 found += in_block(word.text, where, document, word.text, engine, given=given)
@@ -477,13 +473,8 @@ def _lines(
         if image and own and found and image_starts_server(image, engine):
             found = [replace(row, again=rows[0][1]) for row in found]
         elif image and own and not found and are_flags(words, engine):
-            found = [CommandLine(tuple(words), is_open=image["own"] is None)]
-        here, alone = objects_at[path], path if len(found) == 1 else ""
-        placed = []
-        for row in found:
-            gpus, where = row.gpus or here.around.total, row.path or path
-            placed.append(replace(row, path=where, gpus=gpus, container=alone))
-        yield path, placed
+            found = [Server(tuple(words), engine=engine, is_open=image["own"] is None)]
+        yield path, list(_placed(found, objects_at[path]))
 
 
 def _starts_server(container: Mapping[str, Any], path: str) -> bool:

@@ -24,16 +24,15 @@ from ..arguments.argparse import (
     spelled,
 )
 from ..engine import ENGINE_FILE, Formats, formats
-from ..model import CommandLine, Gpus, Named, OptionsBlock, Word, below, int_at, role_of
+from ..model import Gpus, Named, OptionsBlock, Server, Word, below, int_at, role_of
 from ..rules import STRAY_WORD
 from ..rules.options import is_meant, is_of_another, model_of
 from . import commands
 from .containers import COMMANDS, in_containers
-from .file import DOCKERFILE, PYTHON, SCRIPT, Text, has_base
+from .file import DOCKERFILE, PYTHON, SCRIPT, Text
 from .launchers import recipe_roles
-from .python_api import Api, sections
-from .shell import read_script
-from .shell_files import written_files
+from .python import Api, sections
+from .shell_files import WrittenFile
 from .yaml_text import SHELL, MaskedText
 
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of a key in any case style
@@ -43,25 +42,28 @@ def _record(release: Release) -> Formats:
     return formats(release.engine.name)
 
 
-def of_script(text: str, release: Release) -> Iterator[OptionsBlock]:
-    """The commands of a script, and the configuration files that it writes for them."""
-    script = read_script(text)
-    read_commands = commands.in_dockerfile if has_base(text) else commands.in_script
-    found = read_commands(script, release.engine.name)
+def of_server(server: Server, text: str, release: Release) -> Iterator[OptionsBlock]:
+    """The options of a command in a script; those of its conditional words are apart."""
+    certain: list[Word] = []
+    more: list[Word] = []
+    for word in server.words:
+        (more if word.optional else certain).append(word)
     extended = is_extended(text, release)
-    for command in found:
-        yield from _of_script_command(command, release, extended)
-    if "<<" not in text and "echo" not in text and "printf" not in text:
-        return
-    for file in written_files(script):
-        for document in file.documents:
-            name = file.name
-            if file.name.endswith(".json") and _is_engine_file(file.name, document.data):
-                yield replace(_named(document, document.data, "", release, ()), within=name)
-            elif is_configuration(document.data, release):
-                yield _configuration(document, document.data, "", release, name, file.is_open)
-            else:
-                yield from of_document(document, text, release)
+    yield _of_command(replace(server, words=tuple(certain)), release, extended)
+    if more:
+        part = Server(tuple(more), engine=server.engine, is_open=server.is_open, is_part=True)
+        yield _of_command(part, release, extended)
+
+
+def of_written(file: WrittenFile, text: str, release: Release) -> Iterator[OptionsBlock]:
+    """The options in a file that a script of this text writes."""
+    for document in file.documents:
+        if file.name.endswith(".json") and _is_engine_file(file.name, document.data):
+            yield replace(_named(document, document.data, "", release, ()), within=file.name)
+        elif is_configuration(document.data, release):
+            yield _configuration(document, document.data, "", release, file.name, file.is_open)
+        else:
+            yield from of_document(document, text, release)
 
 
 def of_program(text: str, release: Release) -> Iterator[OptionsBlock]:
@@ -216,27 +218,13 @@ def _configuration(
     return found
 
 
-def _of_script_command(
-    command: CommandLine, release: Release, extended: bool
-) -> Iterator[OptionsBlock]:
-    """The options of a command; those of its conditional words are apart."""
-    certain: list[Word] = []
-    more: list[Word] = []
-    for word in command.words:
-        (more if word.optional else certain).append(word)
-    yield _of_command(replace(command, words=tuple(certain)), release, extended)
-    if more:
-        part = CommandLine(tuple(more), is_open=command.is_open, is_part=True)
-        yield _of_command(part, release, extended)
-
-
-def _of_command(command: CommandLine, release: Release, extended: bool) -> OptionsBlock:
+def _of_command(command: Server, release: Release, extended: bool) -> OptionsBlock:
     read = read_arguments(command.words, release, command.is_part)
     if again := command.again:
         what = "follows the image, which already starts the server"
         fix = "give the model and flags alone, or another entry point"
         read.wrong(again.text, again.location, what, fix, STRAY_WORD)
-    read.within, read.gpus, read.command = command.path, command.gpus, command
+    read.within, read.gpus, read.command = command.within, command.gpus, command
     read.is_extended = extended or command.is_open
     return read
 
@@ -409,9 +397,12 @@ def _split(value: Any, place: Location) -> Sequence[Word]:
 def read_options(
     source: Text, table: Release, is_told: bool
 ) -> list[tuple[OptionsBlock, Yaml | None]]:
-    """The options of a file, each with the document that contains it."""
+    """The options of a file, each with the document that contains it; of a script, those of its
+    commands."""
     if source.form in (SCRIPT, DOCKERFILE):
-        return [(row, None) for row in of_script(source.text, table)]
+        servers = commands.in_script(source.script, table.engine.name)
+        options = (of_server(server, source.text, table) for server in servers)
+        return [(row, None) for row in chain.from_iterable(options)]
     if source.form == PYTHON:
         return [(row, None) for row in of_program(source.text, table)]
     return [

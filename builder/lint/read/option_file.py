@@ -431,7 +431,7 @@ def read_embedded(documents: Sequence[Yaml], release: Release) -> Content | None
         replace(row, file=targets[row.within]) if row.within in targets else row
         for row in content.sections
     ]
-    return content if content.sections or content.diagnostics or content.is_read else None
+    return content if content.sections or content.diagnostics else None
 
 
 def _targets(document: Yaml) -> dict[str, str]:

@@ -132,28 +132,9 @@ def read_script(text: str, start: Location = START) -> Script:
 
 @lru_cache(maxsize=_KEPT)
 def _read(text: str, start: Location) -> Script:
-    here = _unescaped(tuple(_here_documents(text)), text)
+    here = tuple(_here_documents(text))
     rows = tuple(_statements(_without(here, text), start))
     return Script(here, rows, text=text, start=start)
-
-
-def _unescaped(documents: Sequence[HereDocument], text: str) -> Sequence[HereDocument]:
-    """Returns the here documents of a script. A here document inside double quotes, as in `bash -c
-    "..."`, is unescaped first, as the shell does."""
-    if not any("\\" in document.text for document in documents):
-        return documents
-    rest = _without(documents, text)
-    quoted: set[int] = set()
-    for found in _TOKEN.finditer(rest):
-        if found.lastgroup == "word" and found[0].startswith('"') and "\n" in found[0]:
-            first = rest.count("\n", 0, found.start()) + 1
-            quoted.update(range(first, first + found[0].count("\n") + 1))
-    return [
-        replace(row, text=re.sub(r'\\(["$`\\])', r"\1", row.text))
-        if row.start.line in quoted
-        else row
-        for row in documents
-    ]
 
 
 def is_script(document: HereDocument) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import chain
 from typing import Any
 
 from ...diagnostics import NOWHERE, Location
@@ -17,10 +17,11 @@ from .shell_values import Values, with_branches
 from .yaml_text import SHELL, MaskedText, value_of
 
 # The literal part of their output is read.
-_READ = ("echo", "printf", "cat", "tee", "}")
+_READ = ("echo", "printf", "cat", "tee")
 _OUTPUTS = (">", ">>", ">|", "1>", "1>>", "&>", "&>>")
 _OPENS = re.compile(r"""open\(\s*["']?([^"',)]*)["']?\s*,\s*["'][wax]|\.write_text\(""")
 _ALL = re.compile(r"\$[@*]|\$\{\w+\[")
+_NOTHING = re.compile(r"(?!)")
 _LATER = re.compile(r"\$(?:@|\*|\{?\w|\()|`")
 
 
@@ -54,7 +55,8 @@ def unread_words(words: Iterable[Word]) -> Iterator[str]:
 def _redirected(row: Statement) -> str:
     """Returns the option file that receives the output of a command that cannot be followed."""
     command = row.words[0].text.rpartition("/")[2]
-    if command in _READ and (command != "cat" or len(row.words) == 1):
+    most = {"cat": 1, "printf": 2}.get(command, len(row.words))  # words that are followed
+    if command in _READ and len(row.words) <= most:
         return ""
     for sign, word in row.redirects:
         if sign in _OUTPUTS and OPTION_FILE.search(word.text):
@@ -78,7 +80,6 @@ OPTION_FILE = re.compile(r"\.(?:ya?ml|json)\b")
 _EDITORS = ("sed", "perl", "awk", "gawk", "ed", "ex", "yq")
 _IN_PLACE = re.compile(r"-\w*i|--in-?place|-ni")
 _BEFORE = ("then", "else", "do", "{", "sudo", "!")
-MAX_NESTED = 8  # nesting of braces
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +104,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that a script writes.
-
-    `is_open` means that a variable may add more to it, `is_edit` that this is only what the script
-    adds to an existing file.
+    """A file that a script writes; `is_open` means that a variable may add more to it.
 
     `alternatives` hold one option each, with one of the values that branches assign to its
     variable.
@@ -116,7 +114,6 @@ class WrittenFile:
     documents: Sequence[Yaml]
     is_open: bool = False
     alternatives: Sequence[Yaml] = ()
-    is_edit: bool = False
 
 
 def written_files(script: Script) -> list[WrittenFile]:
@@ -125,7 +122,7 @@ def written_files(script: Script) -> list[WrittenFile]:
     fragments: list[Fragment] = []
     for each in script.here:
         fragments += _of_here_document(each, script.text)
-    fragments += _of_statements(rows, script.text.splitlines())
+    fragments += _of_statements(rows)
     branches = {row.words[0].location.line for row, optional in with_branches(rows) if optional}
     fragments = [
         replace(
@@ -221,8 +218,8 @@ def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
     added = [row for row in fragments if row.data]
     if not texts:
         for row in added:
-            if row.data:
-                yield WrittenFile(name, [row.data], row.is_open, is_edit=row.is_edit)
+            if row.data and not row.is_edit:
+                yield WrittenFile(name, [row.data], row.is_open)
         return
     whole = _read(name, texts)
     if len(texts) > 1 and any(not document.readable for document in whole.documents):
@@ -245,8 +242,9 @@ def _assembled(fragments: Sequence[Fragment]) -> Iterator[WrittenFile]:
     for row in added:
         if row.data and row.optional:
             whole = replace(whole, is_open=True)
-        if row.data and (row.optional or not _set_in(documents, row.data)):
-            yield WrittenFile(name, [row.data], True, is_edit=row.is_edit)
+        is_apart = row.data and (row.optional or not _set_in(documents, row.data))
+        if row.data and is_apart and not row.is_edit:
+            yield WrittenFile(name, [row.data], True)
     yield whole
 
 
@@ -261,18 +259,12 @@ def _set_in(documents: Sequence[Yaml], given: Yaml) -> bool:
 
 def _read(name: str, fragments: Sequence[Fragment]) -> WrittenFile:
     rows = list(chain.from_iterable(fragment.lines for fragment in fragments))
-    text = MaskedText("\n".join(line for line, _ in rows) + "\n", _pattern(fragments))
+    pattern = SHELL if any(row.expands for row in fragments) else _NOTHING
+    text = MaskedText("\n".join(line for line, _ in rows) + "\n", pattern)
     documents = text.documents()
     for document in documents:
         _move(document, [place for _, place in rows])
     return WrittenFile(name, documents, text.is_open)
-
-
-def _pattern(fragments: Sequence[Fragment]) -> re.Pattern[str]:
-    return SHELL if any(row.expands for row in fragments) else _NOTHING
-
-
-_NOTHING = re.compile(r"(?!)")
 
 
 def _move(document: Yaml, places: Sequence[Location]) -> None:
@@ -291,7 +283,7 @@ def _move(document: Yaml, places: Sequence[Location]) -> None:
     ]
 
 
-def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
+def _of_here_document(document: HereDocument, script: str) -> Iterator[Fragment]:
     copied = _COPIED.search(document.command)
     if copied and not document.name:
         document = replace(document, name=copied[1])
@@ -300,8 +292,11 @@ def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
         return
     if not document.name and not _MANIFESTS.search(document.command):
         return
-    expands = not document.quoted or bool(_FILLED_LATER.search(text))
-    rows = enumerate(document.text.splitlines(), document.start.line)
+    expands = not document.quoted or bool(_FILLED_LATER.search(script))
+    text = document.text
+    if '"' not in text.replace('\\"', ""):  # it may be inside double quotes, as in `bash -c "..."`
+        text = re.sub(r'\\(["$`\\])', r"\1", text)
+    rows = enumerate(text.splitlines(), document.start.line)
     lines = [(line, Location(number, 1)) for number, line in rows]
     if document.strips_tabs:
         lines = [
@@ -312,8 +307,7 @@ def _of_here_document(document: HereDocument, text: str) -> Iterator[Fragment]:
     yield Fragment(name, document.start, tuple(lines), document.appends, expands)
 
 
-def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator[Fragment]:
-    in_braces = _group_targets(rows)
+def _of_statements(rows: Sequence[Statement]) -> Iterator[Fragment]:
     for index, row in enumerate(rows):
         words = list(row.words)
         while words and words[0].text in _BEFORE:
@@ -324,10 +318,8 @@ def _of_statements(rows: Sequence[Statement], source: Sequence[str]) -> Iterator
         if is_python(name) and (code := _code_of(words)):
             start = Location(code.location.line, code.location.column + 1)
             yield from _of_python(code.text, start, not code.certain)
-        elif name in ("echo", "printf"):
-            target = _target(rows, index) or in_braces.get(index)
-            if target:
-                yield from _of_output(name, words[1:], *target, source)
+        elif name in ("echo", "printf") and (target := _target(rows, index)):
+            yield from _of_output(name, words[1:], *target)
 
 
 def _target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
@@ -335,7 +327,7 @@ def _target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
     appended."""
     row = rows[index]
     for operator, word in row.redirects:
-        if operator in (">", ">>", ">|", "1>", "1>>", "&>", "&>>"):
+        if operator in _OUTPUTS:
             return (word.text, operator.endswith(">>")) if word.text != "/dev/null" else None
     if row.end == "|" and index + 1 < len(rows):
         words = [word.text for word in rows[index + 1].words if word.text != "sudo"]
@@ -344,84 +336,24 @@ def _target(rows: Sequence[Statement], index: int) -> tuple[str, bool] | None:
     return None
 
 
-def _group_targets(rows: Sequence[Statement]) -> dict[int, tuple[str, bool]]:
-    """Returns the redirection targets of commands in braces; the redirection follows the braces."""
-    targets: dict[int, tuple[str, bool]] = {}
-    begun: list[int] = []
-    for index, row in enumerate(rows):
-        first = row.words[0].text
-        if first == "{" and len(begun) < MAX_NESTED:
-            begun.append(index)
-        elif first == "}" and begun:
-            start = begun.pop()
-            if row.redirects:
-                operator, word = row.redirects[0]
-                for inside in range(start, index):
-                    appends = inside > start + 1 or operator.endswith(">>")
-                    targets.setdefault(inside, (word.text, appends))
-    return targets
-
-
-def _of_output(
-    command: str, words: Sequence[Word], name: str, appends: bool, source: Sequence[str]
-) -> Iterator[Fragment]:
+def _of_output(command: str, words: Sequence[Word], name: str, appends: bool) -> Iterator[Fragment]:
+    """Yields the text that `echo` or `printf` writes; the values of `printf` are not put in."""
     flags = [word for word in words if re.fullmatch(r"-[neE]+", word.text)]
     rest = list(words[len(flags) :]) if command == "echo" else list(words)
-    if not rest:
+    if not rest or (command == "printf" and len(rest) > 1):
         return
     expands = not all(word.certain for word in words)
-    start = rest[0].location
-    line = source[start.line - 1] if start.line <= len(source) else ""
-    quoted = line[start.column - 1 : start.column] in ("'", '"')
-    first = Location(start.line, start.column + quoted)
-    if command == "printf":
-        rows = tuple(_printed(rest, first))
-    elif any("e" in flag.text for flag in flags):
-        text = " ".join(word.text for word in rest)
-        rows = tuple((row, first) for row in _unescaped(text).splitlines())
-    else:
-        text = " ".join(word.text for word in rest)
-        numbers = count(start.line)
-        rows = tuple(
-            (row, first if index == 0 else Location(next(numbers) + 1, 1))
-            for index, row in enumerate(text.splitlines())
-        )
+    start, text = rest[0].location, " ".join(word.text for word in rest)
+    first = Location(start.line, start.column + rest[0].quoted)
+    is_escaped = command == "printf" or any("e" in flag.text for flag in flags)
+    if is_escaped:
+        text = text.replace("\\n", "\n").replace("\\t", "\t")
+    rows = []
+    for number, row in enumerate(text.splitlines(), start.line):
+        is_first = is_escaped or number == start.line
+        rows.append((row, first if is_first else Location(number, 1)))
     # Starts before later fragments of the same file.
-    yield Fragment(name, start, rows, appends, expands)
-
-
-def _printed(words: Sequence[Word], first: Location) -> Iterator[tuple[str, Location]]:
-    """Yields the lines that printf writes, each located at its first value. printf repeats its
-    format until all values are used."""
-    form, values = words[0].text, list(words[1:])
-    pieces = re.split(r"%(?:[-+ 0#]*\d*(?:\.\d+)?)[a-zA-Z]", form.replace("%%", "\0"))
-    parts: list[tuple[str, Location]] = []
-    while True:
-        used, values = values[: len(pieces) - 1], values[len(pieces) - 1 :]
-        for index, piece in enumerate(pieces):
-            parts.append((_unescaped(piece), NOWHERE))
-            if index < len(used):
-                at = used[index].location
-                parts.append((used[index].text, Location(at.line, at.column + 1)))
-        if not values or len(pieces) == 1:
-            break
-    line, place = "", NOWHERE
-    for text, at in parts:
-        *ended, rest = text.replace("\0", "%").split("\n")
-        for row in ended:
-            yield line + row, min(filter(_is_place, (place, at)), default=first)
-            line, place = "", NOWHERE
-        line, place = line + rest, place if _is_place(place) else at
-    if line:
-        yield line, place if _is_place(place) else first
-
-
-def _is_place(place: Location) -> bool:
-    return place != NOWHERE
-
-
-def _unescaped(text: str) -> str:
-    return text.replace("\\n", "\n").replace("\\t", "\t")
+    yield Fragment(name, start, tuple(rows), appends, expands)
 
 
 def _code_of(words: Sequence[Word]) -> Word | None:
@@ -434,9 +366,8 @@ def _code_of(words: Sequence[Word]) -> Word | None:
 def _of_python(text: str, start: Location, expands: bool) -> Iterator[Fragment]:
     """Yields the mappings that a Python program writes; `expands` means that the shell expands its
     text."""
-    from . import python_files
+    from . import python
 
-    for document in python_files.dumped_documents(text, start, expands):
-        is_open = document.is_open or not document.name
-        name = document.name or "python"
-        yield Fragment(name, start, data=document.data, is_open=is_open, is_edit=document.is_edit)
+    for name, document, is_open, is_edit in python.dumped_documents(text, start, expands):
+        is_open |= not name
+        yield Fragment(name or "python", start, data=document, is_open=is_open, is_edit=is_edit)

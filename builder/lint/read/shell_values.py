@@ -1,8 +1,8 @@
 """Expands the shell variables of a script whose values the script itself sets.
 
-Known are variables with a single value, the default in `${NAME:-text}` if nothing else is set,
-integer arithmetic, and arrays with the elements appended to them. Any other expression stays a
-variable.
+Known are variables with a single value, the default in `${NAME:-text}` if nothing else is set, sums
+and products of plain numbers, and arrays with the elements appended to them. Any other expression
+stays a variable.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PIECE = re.compile(r"(?:\$\{[^}]*\}|\$\(\([^()]*(?:\([^()]*\)[^()]*)*\)\)|\S)+"
 _COUNTED = re.compile(
     r"([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
-_IN_SUM = re.compile(r"(?<!\w)(?:\$(?:\{(?P<braced>\w+)\}|(?P<plain>\w+))|(?P<bare>[A-Za-z_]\w*))")
+_IN_SUM = re.compile(r"(?<!\w)\$?\{?([A-Za-z_]\w*)\}?")
 # Set by Slurm and MPI for the scripts that they start.
 _GIVEN = re.compile(r"(?:SLURM|PMIX?|OMPI)_\w+")
 _PRINTED = re.compile(r"\$\(|`")  # command substitution
@@ -177,8 +177,7 @@ class Values:
 
     def _used(self, found: re.Match[str], pending: tuple[str, ...]) -> str:
         if found["sum"] is not None:
-            filled = _IN_SUM.sub(lambda name: self._summand(name, pending), found["sum"])
-            result = _sum(filled)
+            result = _sum(_IN_SUM.sub(lambda name: self._summand(name, pending), found["sum"]))
             return found[0] if result is None else str(result)
         name = found["name"] or found["plain"] or found["later"]
         value, way = self._value(name, pending), found["way"] or ""
@@ -192,12 +191,8 @@ class Values:
         return found[0]
 
     def _summand(self, found: re.Match[str], pending: tuple[str, ...]) -> str:
-        """Expands a variable in arithmetic; without `$`, its value counts as a parenthesized
-        expression."""
-        value = self._value(found["braced"] or found["plain"] or found["bare"], pending)
-        if value is None:
-            return found[0]
-        return f"({value or 0})" if found["bare"] else value
+        value = self._value(found[1], pending)
+        return value if value and value.isdecimal() else found[0]
 
     def _is_unset(self, name: str, pending: tuple[str, ...]) -> bool:
         if _GIVEN.fullmatch(name) and name not in self._settings:
@@ -286,55 +281,34 @@ def _is_sum(words: Sequence[Word]) -> bool:
     return _COUNTED.match(text) is not None and not re.search(r"=\S*\s+[A-Za-z./]", text)
 
 
-def _divided(one: int, other: int) -> int:
-    """Divides and truncates toward zero, as the shell does."""
-    quotient = abs(one) // abs(other)
-    return quotient if (one < 0) == (other < 0) else -quotient
-
-
 _OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: _divided,
-    ast.Mod: lambda one, other: one - other * _divided(one, other),
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
 }
-_LARGEST = 2**31  # largest number; the shell wraps around at 2**63
-_MOST_BITS = 31  # largest shift
-_NUMBER = re.compile(r"\b(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)\b")
 
 
 def _sum(text: str) -> int | None:
-    """Evaluates integer arithmetic as the shell does; `None` for anything else."""
-    rest = _NUMBER.sub("", text)
-    if len(text) > 80 or not re.fullmatch(r"[\s+*/%()<>&|^~-]*", rest):
+    """Evaluates integer arithmetic with + - * / %; `None` for anything else."""
+    if len(text) > 80 or not re.fullmatch(r"[\d\s+*/%()-]*", text):
         return None
-    octal = re.sub(r"\b0(?=[0-7])", "0o", text)
     try:
-        return _counted(ast.parse(octal.strip(), mode="eval").body)
+        return _counted(ast.parse(text.strip().replace("/", "//"), mode="eval").body)
     except (SyntaxError, ZeroDivisionError):
         return None
 
 
 def _counted(node: ast.expr) -> int | None:
-    found: int | None = None
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        found = node.value
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        inner = _counted(node.operand)
-        found = -inner if inner is not None and isinstance(node.op, ast.USub) else inner
-    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        left, right = _counted(node.left), _counted(node.right)
-        is_shift = isinstance(node.op, ast.LShift | ast.RShift)
-        if left is None or right is None or (is_shift and not 0 <= right <= _MOST_BITS):
-            return None
-        found = _OPERATIONS[type(node.op)](left, right)
-    return found if found is not None and abs(found) < _LARGEST else None
+        return node.value if node.value < 2**31 else None
+    if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATIONS:
+        return None
+    left, right = _counted(node.left), _counted(node.right)
+    if left is None or right is None or min(left, right) < 0:  # shells round towards zero
+        return None
+    return _OPERATIONS[type(node.op)](left, right)
 
 
 NOTHING_SET = Values(())

@@ -165,7 +165,7 @@ def _world_size(words: Sequence[Word], job: Job, folder: Path) -> int | None:
 
 
 def _of_words(words: Sequence[Word]) -> Server:
-    return Server([(word.text, word.location) for word in words])
+    return Server(tuple(words))
 
 
 def _written(job: Job, name: str) -> Mapping[str, Any]:

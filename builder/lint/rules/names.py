@@ -327,10 +327,10 @@ def request_diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
     known = formats(release.engine.name)
     if not known.request_class or known.request_class not in text:
         return
-    from ..read import python_api  # not needed for most files
+    from ..read import python  # not needed for most files
 
-    api = python_api.Api(release.engine.module, (known.request_class,))
-    sections = python_api.sections(text, release, api=api)
+    api = python.Api(release.engine.module, (known.request_class,))
+    sections = python.sections(text, release, api=api)
     for section in sections or ():
         for name in section.options:
             # Here the first positional argument is not a model.
@@ -347,7 +347,7 @@ def worker_flag_diagnostics(worker: Server, release: Release) -> Iterator[Diagno
     if table.holds and next((word for word, _ in worker.tasks), "") not in table.holds:
         return
     known = (*table.options, *table.json, *table.others)
-    for word, place in worker.words:
+    for word, place in worker.texts:
         name = word.partition("=")[0].replace("--no-", "--", 1)
         by_path = table.prefix is not None and name.startswith(table.prefix)
         if not name.startswith("--") or name in known or by_path:

@@ -201,7 +201,7 @@ def block_diagnostics(given: OptionsBlock, rule_context: RuleContext) -> Iterato
         path = row.path if given.as_flags else below(given.shown, row.path)
         yield replace(row, path=path, within=given.within)
     read, release = given, rule_context.release
-    is_worker = given.command is not None and given.command.program in _record(release).workers
+    is_worker = given.command is not None and given.command.name in _record(release).workers
     may_differ = read.is_open or (given.is_extended and given.as_flags and not is_worker)
     may_differ |= any(_meant(name, release) in _record(release).ranks for name in read.unknown)
     if found_gpus := server_ranks_diagnostic(read.options, given.gpus, release, may_differ):

@@ -63,7 +63,7 @@ def _host_diagnostics(
     document: Yaml, data: Mapping[str, Any], path: str, server: Server, around: Around
 ) -> Iterator[Diagnostic]:
     """Reports a server that listens only inside its container although its ports are used."""
-    words = [word for word, _ in server.words]
+    words = [word for word, _ in server.texts]
     if any(is_open(word) for word in words) or not any(map(is_server, words)):
         return
     shares = str(data.get("network_mode", "")).startswith(("host", "service:", "container:"))
@@ -74,7 +74,7 @@ def _host_diagnostics(
     given = server.flag(("--host",))
     host = given[0].strip("\"'") if given else server.formats.default_host
     if host in (server.formats.default_host, "127.0.0.1"):
-        place = given[1] if given else server.words[0][1]
+        place = given[1] if given else server.place
         what = f"the server listens at {host} of its container, where nothing outside reaches it"
         yield located(place, path, what, "give --host 0.0.0.0", PORT_UNREACHED)
 

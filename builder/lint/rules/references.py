@@ -347,7 +347,8 @@ def _url_diagnostics(rows: Sequence[ServerContainer], files: Files) -> Iterator[
         row_there = known.get(host)
         own = port_of(row_there.server) if row_there else ""
         if row_there and port.isdigit() and own.isdigit() and own != port:
-            place = (row_there.server.flag(("--port",)) or row_there.server.words[0])[1]
+            given = row_there.server.flag(("--port",))
+            place = given[1] if given else row_there.server.place
             what = f"the router asks {host} at {port}, and its server listens at {own}"
             fix = f"give --port {port}, or the router {host}:{own}"
             yield located(place, row_there.path, what, fix, PORT_UNREACHED)

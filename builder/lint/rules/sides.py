@@ -21,8 +21,7 @@ from ...rules.validation import agreed
 from ..arguments.click import FlagOptions
 from ..engine import worker_flags
 from ..model import SIDE, OptionsBlock, Server, is_open, side_of
-from ..read.file import YAML_SUFFIXES, Text
-from ..read.files import SourceFile
+from ..read.file import YAML_SUFFIXES, SourceFile, Text
 from ..read.option_file import ENGINE, read_options
 from ..read.requests import FIELD, structured_output
 from ..report import Checked

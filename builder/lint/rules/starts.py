@@ -70,8 +70,7 @@ def docker_diagnostics(before: Sequence[Word], words: Sequence[Word]) -> Iterato
         return
     if any(text.startswith(_DOCKER_FLAGS) or _FOLDER in text for text in texts):
         return
-    pairs = [(word.text, word.location) for word in words]
-    ranks = max(_ranks(Server(pairs, engine=name)) for name in engines.names())
+    ranks = max(_ranks(Server(tuple(words), engine=name)) for name in engines.names())
     if ranks > 1:
         place, fix = before[programs[0]].location, "give --ipc host, or --shm-size 16g"
         yield located(place, "docker run", _small(ranks), fix, SMALL_SHARED_MEMORY)

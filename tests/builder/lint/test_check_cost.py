@@ -56,7 +56,7 @@ def test_a_short_option_file_is_checked_without_what_it_does_not_need() -> None:
         f"builder.{name}"
         for name in (
             *("facts.checkpoint", "facts.published_results", "facts.images", "bundle"),
-            *("lint.read.python_api", "lint.read.containers", "lint.read.shell"),
+            *("lint.read.python", "lint.read.containers", "lint.read.shell"),
             *("lint.script_check", "lint.document_check", "lint.rules.jobs"),
         )
     }

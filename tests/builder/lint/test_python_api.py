@@ -8,7 +8,7 @@ import pytest
 
 from builder import lint, pipeline
 from builder.facts import release
-from builder.lint.read import python_api
+from builder.lint.read import python
 from tests.tables import by_table, tables
 
 TABLES = tables(Path(__file__).with_suffix(".yaml"))
@@ -23,7 +23,7 @@ READ = TABLES["READ"]
 @pytest.mark.parametrize("case", READ)
 def test_options_are_read_from_the_text(case: str) -> None:
     text, expected = READ[case]
-    sections = python_api.sections(text, TABLE)
+    sections = python.sections(text, TABLE)
     assert sections is not None
     assert [section.options for section in sections] == expected
 
