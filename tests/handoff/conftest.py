@@ -20,6 +20,8 @@ from builder.bundle import Bundle
 from launch import engine, triton
 from supervisor.ports import free_ports, listen
 from tests.conftest import ROOT
+from tests.launch.conftest import FEW_CHECKS
+from tests.model_repository.conftest import find_programs
 from tests.monitoring.conftest import start as start
 
 # The second server on this machine listens so far from the first.
@@ -37,9 +39,18 @@ def with_engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {
         **os.environ,
         "PATH": os.pathsep.join(path),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{FEW_CHECKS}",
         "TENSORRT_LLM_REFERENCE_RELEASE": "1.2.1",
     }
+
+
+@pytest.fixture(scope="session")
+def with_script(
+    with_engine: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """The same where a scripted engine, which starts at once, comes before the reference engine."""
+    scripted = find_programs(tmp_path_factory.mktemp("scripted"))
+    return {**with_engine, "PATH": os.pathsep.join([*map(str, scripted), with_engine["PATH"]])}
 
 
 def free_port() -> int:

@@ -1,7 +1,7 @@
 """The runbook's commands for Docker Compose, typed as they are printed, with a real Docker engine.
 
-The container has no GPU, and its image holds nothing: a reference engine and a real Triton of this
-machine run in it. All else is as the bundle says.
+The container has no GPU, and its image holds nothing: programs of this machine run in it, a real
+Triton with a scripted engine and the stand-in for trtllm-serve. All else is as the bundle says.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ SERVERS = {
 
 
 @pytest.fixture
-def engine(with_engine: Mapping[str, str]) -> Iterator[Engine]:
+def engine(with_script: Mapping[str, str]) -> Iterator[Engine]:
     if reason := docker_engine.why_not():
         pytest.skip(f"no Docker engine on this machine: {reason}")
-    own = with_engine["PATH"].removesuffix(os.environ["PATH"]).strip(os.pathsep)
-    installed = [Path(entry).parent for entry in own.split(os.pathsep)]
+    own = with_script["PATH"].removesuffix(os.environ["PATH"]).strip(os.pathsep)
+    installed = {Path(entry).parent for entry in own.split(os.pathsep)}
     # Not in /tmp, which is the container's own, and short: the name of a socket has to be.
     folder = Path("/var/tmp") / watcher.unique("docker")
     folder.mkdir()
@@ -94,7 +94,8 @@ Prepare = Callable[[str], Machine]
 def prepare(
     engine: Engine,
     with_engine: Mapping[str, str],
-    make_miniature: Callable[[str], Path],
+    with_script: Mapping[str, str],
+    one_layer: Path,
     tmp_path: Path,
 ) -> Prepare:
     def write(server: str) -> Machine:
@@ -110,13 +111,14 @@ def prepare(
         pipeline.render(str(file), tmp_path / "chat-next", ["workload.concurrency=4"])
         bundle = pipeline.render(str(file), tmp_path / "chat")
         document = yaml.safe_load((bundle.folder / "compose" / "compose.yaml").read_text())
-        installed = ("PATH", "TENSORRT_LLM_REFERENCE_RELEASE")
+        installed = with_script if server == "triton" else with_engine
         image = document["services"]["server"]["image"]
-        engine.make_image(image, {name: with_engine[name] for name in installed})
+        variables = ("PATH", "TENSORRT_LLM_REFERENCE_RELEASE")
+        engine.make_image(image, {name: installed[name] for name in variables})
         (key := tmp_path / "key").write_text("key-of-the-test-0123456789\n")
         key.chmod(0o600)
         os.chown(key, USER, USER)
-        own = {"CHECKPOINT_FOLDER": str(make_miniature("llama-tiny")), "SERVER_KEY_FILE": str(key)}
+        own = {"CHECKPOINT_FOLDER": str(one_layer), "SERVER_KEY_FILE": str(key)}
         return Machine(bundle, tmp_path, {**with_engine, **engine.environment, **own})
 
     return write
@@ -147,10 +149,10 @@ def test_every_command_of_docker_compose_does_what_the_runbook_says(
     assert "chat" not in engine.client("network", "ls")
 
 
-def test_a_server_has_a_gpu_and_no_rights_and_is_started_again_when_it_dies(
+def test_a_server_has_a_gpu_and_no_rights_until_another_bundle_takes_its_place(
     prepare: Prepare, engine: Engine
 ) -> None:
-    """The empty places where it may write belong to it the second time as well."""
+    """It is started again when it dies: the empty places where it may write are its own again."""
     machine = prepare("triton")
     kill = "kill -KILL $(cat /proc/1/task/1/children)"
     with Shell(machine.folder, machine.environment) as shell:
@@ -163,24 +165,15 @@ def test_a_server_has_a_gpu_and_no_rights_and_is_started_again_when_it_dies(
         shell.type(f"{machine.compose} exec server sh -c '{kill}' || echo it has ended")
         state = "docker inspect --format '{{.RestartCount}} {{.State.Status}}' chat-server-1"
         shell.type(f"until {state} | grep --line-regexp '1 running'; do sleep 0.1; done")
+        before = engine.client("ps", "--quiet")
         shell.type(f"{machine.compose} up --detach --wait")
+        assert engine.client("ps", "--quiet") == before
+        assert engine.deaths() == ["137"]
+        check(engine, "triton")
+        shell.type(f"mv chat chat-previous; mv chat-next chat; {machine.compose} up --detach")
+    assert engine.client("ps", "--quiet") not in (before, "")
     assert f"Uid:\t{USER}\t{USER}" in status
     assert "CapBnd:\t0000000000000000" in status
     assert "NoNewPrivs:\t1" in status
     assert "NVIDIA_VISIBLE_DEVICES=0" in variables
     assert "Read-only" in written and "refused" in written
-    assert engine.deaths() == ["137"]
-    check(engine, "triton")
-
-
-def test_a_bundle_in_the_place_of_another_replaces_its_container(
-    prepare: Prepare, engine: Engine
-) -> None:
-    machine = prepare("triton")
-    with Shell(machine.folder, machine.environment) as shell:
-        shell.type(f"{machine.compose} up --detach")
-        before = engine.client("ps", "--quiet")
-        shell.type(f"{machine.compose} up --detach")
-        assert engine.client("ps", "--quiet") == before
-        shell.type(f"mv chat chat-previous; mv chat-next chat; {machine.compose} up --detach")
-    assert engine.client("ps", "--quiet") not in (before, "")

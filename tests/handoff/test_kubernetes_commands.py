@@ -9,7 +9,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,13 +85,13 @@ def commands(nodes: int, tmp_path: Path) -> list[Block]:
 
 
 @pytest.fixture
-def node(nodes: int, tmp_path: Path, make_miniature: Callable[[str], Path]) -> Iterator[Node]:
+def node(nodes: int, tmp_path: Path, one_layer: Path) -> Iterator[Node]:
     """With the GPUs that one server takes, and an image with what a group needs."""
     need_what_a_box_needs()
     for name in ("mpirun", "ssh", "sshd") if nodes > 1 else ():
         tool(name)
     groups.make_key(tmp_path / "key")
-    claims, secrets = {"model": make_miniature("llama-tiny")}, {"server-ssh": tmp_path / "key"}
+    claims, secrets = {"model": one_layer}, {"server-ssh": tmp_path / "key"}
     with TemporaryDirectory(dir=OUTSIDE) as folder:
         launcher = Path(folder) / "bin" / "trtllm-llmapi-launch"
         launcher.parent.mkdir()

@@ -1,4 +1,8 @@
-"""Every command of a rendered runbook, typed as it is printed, with a real server behind it."""
+"""Every command of a rendered runbook, typed as it is printed, with a real server behind it.
+
+Triton has a scripted engine, trtllm-serve is the reference engine's, and the smoke suite has a few
+of its checks.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +86,7 @@ def test_every_command_on_a_node_does_what_the_runbook_says(
     generations: Generations,
     signed: Callable[[Bundle], None],
     with_engine: Mapping[str, str],
+    with_script: Mapping[str, str],
     start: Start,
     tmp_path: Path,
 ) -> None:
@@ -91,8 +96,9 @@ def test_every_command_on_a_node_does_what_the_runbook_says(
     bundle = generations({server: {**ports, **secrets}, "monitoring": {}})
     signed(bundle)
     prometheus = watch(start, bundle, free_port(), tmp_path / "metrics")
-    path = f"{Path(program('promtool')).parent}:{with_engine['PATH']}"
-    environment = {**with_engine, **own, "PATH": path, "PROMETHEUS_URL": prometheus.url}
+    installed = with_script if server == "triton" else with_engine
+    path = f"{Path(program('promtool')).parent}:{installed['PATH']}"
+    environment = {**installed, **own, "PATH": path, "PROMETHEUS_URL": prometheus.url}
     commands = [b for b in blocks(bundle) if b.chapter != "verify" or server == "triton"]
     with Shell(tmp_path, environment) as shell:
         typed(shell, in_order(commands))

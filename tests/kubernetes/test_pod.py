@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -52,15 +52,13 @@ def server(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def box(
-    server: str, make_miniature: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Box]:
+def box(server: str, one_layer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     need_what_a_box_needs()
     bundle = tmp_path_factory.mktemp("pod") / "bundle"
     rendered = cluster_files.render(bundle, "llama-tiny", server, SERVERS[server][0])
     [pod] = cluster_files.served_pods(rendered)
     (key := tmp_path_factory.mktemp("key") / "key").write_text("key-of-the-test-0123456789\n")
-    maps, claims = cluster_files.config_maps(rendered), {"model": make_miniature("llama-tiny")}
+    maps, claims = cluster_files.config_maps(rendered), {"model": one_layer}
     volumes = Volumes(maps, claims, {"server-key": key.parent})
     with (
         TemporaryDirectory(dir=OUTSIDE) as folder,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,7 +236,7 @@ def test_a_gateway_stands_before_the_router(request_file: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def running(request_file: Path, make_miniature: Callable[[str], Path]) -> Iterator[dict[str, Box]]:
+def running(request_file: Path, one_layer: Path) -> Iterator[dict[str, Box]]:
     """The pods of one server of each side and of the router, with the stand-in for the engine.
 
     Each has a network of its own, and knows the others by the names of their Services.
@@ -248,9 +248,7 @@ def running(request_file: Path, make_miniature: Callable[[str], Path]) -> Iterat
     rendered = pipeline.render(str(folder.with_suffix(".yaml")), folder).folder / "kubernetes"
     runners = [*of_kind(rendered, "StatefulSet"), *of_kind(rendered, "Deployment")]
     pods = {row["metadata"]["labels"][COMPONENT]: next(cluster_files.pods(row)) for row in runners}
-    volumes = Volumes(
-        cluster_files.config_maps(rendered), {"model": make_miniature("llama-tiny")}, {}
-    )
+    volumes = Volumes(cluster_files.config_maps(rendered), {"model": one_layer}, {})
     with ExitStack() as stack:
         outside = Path(stack.enter_context(TemporaryDirectory(dir=OUTSIDE)))
         programs = engine.path_entries("reference", outside / "programs", Path)

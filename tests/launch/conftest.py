@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from launch import endpoint, rehearsal, target
 from launch.cli.main import main
 from launch.guardian import MARK
 from launch.process import Interrupts, ServerProcess
-from launch.smoke import concurrency, suite
+from launch.smoke import suite
 from launch.smoke.results import CheckResult
 from supervisor.ports import free_ports
 from tests.conftest import LAUNCH_TAG
@@ -35,6 +36,8 @@ OWN = f"test-{os.getpid()}-"
 if not os.environ.get(TAG, "").startswith(OWN):
     os.environ[TAG] = f"{OWN}{uuid.uuid4().hex[:12]}"
 NAME = os.environ[TAG]
+# In `PYTHONPATH`: smoke suites of a few checks.
+FEW_CHECKS = Path(__file__).parent / "few_checks"
 
 
 @pytest.fixture(scope="session")
@@ -176,10 +179,11 @@ Rehearse = Callable[..., dict[str, Any]]
 def rehearse_quickly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Rehearse:
-    """What `launch rehearse` says of a target that passes, with less load than usual."""
+    """What `launch rehearse` says of a target that passes these checks, with a small benchmark."""
 
-    def run(*arguments: str | Path) -> dict[str, Any]:
-        monkeypatch.setattr(concurrency, "SOAK", concurrency.SOAK_AT_ONCE)
+    def run(wanted: Container[str], *arguments: str | Path) -> dict[str, Any]:
+        few = [one for one in (*suite.POSITIVE, *suite.NEGATIVE) if one.id in wanted]
+        monkeypatch.setattr(suite, "run", partial(suite.run, checks=few))
         monkeypatch.setattr(rehearsal, "BENCH_REQUESTS", 4)
         monkeypatch.chdir(tmp_path)
         status = main(["rehearse", *map(str, arguments), "--json"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import subprocess
 import sys
@@ -23,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 PUBLISHED = "llama-3.3-70b-fp8-h100"
 
-# Checks whose outcome depends on the model; the others judge the server, which `rehearsed` covers.
-OF_THE_MODEL = {"P2", "P3", "P6", "P7", "P7.batch", "P8", "P9", "P10", "P14", "P17", "P19", "P22"}
+# Checks whose outcome depends on the model and the server together; `rehearsed` passes all others.
+OF_THE_MODEL = {"P2", "P3", "P6", "P8", "P14", "P17", "P19", "P22"}
 
 
 def rehearse(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -104,32 +103,26 @@ def test_the_bundle_stays_as_it_was(rehearsed: Rehearsed) -> None:
     assert bundles.read(rehearsed.bundle).digest == rehearsed.before.digest
 
 
-def few_checks(monkeypatch: pytest.MonkeyPatch, wanted: set[str]) -> None:
-    few = [one for one in (*suite.POSITIVE, *suite.NEGATIVE) if one.id in wanted]
-    monkeypatch.setattr(suite, "run", functools.partial(suite.run, checks=few))
-
-
 def test_a_published_deployment_with_drafts_passes_on_triton(
-    tmp_path: Path, rehearse_quickly: Rehearse, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rehearse_quickly: Rehearse
 ) -> None:
     """Others pass on the engine's own server: tests/reference/test_presets.py."""
-    few_checks(monkeypatch, OF_THE_MODEL)
     preset = "deepseek-v3.2-nvfp4-gb200"
     rendered = pipeline.render(preset, tmp_path / "bundle", [f"name={NAME}"], False)
-    row = rehearse_quickly(rendered.folder, "--target", "triton")
+    row = rehearse_quickly(OF_THE_MODEL, rendered.folder, "--target", "triton")
     assert row["passed"]
     assert {result["id"] for result in row["smoke"]["results"]} == {*OF_THE_MODEL, suite.STOP_ID}
     assert {result["transport"] for result in row["smoke"]["results"]} == {"grpc", "http"}
 
 
 def test_a_model_that_is_not_decoupled_passes_without_streaming(
-    tmp_path: Path, rehearse_quickly: Rehearse, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rehearse_quickly: Rehearse
 ) -> None:
-    few_checks(monkeypatch, {"P6", "P8", "N5", "N14"})
     settings = [f"name={NAME}", "targets.triton.decoupled=false", "targets.triton.model_name=other"]
     settings += of_release("1.1.0")
     rendered = pipeline.render("llama-tiny", tmp_path / "bundle", settings, False)
-    row = rehearse_quickly(rendered.folder, "--target", "triton")
+    checks = {"P6", "P8", "N5", "N14"}
+    row = rehearse_quickly(checks, rendered.folder, "--target", "triton")
     outcomes = {result["id"]: result["outcome"] for result in row["smoke"]["results"]}
     assert outcomes["P6"] == outcomes["N14"] == "passed"
     assert outcomes["P8"] == outcomes["N5"] == "skipped"
@@ -158,13 +151,12 @@ def test_a_server_that_is_not_ready_fails_the_rehearsal(bundle: Bundle, tmp_path
 
 
 def test_a_deployment_for_vllm_passes_with_the_same_reference_engine(
-    tmp_path: Path, rehearse_quickly: Rehearse, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rehearse_quickly: Rehearse
 ) -> None:
     """Its server answers as vLLM does: the model's owner, the metrics and their names."""
-    few_checks(monkeypatch, OF_THE_MODEL)
     settings = [f"name={NAME}", "engine={name: vllm, release: 0.32.0}", "targets={vllm_serve: {}}"]
     rendered = pipeline.render("llama-tiny", tmp_path / "bundle", settings, False)
-    row = rehearse_quickly(rendered.folder, "--engine", "reference")
+    row = rehearse_quickly(OF_THE_MODEL, rendered.folder, "--engine", "reference")
     assert row["passed"]
     found = {one["id"]: one for one in row["smoke"]["results"]}
     assert found["P3"]["evidence"] == "vllm serve 0.32.0+reference, model llama-tiny"

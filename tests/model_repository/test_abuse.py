@@ -160,20 +160,8 @@ def too_long_as_a_parameter(served: Served) -> str:
     return served.client.refusal("tokens=1", parameters={"stop": "x" * 50 * MB})
 
 
-def too_long_messages(served: Served) -> str:
-    return served.client.refusal(None, messages='[{"role":"user","content":"' + "x" * 50 * MB)
-
-
 def too_many_tokens(served: Served) -> str:
     return served.client.refusal(None, input_ids=[1] * (MOST_BYTES // 4 + 1))
-
-
-def too_long_words(served: Served) -> str:
-    return served.client.refusal("tokens=1", sampling_param_stop=["x" * MB] * 50)
-
-
-def too_long_schema(served: Served) -> str:
-    return served.client.refusal("tokens=1", guided_decoding_json='{"a": "' + "x" * 50 * MB)
 
 
 @pytest.mark.parametrize(
@@ -182,10 +170,7 @@ def too_long_schema(served: Served) -> str:
         too_long_by_http,
         too_long_by_grpc,
         too_long_as_a_parameter,
-        too_long_messages,
         too_many_tokens,
-        too_long_words,
-        too_long_schema,
     ],
 )
 def test_what_is_too_long_is_refused_before_any_work(

@@ -16,7 +16,7 @@ from tests.model_repository.conftest import Served
 # Without an abort it would take a quarter of an hour.
 LONG = "tokens=100000 per_step=1 step_ms=10 name={}"
 # The model asks at its own times: each leaves at another moment.
-leaves_at_any_moment = pytest.mark.parametrize("repeat", range(5))
+leaves_at_any_moment = pytest.mark.parametrize("repeat", range(3))
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,6 @@ import pytest
 from tests.model_repository.conftest import Served
 from tests.model_repository.triton_client import Response
 
-MIXED = "héllo_世界_🚀_e\u0301_👩‍👩‍👧_ﬀ"
-
 
 def joined(responses: list[Response]) -> str:
     return "".join(response.text[0] for response in responses)
@@ -32,28 +30,6 @@ def test_a_token_that_comes_alone_leaves_alone(served: Served) -> None:
     assert [len(response.text[0].split()) for response in responses] == [1] * 10
 
 
-def test_bytes_per_token_do_not_grow_with_the_length(served: Served) -> None:
-    responses = served.client.ask("tokens=2000 step_ms=1", streaming=True, max_tokens=2000)
-    sent = sum(len(response.text[0]) for response in responses)
-    assert sent == len(words(2000))
-
-
-def test_characters_that_are_split_over_tokens_arrive_whole(served: Served) -> None:
-    count = len(MIXED.encode())
-    prompt = f"tokens={count} split=1 step_ms=2 text={MIXED}"
-    responses = served.client.ask(prompt, streaming=True, max_tokens=count)
-    assert joined(responses) == MIXED
-    assert not any("\ufffd" in response.text[0] for response in responses)
-    assert len(responses) > 5
-
-
-def test_half_a_character_at_the_end_is_what_the_engine_says(served: Served) -> None:
-    prompt = f"tokens={len(MIXED.encode()) - 1} split=1 step_ms=2 text={MIXED}"
-    streamed = joined(served.client.ask(prompt, streaming=True, max_tokens=1000))
-    [whole] = served.client.ask(prompt, max_tokens=1000)
-    assert streamed == whole.text[0]
-
-
 @pytest.mark.parametrize("streams", [64])
 def test_many_fast_streams_get_every_token_once_and_in_order(served: Served, streams: int) -> None:
     def one(index: int) -> str:
@@ -62,14 +38,6 @@ def test_many_fast_streams_get_every_token_once_and_in_order(served: Served, str
 
     with ThreadPoolExecutor(streams) as pool:
         assert set(pool.map(one, range(streams))) == {words(300)}
-
-
-def test_cumulative_text_is_sent_to_a_client_that_asks_for_it(served: Served) -> None:
-    request = served.client.request("tokens=5 step_ms=20", streaming=True)
-    request.parameters["cumulative_text"].bool_param = True
-    texts = [response.text[0] for response in served.client.responses(request)]
-    assert texts[-1] == words(5)
-    assert all(words(5).startswith(text) for text in texts)
 
 
 def test_a_client_that_does_not_read_holds_up_nobody_and_costs_little(served: Served) -> None:

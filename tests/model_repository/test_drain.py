@@ -13,7 +13,6 @@ import grpc  # type: ignore[import-untyped]
 import httpx
 import pytest
 
-from launch import triton
 from tests.model_repository.conftest import MODEL_YAML, Serve, Served
 from tests.model_repository.triton_client import Response
 
@@ -115,18 +114,6 @@ def test_a_long_request_without_a_stream_is_no_hang(start: Serve) -> None:
     served = start(MODEL_YAML.replace("true}", "true, engine_stall_timeout_s: 1}"))
     [response] = served.client.ask("tokens=30 step_ms=100")
     assert response.text[0].endswith("0:29")
-
-
-def test_a_killed_server_starts_again_on_its_ports(start: Serve) -> None:
-    first = start()
-    running = begin(first, LONG.format("killed"))
-    os.kill(first.server.pid, signal.SIGKILL)
-    end(running)
-    assert first.server.exit_status(60) == 128 + signal.SIGKILL
-    triton.sweep_shared_memory(first.shm_prefix)
-    again = start(options=["--grpc-port", first.client.grpc_url.rpartition(":")[2]])
-    assert first.client.ask("tokens=1")[0].text == ["0:0"]
-    assert again.regions
 
 
 def assert_dead(served: Served, reason: str) -> None:

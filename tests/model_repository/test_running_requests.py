@@ -172,15 +172,6 @@ def test_idle_time_does_not_count_as_a_stall(generations: Generations) -> None:
     assert generations.drain(timeout_s=0) == 2
 
 
-def test_what_outlasts_the_drain_is_aborted_and_told_so(
-    generations: Generations, engine: Engine
-) -> None:
-    senders = [start(generations, "a"), start(generations, "b")]
-    assert generations.drain(timeout_s=0.1) == 2
-    assert all(result.aborted.is_set() for result in engine.results)
-    assert [[one.error.code for one in sender.sent] for sender in senders] == [["cancelled"]] * 2
-
-
 def test_a_drain_waits_for_nobody_where_no_client_is_left(
     generations: Generations, engine: Engine
 ) -> None:
@@ -250,25 +241,6 @@ def test_a_stream_waits_for_its_first_response_and_what_has_one_alone_runs(
     assert Family.gauges["trtllm_model_requests_waiting"] == 1
     assert Family.gauges["trtllm_model_requests_running"] == 2
     generations.drain(timeout_s=0.1)
-
-
-def test_a_stop_waits_for_the_request_that_is_just_beginning(
-    generations: Generations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else it would begin after the drain looked for requests that run."""
-    from trtllm_model.termination import Shutdown
-
-    file, ended = tmp_path / "stop", threading.Event()
-    monkeypatch.setenv("SERVE_STOP_FILE", str(file))
-    shutdown = Shutdown(ended.set)
-    with shutdown.gate:
-        file.touch()
-        assert not ended.wait(1)
-        assert not shutdown.is_requested
-    assert ended.wait(5)
-    assert shutdown.is_requested
-    shutdown.unload()
-    generations.drain(timeout_s=5)
 
 
 def test_what_comes_while_a_sender_turns_away_is_sent(generations: Generations) -> None:

@@ -26,14 +26,6 @@ def test_http_takes_and_gives_token_ids(served: Served) -> None:
     assert answer["output_lengths"] == 3
 
 
-def test_a_stream_carries_new_token_ids_only(served: Served) -> None:
-    responses = served.client.ask("tokens=5 per_step=2", streaming=True, return_output_ids=True)
-    ids = [token for response in responses for token in response.outputs["output_ids"]]
-    assert ids == list(range(5))
-    lengths = [response.outputs["output_lengths"] for response in responses]
-    assert sum(length for [length] in lengths) == 5
-
-
 def test_token_ids_do_not_wait_for_text(served: Served) -> None:
     prompt = "tokens=3 silent_at=1 step_ms=100"
     responses = served.client.ask(prompt, streaming=True, return_output_ids=True)
@@ -99,12 +91,6 @@ def test_log_probabilities_come_as_json_for_each_choice(served: Served) -> None:
         {"token_id": 1, **one, "top": [{"token_id": 1, **one}]},
     ]
     assert scores(response) == [expected, expected]
-
-
-def test_a_stream_carries_the_log_probabilities_of_new_tokens(served: Served) -> None:
-    responses = served.client.ask("tokens=4 per_step=3", streaming=True, logprobs=1)
-    found = [entry for response in responses for [*row] in scores(response) for entry in row]
-    assert [entry["token_id"] for entry in found] == [0, 1, 2, 3]
 
 
 def test_http_gives_log_probabilities_as_one_string(served: Served) -> None:

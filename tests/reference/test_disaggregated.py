@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from supervisor.ports import free_ports
 from tensorrt_llm.commands import serve
-from tests.reference.conftest import LLAMA, REFERENCE
+from tests.reference.conftest import REFERENCE
 
 GREEDY = {"model": "m", "temperature": 0, "ignore_eos": True, "max_tokens": 8}
 PROMPT = "Once upon a time"
@@ -57,9 +57,7 @@ class Servers:
 
 
 @pytest.fixture(scope="module")
-def servers(
-    make_miniature: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Servers]:
+def servers(one_layer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     folder = tmp_path_factory.mktemp("disaggregated")
     options = "{return_perf_metrics: true, perf_metrics_max_requests: 9, max_num_tokens: %d}"
     for side, tokens in SIDES.items():
@@ -75,7 +73,7 @@ def servers(
     with ExitStack() as stack:
         for port, side in zip(ports, SIDES, strict=False):
             flags = ["--host", "127.0.0.1", "--port", port, "--config", folder / f"{side}.yaml"]
-            stack.enter_context(running(make_miniature(LLAMA), *flags))
+            stack.enter_context(running(one_layer, *flags))
         stack.enter_context(running("disaggregated", "-c", folder / "router.yaml"))
         found = Servers(ports)
         yield found

@@ -8,8 +8,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ python: {python}
 toolkit: {python}
 """
 SMALL = ("--isl=16", "--osl=4", "--requests=4", "--warmup=0")
-LLAMA = {"checkpoint": "llama-tiny", "hardware": {"gpu": "gb200", "num_gpus": 2}}
+LLAMA = {"checkpoint": "ONE_LAYER", "hardware": {"gpu": "gb200", "num_gpus": 2}}
 WIDE = {
     "checkpoint": "nvidia/Llama-3.3-70B-Instruct-FP8",
     "hardware": {"gpu": "gb200", "num_gpus": 8},
@@ -69,9 +70,9 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] = 
 }
 # Served on ports that are free, of which one takes the place of the number in a file of the router.
 ON_FREE_PORTS = "disaggregated"
-# Those that the whole suite admits, one for each program that clients reach. The supervisor's own
-# question admits the others.
-WITH_SUITE = ("trtllm-serve", "instances", "several-nodes-triton", "disaggregated-het")
+# Those that the whole suite admits: what clients reach is in front of their servers. The
+# supervisor's own question admits the others.
+WITH_SUITE = ("instances", "disaggregated-het")
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +91,22 @@ def slurm(slurm: Slurm) -> Slurm:
     return slurm
 
 
-def render(folder: Path, shape: str, concurrency: int = 16) -> bundles.Bundle:
+Render = Callable[..., bundles.Bundle]
+
+
+@pytest.fixture
+def render(tmp_path: Path, one_layer: Path) -> Render:
+    return partial(_render, tmp_path, one_layer)
+
+
+def _render(folder: Path, one_layer: Path, shape: str, concurrency: int = 16) -> bundles.Bundle:
     (folder / "site.yaml").write_text(SITE.format(python=sys.executable))
     asked, server, options, _ = SHAPES[shape]
     slurm = {**options, "site": str(folder / "site.yaml"), "drain_s": 3}
     request = {"name": shape, **ASKED, **asked, "targets": {**server, "slurm": slurm}}
     request["workload"] = {**ASKED["workload"], "concurrency": concurrency}
-    (folder / "request.yaml").write_text(yaml.safe_dump(request))
+    text = yaml.safe_dump(request).replace("ONE_LAYER", str(one_layer))
+    (folder / "request.yaml").write_text(text)
     return pipeline.render(str(folder / "request.yaml"), folder / "bundle", [], False)
 
 
@@ -140,8 +150,10 @@ def is_heard_on_loopback(job: Job) -> bool:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_shape_is_admitted_measured_and_stopped(slurm: Slurm, tmp_path: Path, shape: str) -> None:
-    bundle, job = render(tmp_path, shape), Job(slurm, shape)
+def test_a_shape_is_admitted_measured_and_stopped(
+    slurm: Slurm, render: Render, tmp_path: Path, shape: str
+) -> None:
+    bundle, job = render(shape), Job(slurm, shape)
     if shape not in WITH_SUITE:
         bundle = with_service(bundle, tmp_path / "quick", smoke=None)
     if shape == ON_FREE_PORTS:
@@ -165,9 +177,11 @@ def test_a_shape_is_admitted_measured_and_stopped(slurm: Slurm, tmp_path: Path, 
     assert (job.run["outcome"], job.state) == ("stopped", "COMPLETED")
 
 
-def test_a_bundle_is_measured_by_an_array_of_jobs(slurm: Slurm, tmp_path: Path) -> None:
+def test_a_bundle_is_measured_by_an_array_of_jobs(
+    slurm: Slurm, render: Render, tmp_path: Path
+) -> None:
     """It is served for that time; its points are in one report."""
-    whole = render(tmp_path, "trtllm-serve", concurrency=2)
+    whole = render("trtllm-serve", concurrency=2)
     bundle = with_service(whole, tmp_path / "quick", smoke=None)  # a suite takes half a minute
     results = tmp_path / "results"
     options = [f"--option={word}" for word in SMALL]
