@@ -55,8 +55,14 @@ class Prefork:
     def close(self) -> None:
         self._first.communicate()
 
-    def run(self, arguments: Sequence[str], cwd: Path, module: str = "builder") -> Measured:
-        """`python -m MODULE ARGUMENTS` in that folder, with the environment of this process."""
+    def run(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        module: str = "builder",
+        environment: Mapping[str, str] = os.environ,
+    ) -> Measured:
+        """`python -m MODULE ARGUMENTS` in that folder."""
         assert self._first.stdin and self._first.stdout
         with tempfile.TemporaryDirectory(prefix="prefork-") as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
@@ -64,7 +70,7 @@ class Prefork:
                 "module": module,
                 "arguments": list(arguments),
                 "cwd": str(cwd),
-                "environment": dict(os.environ),
+                "environment": dict(environment),
                 "out": str(out),
                 "err": str(err),
             }

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from builder import pipeline
+from builder import pipeline, verification
 from builder.bundle import Bundle
 from launch import engine, triton
 from supervisor.ports import free_ports, listen
@@ -97,7 +97,6 @@ def signed(tmp_path: Path) -> Callable[[Bundle], None]:
         subprocess.run(make, check=True)
         public = (tmp_path / "key.pub").read_text()
         (tmp_path / "allowed_signers").write_text(f"maker@example.org {public}")
-        command = [sys.executable, "-m", "builder", "sign", str(bundle.folder), "--key", str(key)]
-        subprocess.run(command, cwd=ROOT, check=True)
+        verification.sign(bundle.folder, key)
 
     return sign

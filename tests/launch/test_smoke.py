@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -31,6 +30,7 @@ from launch.process import ServerProcess
 from launch.smoke import concurrency, generation, health, metrics, negative, suite
 from launch.smoke.client import CheckFailure
 from launch.smoke.results import CheckResult, junit, summary
+from tests import prefork
 from tests.conftest import ROOT
 from tests.launch import faulty_server, faulty_suites, faulty_triton
 from tests.launch.conftest import Child
@@ -414,15 +414,18 @@ def test_every_check_has_an_id_of_its_own_a_title_and_a_reason() -> None:
 
 
 def smoke(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launch", "smoke", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return prefork.shared().run(["smoke", *arguments], ROOT, "launch").done
 
 
-def test_the_command_prints_a_line_per_check_in_80_columns() -> None:
-    with faulty_server.running() as url:
-        done = smoke(url)
+def test_the_command_prints_a_line_per_check_in_80_columns(tmp_path: Path) -> None:
+    """And marks a rehearsal."""
+    file = tmp_path / "smoke.xml"
+    with faulty_server.running("reference") as url:
+        done = smoke(url, "--junit", str(file))
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
+    assert "a rehearsal: 1.2.1+reference is the reference engine" in lines
+    assert ElementTree.parse(file).getroot().attrib["name"] == "smoke of a rehearsal"
     end = lines.index("")
     begun = [line.split()[2] for line in lines[:end] if not line.startswith(" ")]
     assert begun == [check.id for check in (*suite.POSITIVE, *suite.NEGATIVE)]
@@ -497,15 +500,6 @@ def test_the_engine_is_known_by_its_version(fault: str, version: str, rehearsal:
             assert found == {"version": version, "rehearsal": rehearsal}
     silent = endpoint.from_url("triton://127.0.0.1?http=off&metrics=off")
     assert metrics.engine_info(silent) == UNKNOWN
-
-
-def test_a_rehearsal_is_marked_by_the_command(tmp_path: Path) -> None:
-    file = tmp_path / "smoke.xml"
-    with faulty_server.running("reference") as url:
-        done = smoke(url, "--junit", str(file))
-    assert done.returncode == 0, done.stderr
-    assert "a rehearsal: 1.2.1+reference is the reference engine" in done.stdout.splitlines()
-    assert ElementTree.parse(file).getroot().attrib["name"] == "smoke of a rehearsal"
 
 
 def test_junit_tells_failures_skips_and_warnings_apart() -> None:

@@ -195,14 +195,6 @@ def test_an_overlay_has_its_packages_before_those_of_this_python(tmp_path: Path)
     assert result.stdout.split() == ["True", "builder"]
 
 
-def test_triton_of_the_wheel_runs(tmp_path: Path) -> None:
-    found = triton.prepare(tmp_path)
-    assert found is not None
-    command = [str(found / "tritonserver"), "--help"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "--model-repository" in result.stdout + result.stderr
-
-
 def test_an_installed_triton_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = tmp_path / "tritonserver"
     installed.write_text("#!/bin/sh\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from itertools import pairwise
@@ -17,6 +16,7 @@ import pytest
 from benchmarks.reference_server.process import ReferenceServer
 from benchmarks.reference_server.schedule import Schedule
 from launch.bench import results
+from tests import prefork
 from tests.launch.bench.conftest import Reference
 from tests.launch.conftest import Launch, Launcher
 
@@ -24,8 +24,7 @@ SMALL = ("--isl", "24", "--osl", "6")
 
 
 def bench(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launch", "bench", *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return prefork.shared().run(["bench", *map(str, arguments)], folder, "launch").done
 
 
 def measured(reference: Reference, folder: Path, *arguments: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 from builder import bundle as bundles
 from builder import pipeline
 from builder.bundle import File
+from tests import prefork
 from tests.slurm import service as stand_ins
 from tests.slurm.cluster import Cluster, Shape, why_not
 
@@ -106,9 +107,14 @@ class Slurm:
     def __call__(
         self, *arguments: str | Path, code: int = 0, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "launch", "slurm", *arguments]
+        words = ["slurm", *map(str, arguments)]
+        command = [sys.executable, "-m", "launch", *words]
         given = {**self.variables, **variables}
-        done = self.cluster.run(*command, check=False, cwd=None, **given)
+        if self.cluster.inside("controller", command) == command:
+            environment = {**self.cluster.environment, **given}
+            done = prefork.shared().run(words, Path.cwd(), "launch", environment).done
+        else:
+            done = self.cluster.run(*command, check=False, cwd=None, **given)
         assert done.returncode == code, f"{done.returncode}: {done.stdout}{done.stderr}"
         return done
 

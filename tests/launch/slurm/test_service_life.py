@@ -78,18 +78,17 @@ def test_a_service_that_has_a_job_gets_no_second_one(slurm: Slurm, make_bundle: 
 SQUEUE = """\
 #!/bin/sh
 case "$*" in *--steps*) exec {squeue} "$@" ;; esac
-{answer}
+echo 'error: timed out' >&2
 """
 
 
-@pytest.mark.parametrize("answer", ["exit 0", "echo 'JOBID|NAME'", "echo 'error: timed out' >&2"])
 def test_a_service_is_operated_where_slurm_shows_no_jobs(
-    slurm: Slurm, make_bundle: MakeBundle, tmp_path: Path, answer: str
+    slurm: Slurm, make_bundle: MakeBundle, tmp_path: Path
 ) -> None:
-    """By the records of its jobs."""
+    """By the records of its jobs. test_odd_answers.py has more that it may say in their place."""
     path = slurm.cluster.environment["PATH"]
     squeue = shutil.which("squeue", path=path)
-    (tmp_path / "squeue").write_text(SQUEUE.format(squeue=squeue, answer=answer))
+    (tmp_path / "squeue").write_text(SQUEUE.format(squeue=squeue))
     (tmp_path / "squeue").chmod(0o755)
     slurm.variables["PATH"] = f"{tmp_path}:{path}"
     bundle = make_bundle("bundle")
