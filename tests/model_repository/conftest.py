@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,22 @@ class Served:
     @property
     def regions(self) -> list[str]:
         return [path.name for path in triton.SHARED_MEMORY.glob(f"{self.shm_prefix}*")]
+
+    @property
+    def processes(self) -> list[Path]:
+        """The server and its Python processes, as folders of /proc."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                group = (folder / "stat").read_text().rpartition(")")[2].split()[2]
+                if int(group) == self.server.pid:
+                    found.append(folder)
+        return found
+
+    @property
+    def memory_mib(self) -> float:
+        pages = sum(int((folder / "statm").read_text().split()[1]) for folder in self.processes)
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 Serve = Callable[..., Served]

@@ -136,18 +136,6 @@ def test_requests_of_grpc_are_not_held_for_requests_that_nobody_waits_for(abused
         assert list(texts) == [["0:0 0:1 0:2"]] * MOST
 
 
-def processes(pid: int) -> list[int]:
-    """A process with all that it has started."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(found for child in children for found in processes(int(child)))]
-
-
-def memory_mb(served: Served) -> float:
-    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in processes(served.server.pid)]
-    rows = [row for status in statuses for row in status.splitlines() if row.startswith("VmRSS")]
-    return sum(int(row.split()[1]) for row in rows) / 1024
-
-
 def too_long_by_http(served: Served) -> str:
     return served.client.generate(text_input=" word" * (50 * MB // 5)).text
 
@@ -176,7 +164,7 @@ def too_many_tokens(served: Served) -> str:
 def test_what_is_too_long_is_refused_before_any_work(
     abused: Served, send: Callable[[Served], str]
 ) -> None:
-    before_mb, submitted = memory_mb(abused), len(abused.events("submit"))
+    before_mib, submitted = abused.memory_mib, len(abused.events("submit"))
     begun_s = time.monotonic()
     with closing(abused.client.stream("tokens=400 step_ms=10", streaming=True)) as beside:
         next(beside)
@@ -184,7 +172,7 @@ def test_what_is_too_long_is_refused_before_any_work(
         assert f"bytes; this server takes at most {MOST_BYTES} in a request" in refusal
         assert next(beside).text
     assert time.monotonic() - begun_s < HANG_S
-    assert memory_mb(abused) - before_mb < 500
+    assert abused.memory_mib - before_mib < 500
     assert len(abused.events("submit")) == submitted + 1
 
 
@@ -306,7 +294,7 @@ def test_nobody_else_may_pass_requests_on(abused: Served) -> None:
     """The socket between the two models answers only to a child of the same server."""
     of_processes = Path("/proc/self/ns/pid").readlink()
     names = [
-        f"\0trtllm_model/{of_processes}/{pid}/tensorrt_llm" for pid in processes(abused.server.pid)
+        f"\0trtllm_model/{of_processes}/{folder.name}/tensorrt_llm" for folder in abused.processes
     ]
     with socket.socket(socket.AF_UNIX) as stranger:
         assert any(stranger.connect_ex(name) == 0 for name in names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -45,25 +44,10 @@ def test_a_client_that_does_not_read_holds_up_nobody_and_costs_little(served: Se
         "tokens=20000 per_step=2 name=lazy", streaming=True, max_tokens=20000, timeout_s=60
     )
     next(lazy)
-    before_mib = memory_mib(served)
+    before_mib = served.memory_mib
     served.wait_for("finish", "tokens=20000 per_step=2 name=lazy", timeout_s=30)
     assert joined(served.client.ask("tokens=20 step_ms=5", streaming=True)) == words(20)
-    assert memory_mib(served) - before_mib < 64
+    assert served.memory_mib - before_mib < 64
     rest = list(lazy)
     assert rest[-1].final
     assert rest[-1].text[0].endswith("0:19999")
-
-
-def memory_mib(served: Served) -> float:
-    """Of the server and its Python processes."""
-    pages = 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if (
-                int((folder / "stat").read_text().rpartition(")")[2].split()[2])
-                == served.server.pid
-            ):
-                pages += int((folder / "statm").read_text().split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return pages * 4096 / 2**20

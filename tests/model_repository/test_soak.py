@@ -12,7 +12,6 @@ import random
 import signal
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -90,9 +89,9 @@ async def _round(served: Served, index: int, streams: int) -> Round:
     await asyncio.to_thread(
         served.wait_for_metrics, {"requests_running": 0, "requests_waiting": 0}, 30.0
     )
-    memory_mib, handles = _resources(served)
     words = [str(fault) or repr(fault) for fault in faults if fault]
-    return Round(time.monotonic() - begin_s, words, memory_mib, handles)
+    handles = sum(len(list((folder / "fd").iterdir())) for folder in served.processes)
+    return Round(time.monotonic() - begin_s, words, served.memory_mib, handles)
 
 
 async def _client(served: Served, stub: Any, kind: Kind, name: str) -> str:
@@ -132,22 +131,6 @@ async def _vanish(served: Served, prompt: str) -> str:
     await asyncio.wait_for(reader.readuntil(b"data: "), TIMEOUT_S)
     writer.transport.abort()
     return ""
-
-
-def _resources(served: Served) -> tuple[float, int]:
-    """Memory in MiB and open file handles of the server and its Python processes."""
-    pages = handles = 0
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if (
-                int((folder / "stat").read_text().rpartition(")")[2].split()[2])
-                == served.server.pid
-            ):
-                pages += int((folder / "statm").read_text().split()[1])
-                handles += len(list((folder / "fd").iterdir()))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20, handles
 
 
 def test_a_crowd_that_cancels_errs_and_vanishes_leaves_nothing_behind(start: Serve) -> None:
