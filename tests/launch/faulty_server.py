@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
             self._json(400, {"object": "error", "message": shown})
         elif "response_format" in body and fault == "refuses_format":
             self._json(400, {"object": "error", "message": "no guided decoding"})
-        elif fault == "weak" and "Number 40" in str(body):  # in the middle of a crowd
+        elif fault == "weak" and "Number 12" in str(body):  # in the middle of a crowd
             self._json(503, {"error": "too many"})
         else:
             self._answer(body or {})

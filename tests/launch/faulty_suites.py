@@ -14,7 +14,7 @@ from pathlib import Path
 from launch import endpoint
 from launch.access import Access
 from launch.endpoint import Endpoint
-from launch.smoke import metrics, suite
+from launch.smoke import concurrency, metrics, suite
 from launch.smoke.results import CheckResult
 from tests.launch import faulty_grpc, faulty_server, faulty_triton
 
@@ -41,6 +41,7 @@ def pool(cases: Iterable[Case]) -> Iterator[Mapping[Case, Future[Results]]]:
 def results(kind: str, fault: str) -> Results:
     # For a count that never comes; these servers bring theirs up to date at once.
     metrics.COUNTED_S, metrics.PERIOD_S = 3.0, 0.05
+    concurrency.SOAK = concurrency.SOAK_AT_ONCE
     return KINDS[kind](fault)
 
 

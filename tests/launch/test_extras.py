@@ -54,10 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ("launch", "smoke http://127.0.0.1:1"),
-        ("launch", "bench http://127.0.0.1:1"),
         ("launch", "smoke triton://127.0.0.1:1"),
-        ("launch", "smoke bundle --target triton"),
         ("launch", "bench bundle --target trtllm_serve"),
         ("launch", "rehearse bundle --engine reference"),
         ("rehearse", "up bundle --target trtllm_serve --engine reference"),

@@ -69,8 +69,9 @@ def test_a_target_serves_until_it_is_interrupted(
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("target", ["triton", "trtllm_serve"])
+@pytest.mark.parametrize(
+    ("target", "number"), [("triton", signal.SIGTERM), ("trtllm_serve", signal.SIGINT)]
+)
 def test_an_interruption_of_the_start_leaves_nothing(
     local_bundle: Bundle, launch: Launch, tmp_path: Path, target: str, number: signal.Signals
 ) -> None:
