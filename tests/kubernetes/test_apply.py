@@ -28,6 +28,8 @@ CHANGES = {
     "of a server": ("llama-tiny", "triton", ()),
     "of a server on several nodes": ("deepseek-v3.2-nvfp4-gb200", "trtllm_serve", SEVERAL_NODES),
 }
+# Of the shapes, those that differ in the kinds of their objects.
+KINDS_OF = ("everything", "several nodes", "driver of volumes", "prefill and decode servers")
 OTHER = (
     "draft={checkpoint: /models/draft, tokens: 3}",
     "targets.triton.key_file=/any",
@@ -77,8 +79,8 @@ def assert_holds(objects: Objects, folder: Path) -> None:
         assert annotations == meant["metadata"].get("annotations", {})
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_is_taken_as_it_is_and_given_back(
+@pytest.mark.parametrize("shape", KINDS_OF)
+def test_every_kind_is_taken_as_it_is_and_given_back(
     shape: str, type_kubectl: Kubectl, objects: Objects, tmp_path: Path
 ) -> None:
     preset, server, overrides = SHAPES[shape]

@@ -19,7 +19,7 @@ def run(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess
     return prefork.shared().run([*map(str, arguments)], cwd, "launch").done
 
 
-@pytest.mark.parametrize("verb", ["up", "smoke", "rehearse"])
+@pytest.mark.parametrize("verb", ["up", "smoke", "rehearse", "bench"])
 def test_every_verb_has_help(verb: str) -> None:
     done = run(verb, "--help")
     assert done.returncode == 0

@@ -60,7 +60,10 @@ def test_a_bundle_is_measured_point_by_point(reference: Reference, tmp_path: Pat
 
 
 def test_a_rehearsal_is_known_and_said(reference: Reference, tmp_path: Path) -> None:
+    """The tokenizer is that of the server's checkpoint."""
     found = measured(reference, tmp_path / "a", "--concurrency", "1", "--requests", "2")
+    assert "text of an exact token count" in found["workload"]["prompts"]
+    assert "miniature" in found["workload"]["prompts"]
     subject = found["subject"]
     assert subject["engine"]["used"] == "reference"
     assert subject["engine"]["rehearsal"] is True
@@ -68,14 +71,6 @@ def test_a_rehearsal_is_known_and_said(reference: Reference, tmp_path: Path) -> 
     assert (subject["gpu"], subject["num_gpus"]) == ("h100", 1)
     url = bench(tmp_path, reference.url, *SMALL, "--concurrency", "1", "--requests", "2")
     assert "rehearsal: the reference engine on a miniature" in url.stdout
-
-
-def test_the_tokenizer_is_that_of_the_servers_checkpoint(
-    reference: Reference, tmp_path: Path
-) -> None:
-    found = measured(reference, tmp_path, "--concurrency", "1", "--requests", "1")
-    assert "text of an exact token count" in found["workload"]["prompts"]
-    assert "miniature" in found["workload"]["prompts"]
 
 
 def test_a_task_grows_with_each_answer(reference: Reference, tmp_path: Path) -> None:
@@ -233,10 +228,3 @@ def test_wrong_orders_are_said_before_anything_is_sent(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("form", [(), ("diff",)])
-def test_every_form_has_help(form: tuple[str, ...], tmp_path: Path) -> None:
-    done = bench(tmp_path, *form, "--help")
-    assert done.returncode == 0
-    assert done.stdout.startswith("usage: python -m launch bench")

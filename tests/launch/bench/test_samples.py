@@ -170,14 +170,6 @@ def test_a_median_of_dependent_samples_lies_between_ranks_of_fewer(
     assert samples._of_quantile([float(n) for n in range(1, 25)], 0.5) == bounds
 
 
-@pytest.mark.parametrize(
-    ("share", "items", "low", "high"),
-    [(0.0, 10, 0.0, 0.2775), (0.9, 10, 0.5958, 0.9821), (0.5, 1000, 0.4691, 0.5309)],
-)
-def test_a_share_has_wilsons_interval(share: float, items: int, low: float, high: float) -> None:
-    assert samples.wilson(share, items) == pytest.approx((low, high), abs=1e-4)
-
-
 def test_the_errors_of_a_difference_add_up_as_right_angles_do() -> None:
     low, high = samples.difference((1, 3), (4, 8), (2, 5))
     assert (low, high) == pytest.approx((3 - math.hypot(1, 1), 3 + math.hypot(3, 1)))
