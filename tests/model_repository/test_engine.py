@@ -151,21 +151,6 @@ def test_a_parameter_that_the_release_does_not_have_is_named(
     assert engine(release).prepare(asked)["sampling_params"] is taking
 
 
-def test_a_value_that_the_engine_refuses_has_its_words(release: Any) -> None:
-    asked = request(sampling={"temperature": 0, "best_of": 2})
-    assert refusal(engine(release), asked) == "greedy decoding allows no best_of above 1"
-
-
-def test_a_guide_needs_an_engine_that_was_started_for_it(release: Any) -> None:
-    asked = request(sampling={"guided_decoding": {"regex": "a+"}})
-    assert refusal(engine(release), asked) == (
-        "sampling_param_guided_decoding_regex: this engine was started without guided decoding; "
-        "set guided_decoding_backend in model.yaml"
-    )
-    guide = engine(release, guided_decoding_backend="xgrammar").prepare(asked)
-    assert guide["sampling_params"].guided_decoding.regex == "a+"
-
-
 def test_a_guide_that_the_release_does_not_have_is_named(
     release: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,12 +194,6 @@ def test_a_text_that_the_tokenizer_refuses_is_the_clients_fault(
 
     monkeypatch.setattr(release.LLM, "input_processor", process)
     assert refusal(engine(release), request("abc")) == "no such word"
-
-
-def test_a_request_that_the_engine_does_not_take_has_its_words(release: Any) -> None:
-    one = engine(release)
-    with pytest.raises(RequestError, match=r"prompt length \(131073\).*max_num_tokens \(131072\)"):
-        one.submit(one.prepare(request("input=131073")))
 
 
 def test_it_is_alive_as_long_as_it_says_so_or_says_nothing(

@@ -52,12 +52,6 @@ def test_the_sum_of_log_probabilities_asks_for_no_more_of_them_than_the_client_d
     assert request(asked).sampling["logprobs"] == 5
 
 
-def test_an_input_with_several_elements_is_refused() -> None:
-    wrong = {**inputs(), "streaming": np.array([True, False])}
-    with pytest.raises(RequestError, match=r"streaming: has shape \[2\]; one element is expected"):
-        request(wrong)
-
-
 def test_a_batch_of_prompts_is_refused() -> None:
     wrong = {"text_input": np.array([[b"one"], [b"two"]], dtype=np.object_)}
     with pytest.raises(RequestError, match=r"text_input: has shape \[2, 1\]; \[1\] is expected"):
