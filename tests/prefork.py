@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).parent.parent
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ class Cluster:
             cwd=cwd,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         if check and done.returncode:
