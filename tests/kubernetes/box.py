@@ -26,7 +26,7 @@ from tests.kubernetes.cluster_files import Object, pod_files
 from tests.kubernetes.conftest import tool
 from tests.kubernetes.network import Host
 
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 # Where files lie that a pod sees, whose /tmp is its own.
 OUTSIDE = Path("/var/tmp")
 USERS = "server:x:1000:1000::/nonexistent:/bin/bash\n"
