@@ -49,6 +49,7 @@ class Found:
     states: list[Path] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     bundle: Path | None = None
+    is_rehearsal: bool = False
 
 
 def collect(paths: Sequence[str], found: Found | None = None) -> Found:
@@ -128,7 +129,8 @@ def _of_run(path: Path, found: Found) -> None:
     if not isinstance(summary, Mapping):
         return
     found.facts |= {ours: summary[key] for key, ours in _OF_RUN.items() if key in summary}
-    bundle = summary.get("bundle")
+    bundle, engine = summary.get("bundle"), summary.get("engine")
+    found.is_rehearsal = isinstance(engine, Mapping) and bool(engine.get("rehearsal"))
     if isinstance(bundle, Mapping) and Path(str(bundle.get("folder", ""))).is_dir():
         found.bundle = Path(str(bundle["folder"]))
 
@@ -160,17 +162,21 @@ def diagnose(found: Found, last_bytes: int | None = None) -> tuple[Diagnosis, li
         facts = watch.watch(io.BytesIO(text.encode()), str(path))
         facts.errors.clear()  # what it tells is of the machine: a first error is the server's
         seen.append(facts)
-    values = planned(found.bundle) if found.bundle else {}
+    values = planned(found.bundle, found.is_rehearsal) if found.bundle else {}
     return judgement.judge(seen, state, values), list(in_force.held_against(seen, values))
 
 
-def planned(bundle: Path) -> dict[str, Any]:
-    """The options and the memory of a bundle's plan by path. Raises `BadInput`."""
+def planned(bundle: Path, is_rehearsal: bool = False) -> dict[str, Any]:
+    """The options of a bundle's plan by path, and its memory but for a rehearsal, whose miniature
+    takes another. Raises `BadInput`.
+    """
     manifest = load_json_mapping(bundle / MANIFEST, BadInput)
     rows = [*manifest.get("engine_defaults", ()), *manifest.get("decisions", ())]
     memory = manifest.get("memory") or {}
     budget = {**memory, **memory.get("per_gpu", {})}
     options = {row["path"]: row["value"] for row in rows}
+    if is_rehearsal:
+        return options
     return options | {f"budget.{name}": value for name, value in budget.items()}
 
 

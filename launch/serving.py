@@ -127,11 +127,7 @@ def say_stopping(target: Target, server: ServerProcess, cause: Interrupted) -> N
 
 
 def _planned(target: Target, run: Run) -> dict[str, Any]:
-    """The plan's options and memory by path; a miniature on a CPU takes other memory."""
-    values = diagnose.planned(target.folder)
-    if not run.facts["engine"]["rehearsal"]:
-        return values
-    return {path: value for path, value in values.items() if not path.startswith("budget.")}
+    return diagnose.planned(target.folder, run.facts["engine"]["rehearsal"])
 
 
 def compare_options(target: Target, run: Run, start: Start) -> None:

@@ -29,8 +29,10 @@ from launch import cpu_build
 from supervisor import state
 from supervisor.ports import free_ports
 from tests.conftest import NO_VLLM, ROOT
-from tests.launch.conftest import Launcher
+from tests.launch.conftest import Launcher, launch
 from tests.supervisor import one_node
+
+__all__ = ["launch"]
 
 ENGINE = engines.load("vllm")
 # What a machine that does other things as well may take: three processes import PyTorch.
