@@ -155,7 +155,7 @@ run_on_newer_slurm() {
   quietly timeout -s INT 1200 tests/newer_slurm.sh "$newer" || return 0 # said at the end
   # What failed in the run beside it is in the cache, which this one leaves alone.
   SLURM_ROOT="$newer" run_pytest -p no:cacheprovider \
-    -k "segment or block or several_nodes or every_preset and gpus_per_node" \
+    -k "segment or block or several_nodes or every_preset and gpus_per_node-trtllm" \
     tests/slurm/test_accepted.py tests/launch/slurm/test_probe.py
 }
 

@@ -331,6 +331,15 @@ def test_the_lock_of_a_successor_that_waits_is_kept(
     assert not waiting.acquire()
 
 
+def test_a_lock_is_kept_where_slurm_does_not_say_whether_its_successor_waits(
+    service: state.ServiceFolder,
+) -> None:
+    first = lock_of(service, "7", "7")
+    assert first.acquire()
+    first.name_successor("9")
+    assert not lock.SuccessorLock(service, "8", lambda _: None).acquire()
+
+
 # --- What a job writes ----------------------------------------------------------------------------
 
 
