@@ -193,6 +193,14 @@ SURROUNDINGS_FILE: Any = {
     "choices": {"source": Text, "names": {"*": Names}},
     "transports": {"source": Text, "of_gpus": Names, "transfer": Names},
     "machines": {"source": Text, "names": {"*": Text}},
+    "shared_memory": {
+        "source": Text,
+        "folder": Text,
+        "docker": Names,
+        "compose": Names,
+        "pods": Names,
+    },
+    "probes": {"source": Text, "defaults": {"*": int}},
     "node_labels": {
         "source": Text,
         "keys": Names,

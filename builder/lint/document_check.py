@@ -36,7 +36,7 @@ from .read.option_file import (
 from .read.variables import read_variables
 from .rules import MISSPELT_NAME, names, references
 from .rules.files import files_of_scripts
-from .rules.gpus import gpu_diagnostic, gpus_beside, rank_diagnostics, world_size
+from .rules.gpus import gpu_diagnostic, launcher_gpus, rank_diagnostics, world_size
 from .rules.model import model_diagnostics, unknown_model_diagnostics
 from .rules.names import (
     container_diagnostics,
@@ -198,7 +198,7 @@ def _gpus_beside(content: Content, engine: str) -> Iterator[Diagnostic]:
         sizes = [name for name in section.options if str(name).endswith("_parallel_size")]
         world = world_size(section.options, engine) if sizes else None
         gpus = around.total if around else None
-        gpus = gpus or gpus_beside(section.document, section.path)
+        gpus = gpus or launcher_gpus(section.document, section.path)
         if world and gpus and not section.within:
             found = gpu_diagnostic(world, gpus.count, gpus.location, gpus.path)
             if found:  # the request may be for one of several nodes

@@ -45,7 +45,7 @@ from .rules.model import UNKNOWN_MODEL
 from .rules.options import context_with
 from .rules.sides import Side, client_diagnostics, may_be_side, pair_diagnostics
 from .rules.versions import Policy
-from .tables import by_neighbours, by_others, by_statement, findings_by_release, of_old
+from .tables import by_neighbours, by_others, by_pins, findings_by_release, of_old
 
 if TYPE_CHECKING:
     from ..facts.checkpoint import Checkpoint
@@ -285,7 +285,7 @@ class _Run:
         newest, *_ = releases = known.releases
         notes: list[str] = []
         if known.pins and known.named:
-            verdict = by_statement(known.pins, newest, judge, was_option)
+            verdict = by_pins(known.pins, newest, judge, was_option)
             releases = [row for each in known.named for row in each.releases]
             notes += map(of_old, known.named)
             by_release = {releases[0]: verdict.diagnostics}
@@ -382,9 +382,9 @@ def _report_own(
     names = tuple(dict.fromkeys(each.judged_name for each in own.releases))
     if kind == MODEL_CONFIG or not judged:
         names = ()
-    untold = known.pins.untold if known.pins and known.is_assumed else ()
+    unclear = known.pins.unclear if known.pins and known.is_assumed else ()
     assumed, words = known.is_assumed and bool(names), known.words if names else ()
-    report.files.append(Checked(name, kind or "", names, assumed, judged, words, untold))
+    report.files.append(Checked(name, kind or "", names, assumed, judged, words, unclear))
     _report_beside(others, report)
     if names:
         report.say_once(own.notes)

@@ -6,6 +6,7 @@ options of a container, its own image. A comment is used only if nothing else pi
 
 from __future__ import annotations
 
+import operator as op
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,13 +50,13 @@ class _Naming:
 
 @cache
 def _naming(name: str) -> _Naming:
-    known = formats(name)
-    remark = known.remark and re.compile(_REMARK % known.remark, re.IGNORECASE)
+    record = formats(name)
+    remark = record.remark and re.compile(_REMARK % record.remark, re.IGNORECASE)
     return _Naming(
         engines.load(name),
-        f"(?:{known.named})",
-        re.compile(known.mentions or known.named, re.IGNORECASE),
-        re.compile(f"{known.release_lines or known.named}|_version", re.IGNORECASE),
+        f"(?:{record.named})",
+        re.compile(record.mentions or record.named, re.IGNORECASE),
+        re.compile(f"{record.release_lines or record.named}|_version", re.IGNORECASE),
         remark or None,
     )
 
@@ -167,13 +168,9 @@ class Pins:
         self.statements = tuple(outspoken or found)
         self._tables: dict[_Path, PinnedTables | None] = {}
 
-    def governing(self, line: int) -> tuple[Pin, ...]:
-        """Returns the pins that apply to a line, or to the whole file for line 0: the nearest
-        ones."""
-        return tuple(self._within[self._nearest(line)])
-
     def tables(self, line: int) -> PinnedTables | None:
-        """Returns the tables that a line is checked against; `None` if its pins name no release."""
+        """Returns the tables that a line is checked against, or the whole file for line 0: those of
+        the nearest pins. `None` if these name no release."""
         part = self._nearest(line)
         if part not in self._tables:  # a file may have thousands of lines and pins
             self._tables[part] = _tables(tuple(self._within[part]), self._naming.engine)
@@ -206,12 +203,14 @@ class Pins:
     @property
     def words(self) -> tuple[str, ...]:
         """The words that pin releases, each with its line."""
-        told = dict.fromkeys(row.words for row in self.statements if row.releases)
-        lines = {row.words: row.line for row in reversed(self.statements)}
-        return tuple(f"line {lines[words]}: {words}" for words in told)
+        lines: dict[str, int] = {}
+        for row in self.statements:
+            if row.releases:
+                lines.setdefault(row.words, row.line)
+        return tuple(f"line {line}: {words}" for words, line in lines.items())
 
     @property
-    def untold(self) -> tuple[str, ...]:
+    def unclear(self) -> tuple[str, ...]:
         """The words that should pin a release but do not show which one, such as an image."""
         return tuple(dict.fromkeys(row.words for row in self.statements if not row.releases))
 
@@ -317,6 +316,9 @@ def _satisfying(bounds: str, engine: Engine) -> tuple[str, ...]:
     return tuple(dict.fromkeys((taken[0], taken[-1]))) if taken else ()
 
 
+_COMPARED = {">=": op.ge, ">": op.gt, "<=": op.le, "<": op.lt, "!=": op.ne}
+
+
 def _takes(name: str, sign: str, version: str, any_: str) -> bool:
     """Returns whether a version satisfies one bound of a requirement."""
     here, limit = order(name), order(version)
@@ -328,14 +330,7 @@ def _takes(name: str, sign: str, version: str, any_: str) -> bool:
         return same == (sign != "!=") if any_ else same and above
     if here is None or limit is None:
         return True
-    holds = {
-        ">=": here >= limit,
-        ">": here > limit,
-        "<=": here <= limit,
-        "<": here < limit,
-        "!=": here != limit,
-    }
-    return holds.get(sign, True)
+    return sign not in _COMPARED or _COMPARED[sign](here, limit)
 
 
 # Keys with which charts and image lists write a name and its tag separately.
@@ -394,26 +389,26 @@ def _images(line: str, engine: Engine) -> Iterator[Carried]:
     carried = list(images.carried_releases(line, engine))
     yield from carried
     taken = {row.start + len(row.words) for row in carried}
-    known, name = formats(engine.name), _naming(engine.name).mentions
+    record, name = formats(engine.name), _naming(engine.name).mentions
     for found in images.references(line, name):
         if found.start + len(found.text) in taken:
             continue
-        is_own, version = _is_own(found, known), found.version(name)
+        is_own, version = _is_own(found, record), found.version(name)
         if is_own and not found.tag:
             continue  # the newest release
-        told = () if found.name in known.extended_images or not version else (version,)
+        releases = () if found.name in record.extended_images or not version else (version,)
         is_fork = not is_own or found.is_development
-        yield images.Carried(found.start, found.text, told, is_fork)
+        yield images.Carried(found.start, found.text, releases, is_fork)
 
 
-def _is_own(image: Reference, known: Formats) -> bool:
+def _is_own(image: Reference, record: Formats) -> bool:
     """Returns whether an image comes from the engine's publisher or a mirror."""
-    if image.name in known.extended_images:
+    if image.name in record.extended_images:
         return False
-    if image.spaces and image.spaces[-1] in known.publishers:
+    if image.spaces and image.spaces[-1] in record.publishers:
         return True
-    is_plain = not image.spaces or image.spaces[-1] in known.mirrors
-    return is_plain and image.name in (*known.images, known.program)
+    is_plain = not image.spaces or image.spaces[-1] in record.mirrors
+    return is_plain and image.name in (*record.images, record.program)
 
 
 def _of_minimum(line: str, engine: Engine) -> Iterator[Carried]:

@@ -25,7 +25,7 @@ from .rules import INTERNAL_ERROR
 class Checked:
     """A checked file, its kind, the releases it was checked against, and what was checked.
 
-    `named_by` are the words that pin these releases, `untold` the words that should pin one and do
+    `named_by` are the words that pin these releases, `unclear` the words that should pin one and do
     not.
     """
 
@@ -35,7 +35,7 @@ class Checked:
     assumed: bool = False
     judged: Judged = ITSELF
     named_by: tuple[str, ...] = ()
-    untold: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +100,14 @@ class Report:
 
     def say_images_once(self) -> None:
         """Reports a warning about an image version once, where the image first appears."""
-        rules = (VULNERABLE_VERSION, UNKNOWN_VERSION)
-        places = Counter(
-            row.message for row in self.findings if row.rule in rules and _is_image(row)
-        )
-        said: set[str] = set()
+        places = Counter(row.message for row in self.findings if _is_image(row))
         kept: list[Diagnostic] = []
         for row in self.findings:
-            if row.rule in rules and _is_image(row):
-                if row.message in said:
+            if _is_image(row):
+                more = places.pop(row.message, 0) - 1
+                if more < 0:
                     continue
-                said.add(row.message)
-                if (more := places[row.message] - 1) > 0:
+                if more:
                     where = f"(and in {more} more place{'s' * (more != 1)})"
                     row = replace(row, message=f"{row.message} {where}")
             kept.append(row)
@@ -122,7 +118,7 @@ class Report:
         guessed: dict[tuple[str, str], list[str]] = {}
         for row in self.files:
             for name in row.releases if row.assumed else ():
-                guessed.setdefault((name, ", ".join(row.untold)), []).append(row.file)
+                guessed.setdefault((name, ", ".join(row.unclear)), []).append(row.file)
         self.notes[:0] = [_assumed(*key, files) for key, files in guessed.items()]
 
     def document(self) -> dict[str, Any]:
@@ -158,12 +154,13 @@ class Report:
 
 
 def _is_image(row: Diagnostic) -> bool:
-    return not row.path and row.severity == "warning"
+    is_version = row.rule in (VULNERABLE_VERSION, UNKNOWN_VERSION)
+    return is_version and not row.path and row.severity == "warning"
 
 
-def _assumed(name: str, untold: str, files: Sequence[str]) -> str:
+def _assumed(name: str, unclear: str, files: Sequence[str]) -> str:
     count = f"{len(files)} files name" if len(files) > 1 else f"{files[0]} names"
-    what = f"{untold}, whose engine release is not known" if untold else "no engine release"
+    what = f"{unclear}, whose engine release is not known" if unclear else "no engine release"
     return (
         f"{count} {what}: {name}, the newest stable one, is assumed; "
         "give --release if the server has another"
@@ -180,10 +177,7 @@ def as_line(row: Diagnostic) -> str:
     """Returns a finding as a line of text."""
     line, column = row.location
     place = f"{row.where}:{line}:{column}" if line else row.where
-    about = f" {subject(row)}:" if subject(row) else ""
-    fix = f"; {row.fix}" if row.fix else ""
-    release = f" ({row.release})" if row.release else ""
-    return f"{place}: {row.severity}[{row.rule}]{about} {row.message}{fix}{release}"
+    return f"{place}: {row.severity}[{row.rule}] {_message(row)}"
 
 
 def as_document(row: Diagnostic) -> dict[str, Any]:

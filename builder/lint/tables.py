@@ -48,16 +48,16 @@ def by_others(
     found: list[Diagnostic],
     judge: Judge,
     is_former: IsFormer,
-    stated: Pins | None = None,
+    pins: Pins | None = None,
 ) -> tuple[list[Diagnostic], str]:
     """Softens findings of an assumed release, and returns which other releases have no errors.
 
     A finding becomes a warning if another release accepts or accepted the value, or if a release
-    without a table may accept it. On lines that `stated` assigns to a fork, every finding from a
+    without a table may accept it. On lines that `pins` assigns to a fork, every finding from a
     table becomes a warning.
     """
-    if stated:
-        found = [_of_fork(row, stated, assumed.engine) for row in found]
+    if pins:
+        found = [_of_fork(row, pins, assumed.engine) for row in found]
     found = [row for row in found if row.rule != "model-needs-release"]  # release is assumed
     if not any(row.severity == "error" for row in found):
         return found, ""
@@ -65,13 +65,13 @@ def by_others(
     others = {table: judge(table).diagnostics for table in tables}
     rows = [others[table] for table in _may_be_meant(assumed, tables)]
     near = [Refusals(each) for each in rows]
-    said = {(row.rule, row.path) for each in rows for row in each}
+    reported = {(row.rule, row.path) for each in rows for row in each}
     guess = f"(release {assumed.name} is assumed)"
     newer = {row for row in found if row.rule in _OF_TABLES and any(x.takes(row) for x in near)}
     refusals = [Refusals(each) for each in others.values()]
 
     def is_doubtful(row: Diagnostic) -> bool:
-        if row in newer or (newer and (_may_be_new(row) or _is_of(row, said))):
+        if row in newer or (newer and (_may_be_new(row) or _is_of(row, reported))):
             return True
         if row.severity != "error" or row.rule not in _table_rules(assumed.engine):
             return False
@@ -125,41 +125,41 @@ def _may_be_new(row: Diagnostic) -> bool:
     return row.rule == UNKNOWN_KEY and "did you mean" not in row.fix
 
 
-def _is_of(row: Diagnostic, said: Collection[tuple[str, str]]) -> bool:
+def _is_of(row: Diagnostic, reported: Collection[tuple[str, str]]) -> bool:
     """Returns whether only the assumed release has this warning; no other release reports the rule
     for the path."""
-    return row.severity == "warning" and (row.rule, row.path) not in said
+    return row.severity == "warning" and (row.rule, row.path) not in reported
 
 
-def by_statement(stated: Pins, assumed: Release, judge: Judge, is_former: IsFormer) -> Verdict:
+def by_pins(pins: Pins, assumed: Release, judge: Judge, is_former: IsFormer) -> Verdict:
     """Checks each line of a file against the release that applies to it. If the nearest pin does
     not name a release, the assumed release is used."""
-    plain = _plain(dict.fromkeys(table for each in stated.named for table in each.judges))
-    used = dict.fromkeys(plain[table] for each in stated.named for table in each.judges)
-    unknown = any(not row.releases for row in stated.statements)
+    plain = _plain(dict.fromkeys(table for each in pins.named for table in each.judges))
+    used = dict.fromkeys(plain[table] for each in pins.named for table in each.judges)
+    unknown = any(not row.releases for row in pins.statements)
     found = {table: judge(table) for table in (*used, *([assumed] if unknown else ()))}
     lines = {row.location.line for verdict in found.values() for row in verdict.diagnostics}
     governed: dict[tuple[tuple[Release, ...], bool] | None, set[int]] = {}
     for line in sorted(lines):
-        named = stated.tables(line)
+        here_pinned = pins.tables(line)
         key = None
-        if named:
-            key = tuple(dict.fromkeys(plain[x] for x in named.judges)), named.too_old
+        if here_pinned:
+            key = tuple(dict.fromkeys(plain[x] for x in here_pinned.judges)), here_pinned.too_old
         governed.setdefault(key, set()).add(line)
     rows: list[Diagnostic] = []
-    for known, here in governed.items():
-        judges, doubtful = known or ((assumed,), False)
+    for pinned, here in governed.items():
+        judges, doubtful = pinned or ((assumed,), False)
         agreed_on = agreed(
             {
                 table.name: [row for row in found[table].diagnostics if row.location.line in here]
                 for table in judges
             }
         )
-        if known is None:
+        if pinned is None:
             agreed_on, _ = by_others(assumed, agreed_on, judge, is_former)
         rows += (_doubted(row) if doubtful else row for row in agreed_on)
     *_, last = found.values()
-    rows = [_of_fork(row, stated, assumed.engine) for row in rows]
+    rows = [_of_fork(row, pins, assumed.engine) for row in rows]
     return replace(last, diagnostics=rows)
 
 
@@ -177,9 +177,9 @@ def _doubted(row: Diagnostic) -> Diagnostic:
     return row if row.rule == VULNERABLE_VERSION else replace(row, severity="warning")
 
 
-def _of_fork(row: Diagnostic, stated: Pins, engine: Engine) -> Diagnostic:
+def _of_fork(row: Diagnostic, pins: Pins, engine: Engine) -> Diagnostic:
     """Turns an error from a table into a warning if the line is for a fork."""
-    if row.severity != "error" or not stated.is_fork(row.location.line):
+    if row.severity != "error" or not pins.is_fork(row.location.line):
         return row
     return replace(row, severity="warning") if row.rule in _table_rules(engine) else row
 

@@ -8,7 +8,7 @@ A compute capability is one of several values and has no order.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -36,28 +36,25 @@ def holds(inputs: RuleInputs, word: str, test: Any) -> bool | None:
     """Whether a word passes a test; `None` if its value cannot be compared."""
     if not isinstance(test, dict):
         return _is(inputs, word, test)
-    answer: bool | None = True
-    for name, other in test.items():
-        result = RELATIONS[name](inputs, word, other)
-        if result is False:
-            return False
-        if result is None:
-            answer = None
-    return answer
+    answers = (RELATIONS[name](inputs, word, other) for name, other in test.items())
+    return _decided(answers, by=False)
+
+
+def _decided(answers: Iterable[bool | None], by: bool) -> bool | None:
+    """`by` as soon as one answer is `by`, `None` if one is undecided, else the opposite."""
+    undecided = False
+    for answer in answers:
+        if answer is by:
+            return by
+        undecided = undecided or answer is None
+    return None if undecided else not by
 
 
 def _is(inputs: RuleInputs, word: str, expected: Any) -> bool | None:
     value = inputs.value(word)
     if not isinstance(expected, list | tuple):
         return _same(value, expected)
-    answer: bool | None = False
-    for item in expected:
-        result = _same(value, item)
-        if result is True:
-            return True
-        if result is None:
-            answer = None
-    return answer
+    return _decided((_same(value, item) for item in expected), by=True)
 
 
 def _same(value: Any, expected: Any) -> bool | None:

@@ -50,6 +50,7 @@ _FACTS: Mapping[str, str] = {
     "monitored": "is_monitored",
     "attention": "architecture.attention",
     "precision": "precision",
+    "arithmetic": "checkpoint.quantization.arithmetic",
     "quantized": "is_quantized",
     "moe": "has_experts",
     "mtp_layers": "mtp_layers",
@@ -317,10 +318,6 @@ def _model_seq_len(inputs: RuleInputs) -> int | None:
     return int(longest * (factor or 1))
 
 
-def _batch_sequence_tokens(inputs: RuleInputs) -> float | None:
-    return _product(inputs.count("max_batch_size"), inputs.count("max_seq_len"))
-
-
 def _batch_tokens(inputs: RuleInputs) -> float | None:
     """Tokens of one decode step with a full batch, which may be the engine's own.
 
@@ -328,10 +325,6 @@ def _batch_tokens(inputs: RuleInputs) -> float | None:
     """
     drafts = _draft_tokens(inputs) or 0
     return _product(inputs.count("effective.max_batch_size") or None, 1 + drafts)
-
-
-def _prompt_tokens(inputs: RuleInputs) -> float | None:
-    return _product(inputs.count("effective.max_batch_size") or None, inputs.context.isl)
 
 
 def _checkpoint_lora_module(inputs: RuleInputs) -> str | None:
@@ -449,19 +442,9 @@ def _cache_tokens(inputs: RuleInputs) -> int | None:
     return int(max(0.0, room) * memory.GIB // memory.kv_bytes_per_token(model, split, width, 0))
 
 
-def _gpu_memory_gib(inputs: RuleInputs) -> float | None:
-    gpu = inputs.context.gpu
-    return None if gpu is None else round(gpu.memory_gib, 1)
-
-
 def _nodes(inputs: RuleInputs) -> int | None:
     gpus, size = inputs.count("num_gpus"), inputs.count("node_gpus")
     return None if gpus is None or not size else ceil(gpus / size)
-
-
-def _arithmetic(inputs: RuleInputs) -> str | None:
-    model = inputs.context.checkpoint
-    return None if model is None else model.quantization.arithmetic
 
 
 def _weights(inputs: RuleInputs, part: str) -> Any:
@@ -519,13 +502,16 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "speculation": _speculation,
     "request_tokens": _request_tokens,
     "model_seq_len": _model_seq_len,
-    "batch_sequence_tokens": _batch_sequence_tokens,
+    "batch_sequence_tokens": lambda inputs: _product(
+        inputs.count("max_batch_size"), inputs.count("max_seq_len")
+    ),
     "batch_tokens": _batch_tokens,
-    "prompt_tokens": _prompt_tokens,
+    "prompt_tokens": lambda inputs: _product(
+        inputs.count("effective.max_batch_size") or None, inputs.context.isl
+    ),
     "cp_type": _cp_type,
     "moe_ranks": _moe_ranks,
     "moe_product": _moe_product,
-    "arithmetic": _arithmetic,
     "weights_format": lambda inputs: _weights(inputs, "weights"),
     "weights_support": lambda inputs: _weights(inputs, "state"),
     "weights_evidence": lambda inputs: _weights(inputs, "evidence"),
@@ -540,7 +526,9 @@ _DERIVED: Mapping[str, Callable[[RuleInputs], Any]] = {
     "least_weights_gib": _least_weights_gib,
     "least_gpus": _least_gpus,
     "roomy_gpus": _roomy_gpus,
-    "gpu_memory_gib": _gpu_memory_gib,
+    "gpu_memory_gib": lambda inputs: (
+        round(inputs.context.gpu.memory_gib, 1) if inputs.context.gpu else None
+    ),
     "most_room_gib": _most_room_gib,
     "cache_tokens": _cache_tokens,
     "nodes": _nodes,

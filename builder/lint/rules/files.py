@@ -260,10 +260,10 @@ def command_path_diagnostics(
     `written` are the files that the script writes outside the container."""
     names = [word.text.rpartition("/")[2] for word in words]
     is_run = not _ENGINES.isdisjoint(names) and "run" in names
-    given = list(_given(words))
-    if not (is_run or given):
+    mount_texts = list(_mount_texts(words))
+    if not (is_run or mount_texts):
         return
-    mounts = list(chain.from_iterable(map(parse_mounts, given)))
+    mounts = list(chain.from_iterable(map(parse_mounts, mount_texts)))
     # The script of the container's shell is one word of the command that starts it.
     made = [word.text for word in rows[0].words if re.search(r"\s", word.text)]
     for word in paths:
@@ -345,7 +345,7 @@ def _mount(source: str, target: str) -> Mount:
     return Mount(source, target.rstrip("/") or "/", {name: inside} if is_file else {})
 
 
-def _given(words: Sequence[Word]) -> Iterator[str]:
+def _mount_texts(words: Sequence[Word]) -> Iterator[str]:
     """The values of the flags that mount something."""
     for word, following in pairwise([*words, Word("", Location(1, 1), True)]):
         name, equals, value = word.text.partition("=")
@@ -389,21 +389,21 @@ def missing_file_diagnostics(
     read_files: Collection[str],
     handed: HandedFiles,
 ) -> Iterator[Diagnostic]:
-    """Reports an option file that is not among the given files but is probably misspelt. Suggests a
-    file with a similar name, or the only unread option file in the same folder. If the folder is
-    filled in later (a variable), only unread files are suggested."""
-    given = worker.file_flag
+    """Reports an option file that is not among `files` but is probably misspelt. Suggests a file
+    with a similar name, or the only unread option file in the same folder. If the folder is filled
+    in later (a variable), only unread files are suggested."""
+    option_file = worker.file_flag
     is_known = worker.given(files) is not None or any(map(is_open, (worker.file, *files)))
-    if not given or not worker.file or is_known or worker.file in handed.made:
+    if not option_file or not worker.file or is_known or worker.file in handed.made:
         return
     folder = worker.file_path.rpartition("/")[0]
     left = [name for name in files if name not in read_files and "." in name]
-    beside = []
+    unread = []
     for name in left:
         if files[name] and (worker.config_map or handed.folders.get(name) == folder):
-            beside.append(name)
+            unread.append(name)
     near = closest(worker.file, left if is_open(worker.file_path) else files)
-    if near := near or (beside[0] if len(beside) == 1 else None):
-        what = f"{given[0]} is not one of the files that are provided here"
+    if near := near or (unread[0] if len(unread) == 1 else None):
+        what = f"{option_file[0]} is not one of the files that are provided here"
         fix = f"did you mean {near}?"
-        yield located(given[1], worker.path, what, fix, MISSING_OPTION_FILE)
+        yield located(option_file[1], worker.path, what, fix, MISSING_OPTION_FILE)

@@ -15,7 +15,7 @@ from ...general_rules import Rule
 from ..arguments.click import FlagOptions
 from ..engine import default_formats, formats
 from ..model import Gpus, Server, below, int_at
-from .model import beside_options, named_gpu
+from .model import mapping_around, named_gpu
 
 GPUS_BELOW_RANKS = Rule(
     "gpus-below-ranks", "A server has fewer GPUs than ranks and does not start."
@@ -63,13 +63,13 @@ def _node_diagnostics(document: Yaml) -> Iterator[Diagnostic]:
             yield located(document.locate(path), path, what, fix, NODE_GPUS)
 
 
-def gpus_beside(document: Yaml, path: str) -> Gpus | None:
+def launcher_gpus(document: Yaml, path: str) -> Gpus | None:
     """The total number of GPUs over all nodes that a launcher sets next to its options."""
     above = path.rpartition(".")[0]
-    beside = beside_options(document, path)
+    around = mapping_around(document, path)
 
     def found(names: Iterable[str]) -> tuple[int, str] | None:
-        rows = ((int_at(beside, name), name) for name in names)
+        rows = ((int_at(around, name), name) for name in names)
         return next(((count, name) for count, name in rows if count), None)
 
     if not path:
@@ -153,13 +153,13 @@ def server_gpu_diagnostics(
 ) -> Iterator[Diagnostic]:
     if worker.formats.dialect != "click":
         return  # checked together with its flags
-    given = {**worker.sizes, **(own.over({}) if own else {})}
+    sizes = {**worker.sizes, **(own.over({}) if own else {})}
     read = worker.given(files)
-    file, known = read or {}, not worker.file or read is not None
-    if worker.gpus is None or not (known or "tensor_parallel_size" in given):
+    file, is_complete = read or {}, not worker.file or read is not None
+    if worker.gpus is None or not (is_complete or "tensor_parallel_size" in sizes):
         return
     # In the engine's own server, the flags override the file.
-    world = world_size({**worker.sizes, **own.over(file)} if own else {**file, **given})
+    world = world_size({**worker.sizes, **own.over(file)} if own else {**file, **sizes})
     if world is None or (own and own.unknown):
         return
     gpus = worker.gpus
@@ -167,9 +167,9 @@ def server_gpu_diagnostics(
     if found and gpus.on_all_nodes:
         fix = f"ask for {world} GPUs over all nodes, or make the parallel sizes multiply to"
         found = replace(found, fix=f"{fix} {gpus.count}")
-    if found and not known:  # the file may override the flags
+    if found and not is_complete:  # the file may override the flags
         found = replace(found, severity="warning")
-    if found and (given or worker.file or found.severity == "error"):
+    if found and (sizes or worker.file or found.severity == "error"):
         yield from _node_count_diagnostics(found, gpus, world)
 
 

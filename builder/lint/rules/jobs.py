@@ -348,29 +348,29 @@ def _unknown_option_diagnostics(option: Option, program: str) -> Iterator[Diagno
 
 
 def _contradiction_diagnostics(
-    given: Mapping[str, Option], block: int | None
+    options: Mapping[str, Option], block: int | None
 ) -> Iterator[Diagnostic]:
     """Reports options in one part of a job that contradict each other."""
     for names in table()["alternatives"]:
-        both = [given[name] for name in names if name in given]
+        both = [options[name] for name in names if name in options]
         if len(both) > 1:
             what = f"conflicts with --{both[0].name}: only one can be set"
             yield job_diagnostic("job-contradiction", both[1].location, what, f"--{both[1].name}")
-    _, most = _range(given.get("nodes")) or (0, 0)
+    _, most = _range(options.get("nodes")) or (0, 0)
     tasks, each, size = (
-        whole(given[name].value) if name in given else None
+        whole(options[name].value) if name in options else None
         for name in ("ntasks", "ntasks-per-node", "segment")
     )
     if most and tasks and each and tasks > most * each:
         what = f"{tasks} tasks do not fit on {most} nodes with {each} each"
-        yield job_diagnostic("job-contradiction", given["ntasks"].location, what, "--ntasks")
+        yield job_diagnostic("job-contradiction", options["ntasks"].location, what, "--ntasks")
     if size and most % size:
         what = f"segments of {size} do not divide {most} nodes evenly"
-        yield job_diagnostic("job-segment", given["segment"].location, what, "--segment")
+        yield job_diagnostic("job-segment", options["segment"].location, what, "--segment")
     elif size and size > (limit := block or table()["largest_block"]):
         what = f"{size} nodes do not fit into one block of {limit}"
         rule = "job-segment" if block else "job-wide-segment"
-        yield job_diagnostic(rule, given["segment"].location, what, "--segment")
+        yield job_diagnostic(rule, options["segment"].location, what, "--segment")
 
 
 def _range(nodes: Option | None) -> tuple[int, int] | None:
@@ -394,10 +394,10 @@ def mpi_diagnostics(
     if names.isdisjoint(MPI_STARTERS) or not release.engine.rank_launcher:
         return
     world, file = None, command.option_file
-    given = options.get(file.text.rpartition("/")[2]) if file else {}
-    if given is not None:  # the option file may set parallel sizes too
+    file_options = options.get(file.text.rpartition("/")[2]) if file else {}
+    if file_options is not None:  # the option file may set parallel sizes too
         flags = {row.spelling: row.value.text for row in command.flags if row.value}
-        world = world_size(server_flags.with_flags(flags, given, release))
+        world = world_size(server_flags.with_flags(flags, file_options, release))
     spread = any(_is_spread(word.text, following.text) for word, following in pairwise(words))
     launcher = rank_launcher()
     for word, following in pairwise(words):

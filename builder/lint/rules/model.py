@@ -86,11 +86,11 @@ def _on_the_hub(name: str) -> str:
 
 def named_model(options: Mapping[str, Any], document: Yaml, path: str) -> Named | None:
     """The model of an options block: its own, or the model of the surrounding file."""
-    given = options.get("model")
-    if isinstance(given, str) and not (isinstance(given, Variable) or is_open(given)):
+    own = options.get("model")
+    if isinstance(own, str) and not (isinstance(own, Variable) or is_open(own)):
         inner = f"{path}.model" if path else "model"
-        return Named(given, document.locate(inner), inner)
-    around = beside_options(document, path) if "." in path else {}
+        return Named(own, document.locate(inner), inner)
+    around = mapping_around(document, path) if "." in path else {}
     above = path.rpartition(".")[0]
     for name in _BESIDE:
         value = around.get(name)
@@ -103,7 +103,7 @@ def named_model(options: Mapping[str, Any], document: Yaml, path: str) -> Named 
     return None
 
 
-def beside_options(document: Yaml, path: str) -> Mapping[str, Any]:
+def mapping_around(document: Yaml, path: str) -> Mapping[str, Any]:
     """The mapping that contains the options at a path, which may be in a list."""
     data, keys = document.data, path.split(".")[:-1]
     for key in keys:
@@ -173,19 +173,22 @@ def model_diagnostics(document: Yaml, options: Mapping[str, Any], path: str) -> 
     if model and facts is None:
         found.append(unknown_model_diagnostic(model))
     for where in _PRECISIONS:
-        given = value_at(document.data, where)
-        if not isinstance(given, str) or is_open(given) or given.lower() in _OTHER_PRECISIONS:
+        precision = value_at(document.data, where)
+        if not isinstance(precision, str) or is_open(precision):
             continue
-        named, words = Named(given, document.locate(where), where), _FORMATS.get(given.lower())
+        here, name = Named(precision, document.locate(where), where), precision.lower()
+        if name in _OTHER_PRECISIONS:
+            continue
+        words = _FORMATS.get(name)
         if words is None:
-            what, fix = f"{given[:60]} is not a known precision", nearest(given, _FORMATS)
-            found.append(located(named.location, where, what, fix, MODEL_PRECISION))
+            what, fix = f"{precision[:60]} is not a known precision", nearest(precision, _FORMATS)
+            found.append(located(here.location, where, what, fix, MODEL_PRECISION))
         elif facts and not any(word in facts.precision for word in words):
-            what = f"{given}, but {facts.name} is a checkpoint in {facts.precision}"
-            fix = f"name a checkpoint in {given}, or correct the precision"
-            found.append(located(named.location, where, what, fix, MODEL_PRECISION))
+            what = f"{precision}, but {facts.name} is a checkpoint in {facts.precision}"
+            fix = f"name a checkpoint in {precision}, or correct the precision"
+            found.append(located(here.location, where, what, fix, MODEL_PRECISION))
         elif model and facts is None:
-            found += _arithmetic_diagnostics(named, words, gpus)
+            found += _arithmetic_diagnostics(here, words, gpus)
     for gpu in gpus:
         found += unknown_gpu_diagnostics(gpu)
     return found
@@ -226,17 +229,17 @@ def unknown_model_diagnostic(model: Named) -> Diagnostic:
 
 
 def _completed(name: str) -> str | None:
-    """The only known model name that a name may mean. It continues the name by letters or digits,
+    """The only known model that a name may mean. It continues the name by letters or digits,
     has a zero for the letter O, or has another known publisher."""
-    given, known = name.lower(), list(model_names.known_names())
-    publisher, _, model = given.rpartition("/")
-    publishers = {other.partition("/")[0].lower() for other in known}
+    lower, names = name.lower(), list(model_names.known_names())
+    publisher, _, model = lower.rpartition("/")
+    publishers = {other.partition("/")[0].lower() for other in names}
     rows = [
         other
-        for other in known
+        for other in names
         if (publisher in publishers and other.lower().endswith(f"/{model}"))
-        or re.fullmatch(rf"{re.escape(given)}(?:[a-z]|\d+)", other.lower())
-        or other.lower().replace("0", "o") == given.replace("0", "o")
+        or re.fullmatch(rf"{re.escape(lower)}(?:[a-z]|\d+)", other.lower())
+        or other.lower().replace("0", "o") == lower.replace("0", "o")
     ]
     return rows[0] if len(rows) == 1 and "/" in name else None
 

@@ -292,12 +292,12 @@ def _unset_variable_diagnostics(
     found: Script, commands: Sequence[Sequence[Word]], values: Values
 ) -> Iterator[Diagnostic]:
     """Reports variables that are never set if a variable with a similar name is."""
-    told = set()  # such as arguments of functions
+    skipped = set()  # such as arguments of functions
     shortest = _TELLING
     for word in chain.from_iterable(row.words for row in found.statements):
-        told.update(_ASKED.findall(word.text))
+        skipped.update(_ASKED.findall(word.text))
         if word.text.isidentifier():
-            told.add(word.text)
+            skipped.add(word.text)
     if any(row.words[0].text in _SOURCES for row in found.statements):
         shortest += 1
     places = [(word.text, word.location) for word in chain.from_iterable(commands)]
@@ -307,10 +307,10 @@ def _unset_variable_diagnostics(
                 places.append((line, Location(number, 1)))
     for text, place in places:
         for name in _NAME.findall(text):
-            given = name in values.names or name.isdigit() or _GIVEN.fullmatch(name)
-            if name in told or given or len(name) < shortest:
+            is_set = name in values.names or name.isdigit() or _GIVEN.fullmatch(name)
+            if name in skipped or is_set or len(name) < shortest:
                 continue
-            told.add(name)
+            skipped.add(name)
             if near := closest(name, values.names):
                 what = f"nothing here sets {name}"
                 yield located(place, name, what, f"did you mean {near}?", MISSPELT_NAME, "warning")

@@ -133,15 +133,15 @@ def flag_and_file_diagnostics(
     """Checks flags and option file together: conflicts, and rules that only both together violate.
     Errors are located at the flag, or at the option in the file if its `section` is known."""
     wrong = {row.path for row in command.diagnostics}
-    given = {row.spelling: row for row in command.flags}
+    typed = {row.spelling: row for row in command.flags}
     flags: dict[str, Any] = {}
-    for name, row in given.items():
+    for name, row in typed.items():
         is_certain = row.value is None or row.value.certain
         if name not in wrong and is_certain and not row.word.optional:
             flags[name] = row.value.text if row.value else True
-    known = {key: value for key, value in options.items() if not isinstance(value, Variable)}
-    for diagnostic in server_flags.flag_traps(flags, known, rule_context.release):
-        yield _at(given, diagnostic)
+    plain = {key: value for key, value in options.items() if not isinstance(value, Variable)}
+    for diagnostic in server_flags.flag_traps(flags, plain, rule_context.release):
+        yield _at(typed, diagnostic)
     together = server_flags.with_flags(flags, options, rule_context.release)
     if _is_whole(command, options):
         together = {_SIZE: 1, **together}  # the engine's default
@@ -152,7 +152,7 @@ def flag_and_file_diagnostics(
     of_file = {row.where for row in constraints.violations(options, rule_context)}
     alone = of_file if section else of_file - {"model"}
     setters = {
-        server_flags.option_path(given[name].flag, rule_context.release): name for name in flags
+        server_flags.option_path(typed[name].flag, rule_context.release): name for name in flags
     }
     for diagnostic in broken:
         if diagnostic.where in alone:
@@ -160,7 +160,7 @@ def flag_and_file_diagnostics(
         if diagnostic.where == "model" and command.arguments:
             yield at_location(diagnostic, command.arguments[0].location)
         elif diagnostic.where in setters:
-            yield _at(given, replace(diagnostic, where=setters[diagnostic.where]))
+            yield _at(typed, replace(diagnostic, where=setters[diagnostic.where]))
         elif section and value_at(section.options, diagnostic.where) is not None:
             yield section.locate(diagnostic)
         elif diagnostic.where in ("model", _SIZE) and command.arguments:
@@ -176,36 +176,35 @@ def _is_whole(command: OptionsBlock, options: Mapping[str, Any]) -> bool:
     return known and all(row.certain for row in words) and not flags & {"tp_size", _SIZE}
 
 
-def _at(given: Mapping[str, CommandFlag], diagnostic: Diagnostic) -> Diagnostic:
-    known = diagnostic.where in given
-    return at_location(diagnostic, given[diagnostic.where].word.location if known else NOWHERE)
+def _at(typed: Mapping[str, CommandFlag], diagnostic: Diagnostic) -> Diagnostic:
+    is_typed = diagnostic.where in typed
+    return at_location(diagnostic, typed[diagnostic.where].word.location if is_typed else NOWHERE)
 
 
 _NAME = re.compile(r"(?<![\w.<-])[a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:\.\w+)*")
 
 
-def block_diagnostics(given: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
+def block_diagnostics(block: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Reports wrong options and option names that the release does not have."""
-    model = model_of(given)
+    model, release = model_of(block), rule_context.release
     of_model = for_model(rule_context, model)
+    values = _value_diagnostics(block, of_model)
     found = [
-        *given.diagnostics,
-        *_unknown_name_diagnostics(given, rule_context.release),
-        *(
-            _as_written(row, given, rule_context.release)
-            for row in _value_diagnostics(given, of_model)
-        ),
-        *_parser_mismatches(given, of_model, model),
+        *block.diagnostics,
+        *_unknown_name_diagnostics(block, release),
+        *(_as_written(row, block, release) for row in values),
+        *parser_diagnostics(of_model, block.values, model),
     ]
     for row in found:
-        path = row.path if given.as_flags else below(given.shown, row.path)
-        yield replace(row, path=path, within=given.within)
-    read, release = given, rule_context.release
-    is_worker = given.command is not None and given.command.name in _record(release).workers
-    may_differ = read.is_open or (given.is_extended and given.as_flags and not is_worker)
-    may_differ |= any(_meant(name, release) in _record(release).ranks for name in read.unknown)
-    if found_gpus := server_ranks_diagnostic(read.options, given.gpus, release, may_differ):
-        yield found_gpus
+        if isinstance(row, Diagnostic):  # a parser that cannot be checked is not a fault
+            path = row.path if block.as_flags else below(block.shown, row.path)
+            yield replace(row, path=path, within=block.within)
+    record = _record(release)
+    is_worker = block.command is not None and block.command.name in record.workers
+    may_differ = block.is_open or (block.is_extended and block.as_flags and not is_worker)
+    may_differ |= any(_meant(name, release) in record.ranks for name in block.unknown)
+    if of_gpus := server_ranks_diagnostic(block.options, block.gpus, release, may_differ):
+        yield of_gpus
 
 
 @lru_cache(maxsize=64)
@@ -218,55 +217,49 @@ def _record(release: Release) -> Formats:
     return formats(release.engine.name)
 
 
-def model_of(arguments: OptionsBlock) -> Named | None:
+def model_of(block: OptionsBlock) -> Named | None:
     """The model that a command or a file names, or `None`."""
-    word = arguments.model
+    word = block.model
     if word is not None and word.certain:
         return Named(word.text, word.location)
-    name = arguments.options.get("model")
-    is_told = isinstance(name, str) and not isinstance(name, Variable)
-    return Named(str(name), arguments.places["model"]) if is_told else None
+    name = block.options.get("model")
+    is_plain = isinstance(name, str) and not isinstance(name, Variable)
+    return Named(str(name), block.places["model"]) if is_plain else None
 
 
-def _parser_mismatches(
-    given: OptionsBlock, rule_context: RuleContext, model: Named | None
-) -> Iterator[Diagnostic]:
-    """Reports parsers that do not read what the model writes."""
-    for row in parser_diagnostics(rule_context, given.values, model):
-        if not isinstance(row, str):
-            yield row
-
-
-def _value_diagnostics(given: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
+def _value_diagnostics(block: OptionsBlock, rule_context: RuleContext) -> Iterator[Diagnostic]:
     """Reports wrong values, located at the values."""
-    arguments, release = given, rule_context.release
-    every = arguments.options
-    known = _record(release)
-    judged = {k: v for k, v in every.items() if k not in known.converted}
-    options = {k: v for k, v in judged.items() if k in release.top_level}
-    server = {k: v for k, v in judged.items() if k in release.server_options}
-    start = next(iter(arguments.places.values()), NOWHERE)
-    section = OptionsBlock(options, Yaml(options, {"": start, **arguments.places}))
-    found = [*validate(release, options), *validate(_server(release), server)]
-    found += _flag_type_diagnostics(judged, release)
-    by = known.brought_by
-    found = [row for row in found if value_at(every, by.get(row.where, "-")) is None]
+    release, options = rule_context.release, block.options
+    record = _record(release)
+    checked = {key: value for key, value in options.items() if key not in record.converted}
+    of_engine = {key: value for key, value in checked.items() if key in release.top_level}
+    of_server = {key: value for key, value in checked.items() if key in release.server_options}
+    start = next(iter(block.places.values()), NOWHERE)
+    section = OptionsBlock(of_engine, Yaml(of_engine, {"": start, **block.places}))
+    found = []
+    for row in (
+        *validate(release, of_engine),
+        *validate(_server(release), of_server),
+        *_flag_type_diagnostics(checked, release),
+    ):
+        if value_at(options, record.brought_by.get(row.where, "-")) is None:
+            found.append(row)
     yield from map(section.locate, found)
-    if arguments.is_open:
+    if block.is_open:
         return
     wrong = {row.where for row in found if row.rule in WRONG_VALUES}
     unknown = [row.where for row in found if row.rule == UNKNOWN_KEY]
-    meant_by_others = _meant_options(arguments, release)
-    has_file = release.engine.option_file_flag in every
-    is_whole = given.is_whole or (given.as_flags and not has_file)
-    for row in constraints.violations(every, rule_context):
+    meant_by_others = _meant_options(block, release)
+    has_file = release.engine.option_file_flag in options
+    is_whole = block.is_whole or (block.as_flags and not has_file)
+    for row in constraints.violations(options, rule_context):
         meant = any(where.startswith(f"{row.where}.") for where in unknown)
         if row.where in wrong or meant:  # report each mistake once
             continue
         if meant_by_others & _options_of(row, release):
             continue
         # Of the model itself, rules only fail if it is known.
-        if not is_whole and _options_of(row, release) - {"model"} - every.keys():
+        if not is_whole and _options_of(row, release) - {"model"} - options.keys():
             message = f"{row.message}; other parts of the options may change this"
             row = replace(row, message=message, severity="warning")
         yield section.locate(row)
@@ -281,12 +274,12 @@ def _options_of(row: Diagnostic, release: Release) -> set[str]:
     return found
 
 
-def _meant_options(arguments: OptionsBlock, release: Release) -> set[str]:
+def _meant_options(block: OptionsBlock, release: Release) -> set[str]:
     """The options that unknown names misspell, or that replaced them."""
     found: set[str] = set()
-    for name in arguments.unknown:
-        told = _record(release).former.get(_option(name), "")
-        found |= set(re.findall(r"\w+", told)) & release.top_level.keys()
+    for name in block.unknown:
+        remedy = _record(release).former.get(_option(name), "")
+        found |= set(re.findall(r"\w+", remedy)) & release.top_level.keys()
         found |= {_meant(name, release) or ""} - {""}
     return found
 
@@ -309,20 +302,20 @@ def _server(release: Release) -> Release:
     return replace(release, table={**release.table, "root": release.table["server_root"]})
 
 
-def _unknown_name_diagnostics(given: OptionsBlock, release: Release) -> Iterator[Diagnostic]:
-    for name, (_, place) in given.unknown.items():
+def _unknown_name_diagnostics(block: OptionsBlock, release: Release) -> Iterator[Diagnostic]:
+    for name, (_, place) in block.unknown.items():
         near = _meant(name, release)
-        if given.is_extended and not (near or _having(_option(name), release)):
+        if block.is_extended and not (near or _having(_option(name), release)):
             continue
         remedy = _remedy(name, release, near)
-        what = f"is not {'a flag' if given.as_flags else 'an option'} of {release.engine.title} "
+        what = f"is not {'a flag' if block.as_flags else 'an option'} of {release.engine.title} "
         what += release.name
-        unsure = given.is_extended or (_is_newer(release) and not remedy)
-        if unsure and not given.is_extended:
+        unsure = block.is_extended or (_is_newer(release) and not remedy)
+        if unsure and not block.is_extended:
             what += "; newer releases are unknown"
-        rule = UNKNOWN_FLAG if given.as_flags else UNKNOWN_KEY
+        rule = UNKNOWN_FLAG if block.as_flags else UNKNOWN_KEY
         listing = remedy or nearest(_option(name), _option_names(release))
-        fix = _flags_of(listing, release) if given.as_flags else _keys_of(listing, name)
+        fix = _flags_of(listing, release) if block.as_flags else _keys_of(listing, name)
         yield located(place, name, what, fix, rule, "warning" if unsure else "error")
 
 
@@ -411,14 +404,14 @@ def _remedy(name: str, release: Release, near: str | None) -> str:
     if option in _option_names(release):
         return "this is an option of the server, not of the engine"
     others = _having(option, release)
-    known = _record(release)
-    former = known.former.get(option, "")
-    told = "; ".join(filter(None, (age(release, others) if others else "", former)))
+    record = _record(release)
+    former = record.former.get(option, "")
+    history = "; ".join(filter(None, (age(release, others) if others else "", former)))
     short = next((text for text in known_flags(release) if text == f"-{option}"), "")
     gone = None if near else closest(option, _gone(release))
     return (
-        told
-        or known.foreign.get(option, "")
+        history
+        or record.foreign.get(option, "")
         or of_other_engine(release, name.lstrip("-").replace("-", "_"))
         or elsewhere(release, option)
         or (f"did you mean {short}?" if short else "")
@@ -444,14 +437,14 @@ def _is_newer(release: Release) -> bool:
     return release.name == newest and here is not None and here > (order(newest) or ())
 
 
-def _as_written(row: Diagnostic, given: OptionsBlock, release: Release) -> Diagnostic:
+def _as_written(row: Diagnostic, block: OptionsBlock, release: Release) -> Diagnostic:
     """Changes a diagnostic to use the names from the file: flags for a command line."""
     top, dot, rest = row.path.partition(".")
-    written = given.written.get(top, top)
+    written = block.written.get(top, top)
     fix = row.fix
     if row.rule == UNKNOWN_KEY and dot:  # a key inside an option; its fix names keys too
         fix = _record(release).former.get(row.path, fix)
-    elif given.as_flags:
+    elif block.as_flags:
         fix = _flags_of(fix, release)
     return replace(row, path=f"{written}{dot}{rest}", fix=fix)
 

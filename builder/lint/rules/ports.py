@@ -71,10 +71,10 @@ def _host_diagnostics(
         return
     if not _is_asked(data) and next(beside(around.pod, data), None):
         return  # another container of the pod may forward requests
-    given = server.flag(("--host",))
-    host = given[0].strip("\"'") if given else server.formats.default_host
+    flag = server.flag(("--host",))
+    host = flag[0].strip("\"'") if flag else server.formats.default_host
     if host in (server.formats.default_host, "127.0.0.1"):
-        place = given[1] if given else server.place
+        place = flag[1] if flag else server.place
         what = f"the server listens at {host} of its container, where nothing outside reaches it"
         yield located(place, path, what, "give --host 0.0.0.0", PORT_UNREACHED)
 
@@ -212,22 +212,22 @@ def published_port_diagnostics(words: Sequence[Word], port: str, host: str) -> I
     texts = [word.text for word in words]
     if not {"docker", "podman"} & {text.rpartition("/")[2] for text in texts}:
         return
-    given, ports = [], []
+    values, ports = [], []
     for word, following in pairwise(words):
         if word.text in ("-p", "--publish") and following.certain:
-            given.append(following)
+            values.append(following)
             if found := _PUBLISHED.fullmatch(following.text):
                 ports.append(found[1])
-    if not ports or len(ports) != len(given):
+    if not ports or len(ports) != len(values):
         return
     if port.isdigit() and port not in ports:
         what = f"{', '.join(ports)} of the container is published, and the server listens at {port}"
         fix = f"publish {port}, or give --port {ports[0]}"
-        yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED)
+        yield located(values[0].location, "--publish", what, fix, PORT_UNREACHED)
     if host in ("localhost", "127.0.0.1"):
         what = f"the server listens at {host} of the container: published ports do not reach it"
         fix = "give --host 0.0.0.0"
-        yield located(given[0].location, "--publish", what, fix, PORT_UNREACHED)
+        yield located(values[0].location, "--publish", what, fix, PORT_UNREACHED)
 
 
 def port_number_diagnostics(port: str, place: Location, path: str) -> Iterator[Diagnostic]:

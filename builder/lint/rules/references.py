@@ -162,12 +162,12 @@ def _map_sources(volume: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _volume_diagnostics(row: ServerContainer) -> Iterator[Diagnostic]:
     """Reports mounts of a volume that the pod lacks if a volume with a similar name exists."""
-    known = row.around.volumes
-    if not row.around.pod or not known:
+    volumes = row.around.volumes
+    if not row.around.pod or not volumes:
         return  # a chart may add volumes that its values do not list
     for index, mount in enumerate(listed(row.data.get("volumeMounts"))):
         name = str(value_at(mount, "name"))
-        if name not in known and _NAME.fullmatch(name) and (near := closest(name, known)):
+        if name not in volumes and _NAME.fullmatch(name) and (near := closest(name, volumes)):
             where = below(row.path, f"volumeMounts.{index}.name")
             what, fix = f"no volume of the pod is called {name}", f"did you mean {near}?"
             yield located(row.document.locate(where), where, what, fix, UNKNOWN_REFERENCE)
@@ -177,8 +177,8 @@ def _gpu_request_diagnostics(row: ServerContainer) -> Iterator[Diagnostic]:
     """Reports a GPU request that differs from the limit: Kubernetes requires them to be equal."""
     counts = []
     for key in ("limits", "requests"):
-        given = value_at(row.data, f"resources.{key}")
-        counts.append(number(given.get(containers.GPU)) if isinstance(given, Mapping) else None)
+        amounts = value_at(row.data, f"resources.{key}")
+        counts.append(number(amounts.get(containers.GPU)) if isinstance(amounts, Mapping) else None)
     limit, request = counts
     if limit and request and limit != request:
         where = below(row.path, f"resources.requests.{containers.GPU}")
@@ -191,14 +191,14 @@ def _probe_diagnostics(row: ServerContainer) -> Iterator[Diagnostic]:
     """Reports HTTP probes of a path that the server does not have."""
     own = engines.load(row.server.engine)
     newest = release.load(release.known(own)[-1], engine=own)
-    known = {path for _, path in newest.endpoints}
+    endpoints = {path for _, path in newest.endpoints}
     for probe in PROBES:
         asked = value_at(row.data, f"{probe}.httpGet")
         path, port = value_at(asked, "path"), str(value_at(asked, "port"))
         is_own = containers.number_of(row.data, port) == port_of(row.server)
         if not is_own or not isinstance(path, str) or is_open(path):
             continue
-        if f"/{path.partition('?')[0].strip('/')}" not in known:
+        if f"/{path.partition('?')[0].strip('/')}" not in endpoints:
             where = below(row.path, f"{probe}.httpGet.path")
             what = f"the server has no {path[:60]}: it answers 404, and the pod is never ready"
             yield located(row.document.locate(where), where, what, "give /health", UNKNOWN_PROBE)
@@ -368,9 +368,9 @@ def _host_port_diagnostics(document: Yaml, rows: Sequence[ServerContainer]) -> I
 def _published(row: ServerContainer) -> Iterator[tuple[str, str]]:
     """The host ports that a service uses, each with its path."""
     if row.data.get("network_mode") == "host":
-        given, port = row.server.flag(("--port",)), port_of(row.server)
+        flag, port = row.server.flag(("--port",)), port_of(row.server)
         if port.isdigit():
-            yield port, below(row.path, "command" if given else "network_mode")
+            yield port, below(row.path, "command" if flag else "network_mode")
         return
     for index, port in enumerate(listed(row.data.get("ports"))):
         found = _PUBLISHED.fullmatch(str(port))
@@ -430,11 +430,11 @@ def _reserved(row: ServerContainer) -> tuple[list[str], str]:
 
 def _fraction(row: ServerContainer, files: Files) -> float:
     """The fraction of a GPU's free memory that a server uses for its KV cache."""
-    known = formats(row.server.engine)
-    flag = row.server.flag(known.memory_flags)
-    given = flag[0] if flag else value_at(row.server.given(files) or {}, known.memory_option)
+    record = formats(row.server.engine)
+    flag = row.server.flag(record.memory_flags)
+    share = flag[0] if flag else value_at(row.server.given(files) or {}, record.memory_option)
     try:
-        return float(str(given))
+        return float(str(share))
     except ValueError:
         return 0.9
 

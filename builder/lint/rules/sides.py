@@ -151,16 +151,16 @@ def model_difference_diagnostics(servers: Sequence[Server]) -> Iterator[Diagnost
 def mode_diagnostics(worker: Server) -> Iterator[Diagnostic]:
     """Reports an unknown mode, or one that contradicts the role of the service."""
     flag = worker.formats.mode_flag
-    given = worker.flag((flag,))
-    side = given[0].strip("\"'") if given else ""
+    mode = worker.flag((flag,))
+    side = mode[0].strip("\"'") if mode else ""
     modes = worker_flags(worker.program).modes
-    if given and side not in modes and not is_open(side):
+    if mode and side not in modes and not is_open(side):
         what, fix = f"{flag} {side} is not a role of a worker", nearest(side, modes)
-        yield located(given[1], worker.path, what, fix, DISAGG_MODE)
-    if given and {side, worker.role} == {"prefill", "decode"}:
+        yield located(mode[1], worker.path, what, fix, DISAGG_MODE)
+    if mode and {side, worker.role} == {"prefill", "decode"}:
         what = f"{flag} {side}, but the service is one of {worker.role} workers"
         fix = f"give {worker.role}, or correct the service"
-        yield located(given[1], worker.path, what, fix, DISAGG_MODE)
+        yield located(mode[1], worker.path, what, fix, DISAGG_MODE)
 
 
 _SIDE_ALONE = re.compile(r"(?<![a-z])(?:prefill|decode|ctx|gen)(?![a-z])", re.IGNORECASE)
@@ -170,10 +170,10 @@ def file_side_diagnostics(worker: Server) -> Iterator[Diagnostic]:
     """Reports an option file whose name belongs to the other side. Ambiguous words, as in
     `context_2k` and `text-generation`, are ignored."""
     side = side_of(worker.file) if _SIDE_ALONE.search(worker.file) else None
-    if (given := worker.file_flag) and {side, worker.role} == {"prefill", "decode"}:
-        what = f"{given[0]} is for {side} workers by its name, but this is a {worker.role} worker"
+    if (file := worker.file_flag) and {side, worker.role} == {"prefill", "decode"}:
+        what = f"{file[0]} is for {side} workers by its name, but this is a {worker.role} worker"
         fix = f"name the file of the {worker.role} workers"
-        yield located(given[1], worker.path, what, fix, DISAGG_MODE, "warning")
+        yield located(file[1], worker.path, what, fix, DISAGG_MODE, "warning")
 
 
 OPTION = "guided_decoding_backend"
@@ -231,10 +231,10 @@ def block_size_diagnostics(
 ) -> Iterator[Diagnostic]:
     """Reports a router block size that differs from the engine's. The router then finds no matching
     prefixes."""
-    given = worker.flag((_BLOCKS,))
+    flag = worker.flag((_BLOCKS,))
     size = value_at(own.over(worker.given(files) or {}), "kv_cache_config.tokens_per_block")
-    text = given[0].strip("\"'") if given else ""
-    if given and text.isdecimal() and isinstance(size, int) and int(text) != size:
+    text = flag[0].strip("\"'") if flag else ""
+    if flag and text.isdecimal() and isinstance(size, int) and int(text) != size:
         what = f"{_BLOCKS} {text}, but the engine's tokens_per_block is {size}"
         fix = f"give {_BLOCKS} {size}: the router looks for blocks of the engine's size"
-        yield located(given[1], worker.path, what, fix, ROUTER_BLOCKS)
+        yield located(flag[1], worker.path, what, fix, ROUTER_BLOCKS)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...diagnostics import Diagnostic, located
+from ...diagnostics import Diagnostic, Location, located
 from ...documents import Yaml, value_at
 from ...facts import engines
 from ...general_rules import Rule
+from ..engine import surroundings
 from ..model import Server, Word, below
 from ..read.containers import Around, listed
 from .gpus import world_size
@@ -23,65 +24,60 @@ START_LIMIT = Rule(
     "start-limit", "A probe ends the server before its weights can be loaded.", "warning"
 )
 
-# Operators add shared memory and probes to the pods of their own kinds.
-_PLAIN_KINDS = ("Pod", "Deployment", "StatefulSet", "Job", "LeaderWorkerSet")
-_FOLDER = "/dev/shm"  # where the ranks of NCCL, MPI and vLLM exchange data
-_DOCKER_FLAGS = ("--ipc", "--shm-size", "--privileged")
-_MODEL_FLAGS = ("--model",)  # of commands that are the arguments of an image
-_COMPOSE_KEYS = ("ipc", "shm_size", "privileged")
-# Kubernetes, API reference: Probe. A probe that is not given has no effect.
-_PERIOD_S, _FAILURES = 10, 3
 # Assumed: what few pods exceed that read a checkpoint over a network.
 _LOAD_GB_PER_S = 1.0
+_MODEL_FLAGS = ("--model",)  # of commands that are the arguments of an image
 
 
 def container_start_diagnostics(
     server: Server, document: Yaml, path: str, data: Mapping[str, Any], around: Around
 ) -> Iterator[Diagnostic]:
     """Checks a container or Compose service that starts one server."""
-    if value_at(document.data, "kind") in _PLAIN_KINDS:
+    record = surroundings()["shared_memory"]
+    folder = record["folder"]
+    if value_at(document.data, "kind") in record["pods"]:
         yield from _liveness_diagnostics(server, document, path, data)
         has_memory = around.pod.get("hostIPC") is True
-        fix = f"mount an emptyDir with medium: Memory at {_FOLDER}"
+        fix = f"mount an emptyDir with medium: Memory at {folder}"
     elif path.rpartition(".")[0] == "services":
-        has_memory = any(data.get(key) for key in _COMPOSE_KEYS)
+        has_memory = any(data.get(key) for key in record["compose"])
         fix = "give shm_size: 16gb, or ipc: host"
     else:
         return
     mounts = [*listed(data.get("volumeMounts")), *listed(data.get("volumes"))]
     mounts += [data["tmpfs"]] if "tmpfs" in data else []
-    if has_memory or any(_FOLDER in str(row) for row in mounts):
+    if has_memory or any(folder in str(row) for row in mounts):
         return
     ranks = _ranks(server)
     if not server.sizes and server.file and server.gpus and not server.is_disaggregated:
         ranks = server.gpus.count  # the option file may set the sizes
-    if ranks > 1:
-        what = _small(ranks)
-        yield located(document.locate(path), path, what, fix, SMALL_SHARED_MEMORY)
+    yield from _memory_diagnostics(ranks, document.locate(path), path, fix)
 
 
 def docker_diagnostics(before: Sequence[Word], words: Sequence[Word]) -> Iterator[Diagnostic]:
     """Checks a server that `docker run` starts. `before` are the words before the server, `words`
     those of its whole statement."""
+    record = surroundings()["shared_memory"]
     texts = [word.text for word in before]
-    names = [text.rpartition("/")[2] for text in texts]
-    programs = [at for at, name in enumerate(names) if name in ("docker", "podman")]
+    programs = [word for word in before if word.text.rpartition("/")[2] in ("docker", "podman")]
     if not programs or "run" not in texts or not all(word.certain for word in before):
         return
-    if any(text.startswith(_DOCKER_FLAGS) or _FOLDER in text for text in texts):
+    if any(text.startswith(tuple(record["docker"])) or record["folder"] in text for text in texts):
         return
     ranks = max(_ranks(Server(tuple(words), engine=name)) for name in engines.names())
+    fix = "give --ipc host, or --shm-size 16g"
+    yield from _memory_diagnostics(ranks, programs[0].location, "docker run", fix)
+
+
+def _memory_diagnostics(ranks: int, place: Location, path: str, fix: str) -> Iterator[Diagnostic]:
     if ranks > 1:
-        place, fix = before[programs[0]].location, "give --ipc host, or --shm-size 16g"
-        yield located(place, "docker run", _small(ranks), fix, SMALL_SHARED_MEMORY)
+        folder = surroundings()["shared_memory"]["folder"]
+        what = f"{ranks} ranks share {folder}, which has 64 MiB without another setting"
+        yield located(place, path, what, fix, SMALL_SHARED_MEMORY)
 
 
 def _ranks(server: Server) -> int:
     return world_size(server.sizes, server.engine) or 1
-
-
-def _small(ranks: int) -> str:
-    return f"{ranks} ranks share {_FOLDER}, which has 64 MiB without another setting"
 
 
 def _liveness_diagnostics(
@@ -93,11 +89,12 @@ def _liveness_diagnostics(
     model = find_model(name)
     if not isinstance(probe, Mapping) or data.get("startupProbe") or model is None:
         return
-    names = {"initialDelaySeconds": 0, "failureThreshold": _FAILURES, "periodSeconds": _PERIOD_S}
-    given = [value_at(probe, name) or usual for name, usual in names.items()]
-    if not all(isinstance(value, int) for value in given):
+    defaults = surroundings()["probes"]["defaults"]
+    fields = {name: value_at(probe, name) or default for name, default in defaults.items()}
+    if not all(isinstance(value, int) for value in fields.values()):
         return
-    delay_s, failures, period_s = given
+    delay_s, period_s = fields["initialDelaySeconds"], fields["periodSeconds"]
+    failures = fields["failureThreshold"]
     limit_s, needed_s = delay_s + failures * period_s, model.nbytes / 1e9 / _LOAD_GB_PER_S
     if limit_s < needed_s:
         where = below(path, "livenessProbe")

@@ -111,12 +111,12 @@ def _message_diagnostics(message: Message, kind: str, path: str) -> Iterator[Dia
 
 
 def _exclusive_diagnostics(
-    given: list[str], places: Mapping[str, Location], path: str
+    fields: list[str], places: Mapping[str, Location], path: str
 ) -> Iterator[Diagnostic]:
-    if len(given) > 1:
-        where = f"{path}.{given[1]}" if path else given[1]
-        what = f"cannot be combined with {given[0]}"
-        yield located(places[given[1]], where, what, "keep one", EXCLUSIVE_KEYS)
+    if len(fields) > 1:
+        where = f"{path}.{fields[1]}" if path else fields[1]
+        what = f"cannot be combined with {fields[0]}"
+        yield located(places[fields[1]], where, what, "keep one", EXCLUSIVE_KEYS)
 
 
 def _bound_diagnostics(row: Field, kind: str, path: str) -> Iterator[Diagnostic]:
@@ -192,10 +192,10 @@ def _tensors_diagnostics(config: Message) -> Iterator[Diagnostic]:
         seen: dict[str, int] = {}
         for index, tensor in enumerate(_messages(config, group)):
             path = f"{group}.{index}"
-            given = {row.name for row in tensor.fields}
-            misspelt = not given <= set(schema()["messages"]["ModelInput"])
+            fields = {row.name for row in tensor.fields}
+            misspelt = not fields <= set(schema()["messages"]["ModelInput"])
             for name in ("name", "data_type", "dims"):
-                if name not in given and not misspelt:
+                if name not in fields and not misspelt:
                     what = f"has no {name}"
                     yield located(tensor.location, path, what, f"add {name}", MISSING_KEY)
             name = _text(tensor, "name")
@@ -262,12 +262,12 @@ def _instance_diagnostics(config: Message) -> Iterator[Diagnostic]:
 
 
 def _tensor_diagnostics(
-    tensor: Message, known: Mapping[str, str], path: str, is_input: bool
+    tensor: Message, data_types: Mapping[str, str], path: str, is_input: bool
 ) -> Iterator[Diagnostic]:
     """Reports a wrong data type of a known tensor, and an input that should be optional."""
     name, found = _text(tensor, "name"), _text(tensor, "data_type")
-    if name in known and found in schema()["enums"]["DataType"] and found != known[name]:
-        what, remedy = f"is {found}", f"model.py reads {name} as {known[name]}"
+    if name in data_types and found in schema()["enums"]["DataType"] and found != data_types[name]:
+        what, remedy = f"is {found}", f"model.py reads {name} as {data_types[name]}"
         yield located(tensor.location, f"{path}.data_type", what, remedy, TRITON_DATA_TYPE)
     if is_input and name != llmapi()["required_input"] and _text(tensor, "optional") != "true":
         what = f"{name or 'this input'} must come with every request"
