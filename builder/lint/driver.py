@@ -146,7 +146,7 @@ class _Known:
 
     @property
     def named(self) -> tuple[PinnedTables, ...]:
-        return self.pins.named if self.pins else ()
+        return self.pins.pinned if self.pins else ()
 
     @property
     def is_assumed(self) -> bool:
@@ -243,7 +243,7 @@ class _Run:
             return _Known([newest])  # such a file is checked the same way for any release
         pins = Pins(source.text, source.documents, engine)
         starter = self.started.get((engine.name, target.path))
-        if pins.named:
+        if pins.pinned:
             return _Known([newest], pins, pins.words)
         if starter and starter.named:
             return _Known(list(starter.named.releases), words=starter.words)

@@ -142,25 +142,25 @@ def dialect(name: str) -> tuple[str, ...]:
 def is_former(engine: str, row: Diagnostic) -> bool:
     """Returns whether an unknown option or value comes from a release before the first table.
     Options may have been removed since then, and values may have had another form."""
-    keys, known = (
+    keys, record = (
         [key.lstrip("-").replace("-", "_") for key in row.path.split(".")],
         formats(engine),
     )
     ends = {".".join(keys[depth:]) for depth in range(len(keys))}
     if row.rule in (FLAG_VALUE, VALUE_TYPE):
-        return not ends.isdisjoint(known.former_values)
+        return not ends.isdisjoint(record.former_values)
     if row.rule not in (UNKNOWN_KEY, UNKNOWN_FLAG):
         return False
-    return not ends.isdisjoint((*known.former, *before_tables(engine)))
+    return not ends.isdisjoint((*record.former, *before_tables(engine)))
 
 
 @cache
 def image_pattern(engine: str) -> re.Pattern[str]:
     """Returns a pattern for images of the server; `extended` matches images that build on them."""
-    known = formats(engine)
+    record = formats(engine)
     own, extended = (
         "|".join(map(re.escape, sorted(rows, key=len, reverse=True))) or "(?!)"
-        for rows in (known.images, known.extended_images)
+        for rows in (record.images, record.extended_images)
     )
     return re.compile(
         rf"(?:^|(?<=[/\s=\"'#]))(?:(?P<own>{own})|(?P<extended>{extended}))"

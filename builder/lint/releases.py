@@ -195,7 +195,7 @@ class Pins:
         return found
 
     @cached_property
-    def named(self) -> tuple[PinnedTables, ...]:
+    def pinned(self) -> tuple[PinnedTables, ...]:
         """The tables of all releases that the file pins."""
         engine = self._naming.engine
         return tuple(found for row in self.statements if (found := _tables((row,), engine)))

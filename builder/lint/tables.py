@@ -134,8 +134,8 @@ def _is_of(row: Diagnostic, reported: Collection[tuple[str, str]]) -> bool:
 def by_pins(pins: Pins, assumed: Release, judge: Judge, is_former: IsFormer) -> Verdict:
     """Checks each line of a file against the release that applies to it. If the nearest pin does
     not name a release, the assumed release is used."""
-    plain = _plain(dict.fromkeys(table for each in pins.named for table in each.judges))
-    used = dict.fromkeys(plain[table] for each in pins.named for table in each.judges)
+    plain = _plain(dict.fromkeys(table for each in pins.pinned for table in each.judges))
+    used = dict.fromkeys(plain[table] for each in pins.pinned for table in each.judges)
     unknown = any(not row.releases for row in pins.statements)
     found = {table: judge(table) for table in (*used, *([assumed] if unknown else ()))}
     lines = {row.location.line for verdict in found.values() for row in verdict.diagnostics}
@@ -191,13 +191,13 @@ def _table_rules(engine: Engine) -> frozenset[str]:
     return frozenset((*_OF_TABLES, *WRONG_VALUES, FLAG_VALUE, *own))
 
 
-def of_old(named: PinnedTables) -> str:
+def of_old(pinned: PinnedTables) -> str:
     """Returns a note if the release is older than all tables, else an empty string."""
-    if not named.too_old:
+    if not pinned.too_old:
         return ""
     return (
-        f"{named.releases[0].judged_name} is older than {named.judges[0].name}, the oldest table: "
-        "what that table refuses is only a warning"
+        f"{pinned.releases[0].judged_name} is older than {pinned.judges[0].name}, the oldest "
+        "table: what that table refuses is only a warning"
     )
 
 

@@ -53,18 +53,18 @@ def parallelism(builder: PlanBuilder) -> bool:
     several = [f"{name} {count}" for name, count in counts.items() if count > 1]
     source = ", ".join([f"hardware.num_gpus {builder.deployment.hardware.num_gpus}", *several])
     builder.decide(SIZE, size, reason, "derived", source)
-    given = builder.value(SIZE)
-    if (used := given * stages * copies) != gpus:
-        parts = [f"{given}", f"{_STAGES} {stages}"]
+    chosen = builder.value(SIZE)
+    if (used := chosen * stages * copies) != gpus:
+        parts = [f"{chosen}", f"{_STAGES} {stages}"]
         parts += [f"{COPIES} {copies}"] if copies > 1 else []
         what = f"{' x '.join(parts)} uses {used} GPUs"
         owner = "hardware.num_gpus is" if builder.deployment.instances == 1 else "an instance has"
         builder.refuse(f"engine_config.{SIZE}", what, f"{owner} {gpus}")
-    if given < 1:
+    if chosen < 1:
         return False
-    check_division(builder, given, builder.facts.checkpoint)
+    check_division(builder, chosen, builder.facts.checkpoint)
     if builder.facts.draft is not None:
-        check_division(builder, given, builder.facts.draft)
+        check_division(builder, chosen, builder.facts.draft)
     builder.apply("parallelism.rules")
     return True
 
@@ -150,15 +150,15 @@ def _draft_model(builder: PlanBuilder) -> None:
     assert draft
     names = heuristics.method_names(release.engine)[draft.method]
     rows = release.paths[release.option_path(DRAFT_METHOD)]
-    known = next((name for name in names if any(name in row["values"] for row in rows)), None)
-    if known is None:
+    method = next((name for name in names if any(name in row["values"] for row in rows)), None)
+    if method is None:
         what = f"release {release.name} does not know speculation with {draft.method}"
         builder.refuse("draft.method", what, "choose another release")
         return
     source = f"draft.checkpoint {draft.checkpoint}"
     reason = "The deployment names a draft model, whose tokens this model checks several at once."
-    builder.decide(DRAFT_METHOD, known, reason, "derived", source)
-    if builder.given(DRAFT_METHOD) != known:
+    builder.decide(DRAFT_METHOD, method, reason, "derived", source)
+    if builder.given(DRAFT_METHOD) != method:
         return
     reason = "Tokens that the draft proposes per step; the deployment sets them."
     tokens = f"draft.tokens {draft.tokens}"

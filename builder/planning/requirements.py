@@ -68,11 +68,11 @@ def _check_format(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> N
     """Refuses weights that the release cannot read on this GPU; a rule warns of unknown ones."""
     release, gpu = builder.facts.release, builder.facts.gpu
     has_experts = checkpoint.architecture.experts_field is not None
-    known = release, checkpoint.quantization, has_experts, gpu.sm.value
-    found = weight_formats.reading(*known)
+    query = release, checkpoint.quantization, has_experts, gpu.sm.value
+    found = weight_formats.reading(*query)
     if found is not None and found.state == "unsupported":
         what = f"release {release.name} does not read weights in {found.weights} on {gpu.name}"
-        builder.refuse(where, f"{what}: {found.evidence}", weight_formats.remedy(*known))
+        builder.refuse(where, f"{what}: {found.evidence}", weight_formats.remedy(*query))
 
 
 def _check_support(builder: PlanBuilder, checkpoint: Checkpoint, where: str) -> None:
@@ -119,13 +119,13 @@ def check_gpus(builder: PlanBuilder) -> None:
     if gpus <= limit:
         return
     what = f"{gpus} GPUs need more than one node: a {name} node has {limit}"
-    given = builder.deployment.targets.keys()
+    targets = builder.deployment.targets.keys()
     takers = _takers(builder)
-    if builder.deployment.role != "prefill" and not takers & given:
+    if builder.deployment.role != "prefill" and not takers & targets:
         remedy = f"give at most {limit}"
         if takers:
             remedy += f", or add the target {' or '.join(sorted(takers))}, which takes several"
-        elif (alone := _of_one_node(builder)) < given & set(servers.names()):
+        elif (alone := _of_one_node(builder)) < targets & set(servers.names()):
             remedy += f", or leave {' and '.join(sorted(alone))} out, of one node only"
         if not takers and total % limit == 0:
             remedy += f"; instances: {total // limit} are so many servers, one on each node"
@@ -144,8 +144,8 @@ def _takers(builder: PlanBuilder) -> set[str]:
 
 def _of_one_node(builder: PlanBuilder) -> set[str]:
     """The servers of the deployment that no command on each node starts."""
-    known = builder.deployment.targets.keys() & set(servers.names())
-    return {name for name in known if servers.load(name).node_command is None}
+    targets = builder.deployment.targets.keys() & set(servers.names())
+    return {name for name in targets if servers.load(name).node_command is None}
 
 
 # What tensor parallelism splits; key-value heads may also be duplicated evenly.

@@ -135,7 +135,7 @@ def _remedy(release: Release, kind: Kind, turn: Turn) -> str:
         return f"leave {option} out"
     flags = {row.name: row.values for row in release.serve_flags}
     fields = [release.server_options.get(option, {}), *release.paths.get(option, ())]
-    known = flags.get(option) or next((row["values"] for row in fields if "values" in row), ())
-    if fitting := [name for name in known if finding(release, kind, name, turn) == GOOD]:
+    parsers = flags.get(option) or next((row["values"] for row in fields if "values" in row), ())
+    if fitting := [name for name in parsers if finding(release, kind, name, turn) == GOOD]:
         return f"set {option} to {either(fitting)}"
     return f"leave {option} out: no parser of release {release.name} is known to read it"

@@ -197,11 +197,11 @@ class KnownDefect(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """The defect as JSON; `only_if` is empty where it is certain."""
-        row, said = self.row, self.problem
-        named = {"id": row.id, "product": self.product, "version": self.version}
-        texts = {"where": said.where, "what": said.message, "remedy": said.fix}
-        known = {"confidence": row.confidence, "source": row.source, "date": row.date}
-        return {**named, **texts, "only_if": "" if self.is_certain else row.condition, **known}
+        row, problem = self.row, self.problem
+        ids = {"id": row.id, "product": self.product, "version": self.version}
+        texts = {"where": problem.where, "what": problem.message, "remedy": problem.fix}
+        evidence = {"confidence": row.confidence, "source": row.source, "date": row.date}
+        return {**ids, **texts, "only_if": "" if self.is_certain else row.condition, **evidence}
 
 
 def known_defects(
@@ -227,8 +227,8 @@ def _defects(product: str, version: str) -> tuple[tuple[Defect, Constraint], ...
 
 
 def _rule_of(row: Defect) -> Constraint:
-    known = row.fix, row.source, row.confidence, row.where
-    return Constraint(row.rule, "warning", row.statement, *known, when=row.when)
+    texts = row.fix, row.source, row.confidence, row.where
+    return Constraint(row.rule, "warning", row.statement, *texts, when=row.when)
 
 
 def load(engine: Engine) -> RulesFile:
@@ -294,8 +294,8 @@ def _rules(release: Release, blamed: str | None) -> tuple[Constraint, ...]:
 
     Defects that hold only on some machines are left out.
     """
-    known = _defects(release.engine.product, release.judged_name)
-    rules = (*of_release(release), *(rule for row, rule in known if not row.condition))
+    found = _defects(release.engine.product, release.judged_name)
+    rules = (*of_release(release), *(rule for row, rule in found if not row.condition))
     if blamed is None:
         return rules
     wanted = {rule.id for rule in rules if blamed in rule.blamed}
@@ -321,9 +321,9 @@ def violations(
     """
     inputs = RuleInputs(options, context)
     reported: set[str] = set()
-    given = frozenset(_paths(options))
+    set_paths = frozenset(_paths(options))
     for rule in _rules(context.release, blamed):
-        if not rule.needs <= given or rule.is_ruled_out(inputs):
+        if not rule.needs <= set_paths or rule.is_ruled_out(inputs):
             continue
         if reported.intersection(rule.unless):
             continue

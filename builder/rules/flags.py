@@ -40,10 +40,10 @@ def flag_traps(flags: Flags, options: Mapping[str, Any], release: Release) -> It
 
     `where` is the flag's spelling.
     """
-    known = spellings(release)
+    spelled = spellings(release)
     for spelling, value in flags.items():
         yield from flag_faults(spelling, value, release)
-        if spelling in known and (path := option_path(known[spelling], release)):
+        if spelling in spelled and (path := option_path(spelled[spelling], release)):
             yield from _lost(path, spelling, value, options, release)
 
 
@@ -61,8 +61,8 @@ def flag_faults(
     spelling: str, value: Any, release: Release, subcommand: str = SERVE
 ) -> Iterator[Diagnostic]:
     """Errors of one flag; `value` is `None` for a flag without a value."""
-    known = spellings(release, subcommand)
-    flag = known.get(spelling)
+    spelled = spellings(release, subcommand)
+    flag = spelled.get(spelling)
     if flag is None:
         remedy = _of_unknown(spelling, release, subcommand)
         yield _problem("unknown-flag", spelling, release, remedy=remedy, subcommand=subcommand)
@@ -90,16 +90,18 @@ def flag_faults(
 @lru_cache(maxsize=1_000)  # the servers of a file may all have the same one
 def _of_unknown(spelling: str, release: Release, subcommand: str) -> str:
     """The remedy for a flag that a subcommand does not have."""
-    known = spellings(release, subcommand)
-    names = [text for text in known if text.startswith("-")]
-    remedy = _elsewhere(spelling, release, known, subcommand)
+    spelled = spellings(release, subcommand)
+    names = [text for text in spelled if text.startswith("-")]
+    remedy = _elsewhere(spelling, release, spelled, subcommand)
     remedy = remedy or _of_subcommand(spelling, release, subcommand)
     if not (remedy or closest(spelling, names)):
-        remedy = _of_option(spelling, release, known)
+        remedy = _of_option(spelling, release, spelled)
     return remedy or nearest(spelling, names)
 
 
-def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag], subcommand: str) -> str:
+def _elsewhere(
+    spelling: str, release: Release, spelled: Mapping[str, Flag], subcommand: str
+) -> str:
     """The name here of a flag of other releases, or else the releases that have it."""
     others = {
         row.name: spellings(row, subcommand).get(spelling)
@@ -108,7 +110,7 @@ def _elsewhere(spelling: str, release: Release, known: Mapping[str, Flag], subco
     }
     having = {name: flag for name, flag in others.items() if flag}
     names = {flag.name for flag in having.values()}
-    if here := [text for text, flag in known.items() if flag.name in names]:
+    if here := [text for text, flag in spelled.items() if flag.name in names]:
         return f"release {release.name} calls it {max(here, key=len)}"
     return f"it is a flag of {', '.join(having)}" if having else ""
 
@@ -129,13 +131,13 @@ def _of_subcommand(spelling: str, release: Release, subcommand: str) -> str:
     return f"it is a flag of {having[0]}{f'; {own} here' if own else ''}"
 
 
-def _of_option(spelling: str, release: Release, known: Mapping[str, Flag]) -> str:
+def _of_option(spelling: str, release: Release, spelled: Mapping[str, Flag]) -> str:
     """The flag for the option that was meant, under its own name or that of another engine."""
     first, space, rest = spelling.partition(" ")
-    if space and first in known:
+    if space and first in spelled:
         return f"that is two words in one: write them apart, or {first}={rest.strip()}"
     name = spelling.lstrip("-").replace("-", "_")
-    flags = {path: flag for flag in known.values() if (path := option_path(flag, release))}
+    flags = {path: flag for flag in spelled.values() if (path := option_path(flag, release))}
     if near := closest(name, release.top_level):
         if flag := flags.get(near):
             return f"the flag for {near} is {flag.spellings[0]}"
@@ -146,16 +148,16 @@ def _of_option(spelling: str, release: Release, known: Mapping[str, Flag]) -> st
         return f"that is {title}'s; {max(flag.spellings, key=len)} here"
     if remedy := remedies.of_other_engine(release, name) or remedies.former(release, name):
         return remedy
-    near = of_same_words(spelling, (text for text in known if text.startswith("--")))
+    near = of_same_words(spelling, (text for text in spelled if text.startswith("--")))
     return f"did you mean {near}?" if near else ""
 
 
 def with_flags(flags: Flags, options: Mapping[str, Any], release: Release) -> dict[str, Any]:
     """The options that the engine uses, from the file and the flags."""
     merged: dict[str, Any] = deepcopy(dict(options))
-    known = spellings(release)
+    spelled = spellings(release)
     for spelling, value in flags.items():
-        flag = known.get(spelling)
+        flag = spelled.get(spelling)
         path = option_path(flag, release) if flag else None
         if path and _loser(path, options, release) != "flag":
             set_option(merged, path, value)

@@ -27,8 +27,8 @@ USE_ENGINE_DEFAULT: Final[Any] = object()
 def _is_known(option: str) -> bool:
     """Whether it is an option or alias of a release or of its server, a variable, or the coverage
     of the data."""
-    known = option.isupper() or option == "coverage"
-    return known or any(
+    is_other = option.isupper() or option == "coverage"
+    return is_other or any(
         row.has(row.option_path(option)) or option in row.server_options
         for row in releases.of_all_engines()
     )

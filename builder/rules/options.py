@@ -110,14 +110,14 @@ def _quantity_remedy(text: str, name: str, kinds: Iterable[str]) -> str:
     The option's `name` ends with its unit.
     """
     wanted = set(kinds) & {"int", "float"}
-    given = text.strip()
+    number_text = text.strip()
     if not wanted:
         return ""
-    if _GROUPED.fullmatch(given):
-        return f"write {re.sub(r'[^0-9]', '', given)}"
-    if re.fullmatch(r"[+-]?\d+,\d{1,2}", given) and "float" in wanted:
-        return f"write {given.replace(',', '.')}"
-    if not (found := _QUANTITY.fullmatch(given)):
+    if _GROUPED.fullmatch(number_text):
+        return f"write {re.sub(r'[^0-9]', '', number_text)}"
+    if re.fullmatch(r"[+-]?\d+,\d{1,2}", number_text) and "float" in wanted:
+        return f"write {number_text.replace(',', '.')}"
+    if not (found := _QUANTITY.fullmatch(number_text)):
         return ""
     number, unit = float(found[1]), found[2].lower()
     numbers = [each for each in dict.fromkeys(_numbers(number, unit, name)) if math.isfinite(each)]
@@ -251,10 +251,10 @@ def _normalised_record(
     own: dict[str, str] = {}
     for name, row in fields.items():
         own |= dict.fromkeys(row.get("alias", ()), name)
-    named = {own.get(key, key): item for key, item in value.items()}
+    renamed = {own.get(key, key): item for key, item in value.items()}
     return {
         key: _normalised(release, fields[key], item) if key in fields else item
-        for key, item in named.items()
+        for key, item in renamed.items()
     }
 
 

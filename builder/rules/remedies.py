@@ -85,9 +85,9 @@ def unknown_key(
     key: str,
     place: OptionPath,
     kind: str,
-    given: Mapping[Any, Any],
+    siblings: Mapping[Any, Any],
 ) -> Diagnostic:
-    """An unknown key of a record, with the most certain remedy; `given` is the whole record."""
+    """An unknown key of a record, with the most certain remedy; `siblings` is the whole record."""
     inner = place.key(key)
     fields = by_name(record["fields"])
     near = closest(key, fields)
@@ -97,11 +97,11 @@ def unknown_key(
         or _other_kind(release, inner, kind)
         or _renamed(release, inner, others)
         or former(release, key, others, inner.schema)
-        or (known := age(release, others)) + ("; drop it" * known.startswith("it is gone"))
+        or (history := age(release, others)) + ("; drop it" * history.startswith("it is gone"))
         or _of_flag(release, key, inner)
         or of_other_engine(release, inner.schema)
         or elsewhere(release, key, near)
-        or (_of_value(given, key, fields) if place.path else "")
+        or (_of_value(siblings, key, fields) if place.path else "")
         or (near and f"did you mean {near}?")
         or of_other_engine(release, key)
         or _of_group(place.path, key, fields)
@@ -159,8 +159,8 @@ def former(release: Release, key: str, others: Sequence[Release] = (), path: str
     """The remedy for an engine option that was removed or moved; one of a group by its path."""
     own = release.engine.default and _others(release)
     rows = former_options() if own else {}
-    known = rows.get(path, rows.get(key, "")) if path else rows.get(key, "")
-    return known and "; ".join(filter(None, (age(release, others), known)))
+    remedy = rows.get(path, rows.get(key, "")) if path else rows.get(key, "")
+    return remedy and "; ".join(filter(None, (age(release, others), remedy)))
 
 
 def _of_flag(release: Release, key: str, place: OptionPath) -> str:
@@ -193,8 +193,8 @@ def without_counterpart(release: Release, option: str) -> str:
     for name in engines.names():
         engine = engines.load(name)
         other = releases.load(releases.newest_stable(engine), engine=engine)
-        known = {*other.top_level, *(flag.name for flag in other.serve_flags)}
-        if engine != release.engine and option in known:
+        names = {*other.top_level, *(flag.name for flag in other.serve_flags)}
+        if engine != release.engine and option in names:
             return f"that is {engine.title}'s; {release.engine.title} has none like it, drop it"
     return ""
 
@@ -209,13 +209,13 @@ def elsewhere(release: Release, key: str, near: str | None = None) -> str:
     return f"its place is {listed}{also}"
 
 
-def _of_value(given: Mapping[Any, Any], key: str, fields: Mapping[str, Field]) -> str:
+def _of_value(siblings: Mapping[Any, Any], key: str, fields: Mapping[str, Field]) -> str:
     """The only unset option of a group that accepts a key's value."""
-    value = given.get(key)
+    value = siblings.get(key)
     rows = [
         name
         for name, field in fields.items()
-        if field["type"] == "enum" and name not in given and value in field["values"]
+        if field["type"] == "enum" and name not in siblings and value in field["values"]
     ]
     return f"did you mean {rows[0]}?" if isinstance(value, str) and len(rows) == 1 else ""
 
@@ -229,16 +229,16 @@ def _of_group(group: str, key: str, fields: Iterable[str]) -> str:
 
 def _of_path(release: Release, key: str) -> str:
     """An option of a group whose name has words of both: `backend_moe` is `moe_config.backend`."""
-    given = set(key.lower().split("_"))
+    parts = set(key.lower().split("_"))
     rows = []
     for path in chain.from_iterable(_homes(release).values()):
         group, _, name = path.partition(".")
         if not name or "." in name:
             continue
         outer, inner = set(group.split("_")), set(name.split("_"))
-        if given <= outer | inner and given & outer and given & inner:
-            rows.append((len((outer | inner) - given - {"config"}), path))
-    nearest_rows = [path for missing, path in rows if missing == min(rows)[0] <= len(given)]
+        if parts <= outer | inner and parts & outer and parts & inner:
+            rows.append((len((outer | inner) - parts - {"config"}), path))
+    nearest_rows = [path for missing, path in rows if missing == min(rows)[0] <= len(parts)]
     return f"its place is {nearest_rows[0]}" if len(nearest_rows) == 1 else ""
 
 

@@ -180,8 +180,8 @@ def as_truth(value: Any) -> bool | None:
 def _numbers(values: Any) -> list[float]:
     if not isinstance(values, Sequence) or isinstance(values, str):
         return []
-    known = [number for value in values if (number := as_number(value)) is not None]
-    return known if len(known) == len(values) else []
+    numbers = [number for value in values if (number := as_number(value)) is not None]
+    return numbers if len(numbers) == len(values) else []
 
 
 def _whole_numbers(values: Any) -> list[int]:
@@ -299,8 +299,8 @@ def _speculation(inputs: RuleInputs) -> Any:
 
 
 def _request_tokens(inputs: RuleInputs) -> int | None:
-    known = inputs.context
-    return None if known.isl is None or known.osl is None else known.isl + known.osl
+    context = inputs.context
+    return None if context.isl is None or context.osl is None else context.isl + context.osl
 
 
 def _model_seq_len(inputs: RuleInputs) -> int | None:
@@ -331,8 +331,8 @@ def _checkpoint_lora_module(inputs: RuleInputs) -> str | None:
     """The first LoRA target with its name in checkpoints instead of that in the engine."""
     names = inputs.value("lora_config.lora_target_modules")
     rows = names if isinstance(names, list) else ()
-    named = (str(name) for name in rows if re.fullmatch(r"(?!mamba)\w+_proj", str(name)))
-    return next(named, None)
+    modules = (str(name) for name in rows if re.fullmatch(r"(?!mamba)\w+_proj", str(name)))
+    return next(modules, None)
 
 
 # Of a model on its GPUs: how ranks share it, what its weights take, and MoE backends.
@@ -346,8 +346,8 @@ _SIZES_OF_SOME = ("context_parallel_size", "prefill_context_parallel_size", "dat
 
 def _world_size(inputs: RuleInputs) -> float | None:
     """The GPUs of one server (mapping.py: world_size), with all copies of the attention."""
-    known = inputs.context.release.top_level
-    sizes = [*_SIZES, *(name for name in _SIZES_OF_SOME if name in known)]
+    options = inputs.context.release.top_level
+    sizes = [*_SIZES, *(name for name in _SIZES_OF_SOME if name in options)]
     return _product(*(inputs.count(f"effective.{name}") for name in sizes))
 
 
@@ -456,10 +456,10 @@ def _weights(inputs: RuleInputs, part: str) -> Any:
     from ..facts.release import weight_formats
 
     sm = context.gpu.sm.value if context.gpu else None
-    known = context.release, context.checkpoint.quantization, bool(context.has_experts), sm
+    query = context.release, context.checkpoint.quantization, bool(context.has_experts), sm
     if part == "remedy":
-        return weight_formats.remedy(*known)
-    return getattr(weight_formats.reading(*known), part, None)
+        return weight_formats.remedy(*query)
+    return getattr(weight_formats.reading(*query), part, None)
 
 
 def _moe_backends(inputs: RuleInputs) -> list[str] | None:

@@ -224,7 +224,7 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
         return list(*found.values())
     verdicts = {name: Refusals(rows) for name, rows in found.items()}
     doubtful: list[Diagnostic] = []
-    said: dict[tuple[object, ...], tuple[str, list[Diagnostic]]] = {}
+    shared: dict[tuple[object, ...], tuple[str, list[Diagnostic]]] = {}
     for name, diagnostics in found.items():
         for row in diagnostics:
             accepting = [other for other in found if not verdicts[other].refuses(row)]
@@ -238,10 +238,10 @@ def agreed(found: Mapping[str, Sequence[Diagnostic]]) -> list[Diagnostic]:
                 doubtful.append(replace(row, message=what))
                 continue
             key = (*_place(row), row.rule, row.severity)
-            if key not in said or said[key][0] != name:  # said once, in the newest one's words
-                said[key] = name, []
-            said[key][1].append(row)
-    rows = [*chain.from_iterable(rows for _, rows in said.values()), *doubtful]
+            if key not in shared or shared[key][0] != name:  # said once, in the newest one's words
+                shared[key] = name, []
+            shared[key][1].append(row)
+    rows = [*chain.from_iterable(rows for _, rows in shared.values()), *doubtful]
     wrong = {_place(row) for row in rows if row.severity == "error"}
     return [row for row in rows if row.severity == "error" or _place(row) not in wrong]
 

@@ -28,7 +28,7 @@ _ALL_PASSED = re.compile(r"set -\w*a|allexport")
 @dataclass(frozen=True, slots=True)
 class VariableMention:
     """A variable in a line that is no comment. `value` is its plain value, if the file sets one, at
-    `value_location`; `is_set` is also true for a value with variables of its own."""
+    `value_location`; `is_set` is also true for a value that the shell expands."""
 
     name: str
     location: Location

@@ -1,6 +1,6 @@
-"""Rules that readers of files report, and those that several modules share.
+"""Declares the rules that readers of files report, and rules that several modules share.
 
-Each other rule is declared in the module that checks it; `registry` gathers them all.
+Any other rule is declared in the module that checks it; `registry` gathers them all.
 """
 
 from __future__ import annotations

@@ -134,9 +134,9 @@ def image_file_diagnostics(
             continue
         ends = [(int(row[1]), int(row[2] or row[1])) for row in spans if row]
         if not any(first <= int(port) <= last for first, last in ends):
-            known, place = next(iter(opened.items()))
+            first_port, place = next(iter(opened.items()))
             what = f"the server listens at {port}, and {', '.join(opened)} is opened"
-            fix = f"open {port}, or give --port {known.partition('-')[0]}"
+            fix = f"open {port}, or give --port {first_port.partition('-')[0]}"
             yield located(place, "EXPOSE", what, fix, PORT_UNREACHED)
 
 

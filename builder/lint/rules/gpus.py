@@ -34,13 +34,13 @@ def world_size(
     """The number of ranks of a server that has its GPUs to itself; `None` if it is unknown. If
     `on_all_nodes`, options for several nodes are allowed. Without a name, the default engine is
     meant."""
-    known, size = formats(engine) if engine else default_formats(), 1
-    elsewhere = set(known.ranks_elsewhere)
+    record, size = formats(engine) if engine else default_formats(), 1
+    elsewhere = set(record.ranks_elsewhere)
     if on_all_nodes:
-        elsewhere -= set(known.ranks_on_nodes)
+        elsewhere -= set(record.ranks_on_nodes)
     if not elsewhere.isdisjoint(options):
         return None
-    for name in known.ranks:
+    for name in record.ranks:
         value = options.get(name, 1)
         is_text = isinstance(value, str) and value.isdecimal() and len(value) < 10
         number = int(value) if is_text else value
@@ -57,8 +57,8 @@ def _node_diagnostics(document: Yaml) -> Iterator[Diagnostic]:
         return
     most = hardware.load(gpu.name.lower()).gpus_per_node.value
     for path in _OF_NODE:
-        if (given := int_at(document.data, path)) and given > most:
-            what = f"{given} GPUs in a node, and one of {gpu.name} has {most}"
+        if (count := int_at(document.data, path)) and count > most:
+            what = f"{count} GPUs in a node, and one of {gpu.name} has {most}"
             fix = f"give {most}, and as many nodes as that takes"
             yield located(document.locate(path), path, what, fix, NODE_GPUS)
 

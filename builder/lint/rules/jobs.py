@@ -309,13 +309,13 @@ def _submission_diagnostics(job: Job, block: int | None) -> Iterator[Diagnostic]
 
 def _option_diagnostics(option: Option) -> Iterator[Diagnostic]:
     """Checks one sbatch option and its value."""
-    form, known = _forms().get(option.name), table()["sbatch"]
+    form, options = _forms().get(option.name), table()["sbatch"]
     rule, what, fix = "job-value", "", ""
     if not option.known:
         yield from _unknown_option_diagnostics(option, "sbatch")
-    elif option.value is None and option.name in known["values"]:
+    elif option.value is None and option.name in options["values"]:
         what, fix = "has no value", "give it one"
-    elif option.value is not None and option.name in known["flags"]:
+    elif option.value is not None and option.name in options["flags"]:
         what, fix = "takes no value", "drop the value"
     elif form and not re.fullmatch(form["pattern"], option.value or "", re.IGNORECASE):
         rule, what, fix = form["rule"], f"cannot be {option.value}", form["fix"]
@@ -336,11 +336,11 @@ def _forms() -> Mapping[str, Mapping[str, Any]]:
 def _unknown_option_diagnostics(option: Option, program: str) -> Iterator[Diagnostic]:
     """Reports an option that Slurm does not have. If it resembles none of Slurm's options, it may
     belong to a plug-in."""
-    known, rule, path = option_names(program), "job-unknown-option", f"--{option.name}"
+    names, rule, path = option_names(program), "job-unknown-option", f"--{option.name}"
     if option.letter:
         yield job_diagnostic(rule, option.location, "is unknown", f"-{option.name}")
-    elif not option.name.startswith(_PLUGIN) and closest(option.name, known):
-        remedy = nearest(option.name, known)
+    elif not option.name.startswith(_PLUGIN) and closest(option.name, names):
+        remedy = nearest(option.name, names)
         yield job_diagnostic(rule, option.location, "is unknown", path, remedy)
     elif program == "sbatch":
         what = "is not an option of sbatch, which refuses it where no plug-in has it"

@@ -148,9 +148,9 @@ def for_model(rule_context: RuleContext, model: Named | None) -> RuleContext:
     facts = find_model(model.name) if model else None
     if facts is None:
         return rule_context
-    known = RuleContext.of(rule_context.release, facts)
+    context = RuleContext.of(rule_context.release, facts)
     return replace(
-        known,
+        context,
         **{
             name: getattr(rule_context, name)
             for name in ("role", "gpu", "isl", "osl", "concurrency", "block_size", "num_gpus")

@@ -103,20 +103,20 @@ _NAMING = re.compile(r"--?(?:[\w-]*name|network|image|tag|label|[fhJlt])")  # th
 
 def program_diagnostics(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
     """Reports commands whose program is a misspelt server or rank launcher."""
-    known, launcher = default_formats(), rank_launcher()
+    record, launcher = default_formats(), rank_launcher()
     for row in rows:
         words = [word.text for word in row.words]
         names = [word.rpartition("/")[2] for word in words]
-        is_lost = any(word.partition("=")[0] in known.server_flags for word in words)
-        is_lost = is_lost and not set(names) & {*known.programs}
+        is_lost = any(word.partition("=")[0] in record.server_flags for word in words)
+        is_lost = is_lost and not set(names) & {*record.programs}
         for word, last, following in zip(row.words, ["", *words], [*words[1:], ""], strict=False):
             is_own = "/" in word.text  # a user's wrapper script
-            is_right = word.text in known.programs or _NAMING.fullmatch(last)
+            is_right = word.text in record.programs or _NAMING.fullmatch(last)
             if is_own or "-" not in word.text or is_right:
                 continue
             starts = last in ("", launcher) or (is_lost and not following.startswith("-"))
-            if starts and is_misspelling(word.text, known.program):
-                yield _program_diagnostic(word, known.program)
+            if starts and is_misspelling(word.text, record.program):
+                yield _program_diagnostic(word, record.program)
             elif is_misspelling(word.text, launcher):
                 yield _program_diagnostic(word, launcher)
 
@@ -159,10 +159,10 @@ def layout_key_diagnostics(document: Yaml, name: str = "") -> Iterator[Diagnosti
             yield located(document.locate(where), where, what, fix, MISSPELT_NAME)
 
 
-def _of_role(key: Any, known: Iterable[str]) -> str | None:
+def _of_role(key: Any, names: Iterable[str]) -> str | None:
     """Another name for the same role: `gen` for `generation`."""
     role = role_of(str(key))
-    return next((name for name in known if role and role == role_of(name)), None)
+    return next((name for name in names if role and role == role_of(name)), None)
 
 
 def layout_value_diagnostics(document: Yaml) -> Iterator[Diagnostic]:
@@ -192,13 +192,13 @@ def _is_count(value: Any) -> bool:
 _NAME = re.compile(r"(?<!\\)\$\{?(\w+)\}?")
 _FUNCTION = re.compile(r"^\s*(?:function\s+\w+|[\w-]+\s*\(\s*\)\s*\{?)", re.M)
 # Variables that the shell or the caller of a script sets.
-_GIVEN = re.compile(
+_OF_SHELL = re.compile(
     r"SLURM_\w+|[A-Z]*(?:HOME|USER|PATH|HOSTNAME|HOST|PWD|SHELL|UID|PID|RANDOM|TMPDIR|LINENO|SECONDS)"
 )
-_ASKED = re.compile(r"\$\{(\w+):?[-?=+]")  # has a default or an error message
+_WITH_DEFAULT = re.compile(r"\$\{(\w+):?[-?=+]")  # has a default or an error message
 _SOURCES = frozenset(("source", "."))
 # The shortest name to compare, to avoid chance matches; one letter more if a script is sourced.
-_TELLING = 4
+_SHORTEST = 4
 
 
 def script_diagnostics(
@@ -293,9 +293,9 @@ def _unset_variable_diagnostics(
 ) -> Iterator[Diagnostic]:
     """Reports variables that are never set if a variable with a similar name is."""
     skipped = set()  # such as arguments of functions
-    shortest = _TELLING
+    shortest = _SHORTEST
     for word in chain.from_iterable(row.words for row in found.statements):
-        skipped.update(_ASKED.findall(word.text))
+        skipped.update(_WITH_DEFAULT.findall(word.text))
         if word.text.isidentifier():
             skipped.add(word.text)
     if any(row.words[0].text in _SOURCES for row in found.statements):
@@ -307,7 +307,7 @@ def _unset_variable_diagnostics(
                 places.append((line, Location(number, 1)))
     for text, place in places:
         for name in _NAME.findall(text):
-            is_set = name in values.names or name.isdigit() or _GIVEN.fullmatch(name)
+            is_set = name in values.names or name.isdigit() or _OF_SHELL.fullmatch(name)
             if name in skipped or is_set or len(name) < shortest:
                 continue
             skipped.add(name)
@@ -324,20 +324,20 @@ def _missing_model_diagnostics(command: OptionsBlock) -> Iterator[Diagnostic]:
 
 def request_diagnostics(text: str, release: Release) -> Iterator[Diagnostic]:
     """Reports arguments that the request class lacks in all releases; the program fails there."""
-    known = formats(release.engine.name)
-    if not known.request_class or known.request_class not in text:
+    record = formats(release.engine.name)
+    if not record.request_class or record.request_class not in text:
         return
     from ..read import python  # not needed for most files
 
-    api = python.Api(release.engine.module, (known.request_class,))
+    api = python.Api(release.engine.module, (record.request_class,))
     sections = python.sections(text, release, api=api)
     for section in sections or ():
         for name in section.options:
             # Here the first positional argument is not a model.
-            if name in known.request_names or name == "model" or name.startswith("_"):
+            if name in record.request_names or name == "model" or name.startswith("_"):
                 continue  # private parameters are not in the list
-            what = f"is not an argument of {known.request_class}"
-            fix = known.request_words.get(name) or nearest(name, known.request_names)
+            what = f"is not an argument of {record.request_class}"
+            fix = record.request_words.get(name) or nearest(name, record.request_names)
             yield located(section.document.locate(name), name, what, fix, UNKNOWN_KEY)
 
 
@@ -346,17 +346,17 @@ def worker_flag_diagnostics(worker: Server, release: Release) -> Iterator[Diagno
     table = worker_flags(worker.program)
     if table.holds and next((word for word, _ in worker.tasks), "") not in table.holds:
         return
-    known = (*table.options, *table.json, *table.others)
+    flags = (*table.options, *table.json, *table.others)
     for word, place in worker.texts:
         name = word.partition("=")[0].replace("--no-", "--", 1)
         by_path = table.prefix is not None and name.startswith(table.prefix)
-        if not name.startswith("--") or name in known or by_path:
+        if not name.startswith("--") or name in flags or by_path:
             continue
         what = f"{name} is not a flag of {worker.program}"
-        near = next((flag for flag in known if is_misspelling(name, flag)), None)
-        if own := [flag for flag in _of_other_programs(name, table, release) if flag in known]:
+        near = next((flag for flag in flags if is_misspelling(name, flag)), None)
+        if own := [flag for flag in _of_other_programs(name, table, release) if flag in flags]:
             yield located(place, worker.path, what, f"did you mean {own[0]}?", UNKNOWN_FLAG)
-        elif near := near or of_same_words(name, known):
+        elif near := near or of_same_words(name, flags):
             yield located(place, worker.path, what, f"did you mean {near}?", UNKNOWN_FLAG)
 
 
@@ -382,7 +382,7 @@ def task_diagnostics(worker: Server) -> Iterator[Diagnostic]:
 def graph_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Reports misspelt keys and roles of the services in Dynamo graphs, which the operator
     ignores."""
-    known = surroundings()["graph_services"]["names"]
+    keys = surroundings()["graph_services"]["names"]
     for document in documents:
         for data, path, *_ in objects(document):
             side = data.get(SIDE)
@@ -392,9 +392,9 @@ def graph_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
                 yield located(document.locate(where), where, what, fix, UNKNOWN_VALUE)
             if path.rpartition(".")[0] != "spec.services":
                 continue
-            left = [row for row in known if row not in data]
+            left = [row for row in keys if row not in data]
             for key in data:
-                if key not in known and (near := closest(str(key), left)):
+                if key not in keys and (near := closest(str(key), left)):
                     where = below(path, str(key))
                     what, fix = "is not a key of a service in a graph", f"did you mean {near}?"
                     yield located(document.locate(where), where, what, fix, MISSPELT_NAME)

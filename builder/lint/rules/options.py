@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 from ...diagnostics import NOWHERE, Diagnostic, closest, located, nearest, of_same_words
@@ -171,9 +171,9 @@ def _is_whole(command: OptionsBlock, options: Mapping[str, Any]) -> bool:
     """Whether a command and its file fully define how many GPUs share the model. A missing size
     counts as defined: the engine then uses its default."""
     words = (*command.arguments, *(row.word for row in command.flags))
-    known = bool(options) or command.option_file is None
+    has_options = bool(options) or command.option_file is None
     flags = {row.flag.name for row in command.flags}
-    return known and all(row.certain for row in words) and not flags & {"tp_size", _SIZE}
+    return has_options and all(row.certain for row in words) and not flags & {"tp_size", _SIZE}
 
 
 def _at(typed: Mapping[str, CommandFlag], diagnostic: Diagnostic) -> Diagnostic:
@@ -322,15 +322,10 @@ def _unknown_name_diagnostics(block: OptionsBlock, release: Release) -> Iterator
 def is_meant(flag: str, release: Release) -> bool:
     """Whether a flag belongs to the engine in any release, or misspells one of its flags."""
     option = _option(flag)
-    if (
-        flag in known_flags(release)
-        or option in _record(release).former
-        or _having(option, release)
-    ):
+    if flag in known_flags(release) or option in _record(release).former:
         return True
-    names = _option_names(release)
-    option = option.removeprefix("no_")
-    return option in names or bool(_meant(flag, release))
+    is_option = option.removeprefix("no_") in _option_names(release)
+    return bool(is_option or _having(option, release) or _meant(flag, release))
 
 
 def is_of_another(flag: str, release: Release) -> bool:
@@ -378,16 +373,12 @@ def _turned(option: str, names: Collection[str]) -> str | None:
 
 def _alike(option: str, names: Collection[str]) -> str | None:
     """The only option with the same words, written out or abbreviated."""
-    found = [name for name in names if _is_alike(option.split("_"), name.split("_"))]
+    words, found = option.split("_"), []
+    for name in names:
+        pairs = list(zip_longest(words, name.split("_"), fillvalue=""))
+        if all(one == two or (len(two) > 2 and one[:3] == two[:3]) for one, two in pairs):
+            found.append(name)
     return found[0] if len(found) == 1 else None
-
-
-def _is_alike(words: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether two names have the same words, written out or abbreviated."""
-    return len(words) == len(others) and all(
-        one == two or (len(two) > 2 and one[:3] == two[:3])
-        for one, two in zip(words, others, strict=True)
-    )
 
 
 def _having(option: str, release: Release) -> list[Release]:

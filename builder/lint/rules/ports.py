@@ -198,10 +198,10 @@ def value_of(block: OptionsBlock, name: str, release: Release) -> str:
     value = block.options.get(name)
     if value is None and not (block.is_open or block.is_extended):
         has_file = release.engine.option_file_flag in block.options
-        known = release.server_options.get(name)
-        if known and not has_file:  # the file may set it too
-            value = known["default"]
-        elif not known:
+        option = release.server_options.get(name)
+        if option and not has_file:  # the file may set it too
+            value = option["default"]
+        elif not option:
             value = next((row.default for row in release.serve_flags if row.name == name), None)
     return "" if value is None or isinstance(value, Variable) else str(value)
 
@@ -241,13 +241,13 @@ def shared_port_diagnostics(
     rows: Sequence[Statement], servers: Sequence[Launch]
 ) -> Iterator[Diagnostic]:
     """Reports servers that run on one machine at the same time and need the same port."""
-    known = {row.statements[0].words[0].location: row for row in servers}
+    by_location = {row.statements[0].words[0].location: row for row in servers}
     running: list[Launch] = []
     for row in rows:
         words = {word.text for word in row.words}
         if not _ENDS.isdisjoint(" ".join(words).split()):  # also for `ssh HOST "pkill ..."`
             running.clear()
-        server = known.get(row.words[0].location)
+        server = by_location.get(row.words[0].location)
         if not server or not _ELSEWHERE.isdisjoint(word.rpartition("/")[2] for word in words):
             continue
         holder = next((other for other in running if server.clashes(other)), None)

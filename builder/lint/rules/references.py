@@ -101,14 +101,14 @@ def reference_diagnostics(documents: Sequence[Yaml], engine: str) -> Iterator[Di
     maps = _config_maps(documents)
     servers = _containers(documents, engine, maps)
     for row in servers:
-        if given := row.server.file_flag:
+        if option_file := row.server.file_flag:
             made = containers.command_texts(row.data)
             for found in path_diagnostics(
-                row.server.file_path, given[1], row.path, row.mounts, made
+                row.server.file_path, option_file[1], row.path, row.mounts, made
             ):
                 # A chart may mount more than its values list.
-                known = row.around.pod or row.name
-                yield found if known else replace(found, severity="warning")
+                is_whole = row.around.pod or row.name
+                yield found if is_whole else replace(found, severity="warning")
         yield from _volume_diagnostics(row)
         yield from _gpu_request_diagnostics(row)
         yield from _probe_diagnostics(row)
@@ -279,10 +279,10 @@ def _selector_diagnostics(
     if not isinstance(selector, Mapping):
         return
     for key, value in selector.items():
-        known, text = labels.get(str(key), set()), str(value)
-        if text in known or not _NAME.fullmatch(text) or len(known) > most_names:
+        values, text = labels.get(str(key), set()), str(value)
+        if text in values or not _NAME.fullmatch(text) or len(values) > most_names:
             continue
-        if near := closest(text, known):
+        if near := closest(text, values):
             where = f"spec.selector.{key}"
             what, fix = f"no pod here has the label {key}: {text}", f"did you mean {near}?"
             place, rule = document.locate(where), UNKNOWN_REFERENCE
@@ -326,10 +326,10 @@ def compose_diagnostics(
 
 def _side_diagnostics(rows: Sequence[ServerContainer]) -> Iterator[Diagnostic]:
     """Compares the models and option files of prefill and decode services, found by their names."""
-    known = [replace(row.server, role=side) for row in rows if (side := side_of(row.name))]
-    if {row.role for row in known} == {"prefill", "decode"}:
-        yield from sides.model_difference_diagnostics(known)
-        for worker in known:
+    workers = [replace(row.server, role=side) for row in rows if (side := side_of(row.name))]
+    if {row.role for row in workers} == {"prefill", "decode"}:
+        yield from sides.model_difference_diagnostics(workers)
+        for worker in workers:
             yield from sides.file_side_diagnostics(worker)
 
 
@@ -341,10 +341,10 @@ def _url_diagnostics(rows: Sequence[ServerContainer], files: Files) -> Iterator[
             options = row.server.given(files) or {}
             for side in ("context_servers", "generation_servers"):
                 asked += listed(value_at(options, f"{side}.urls"))
-    known = {row.name: row for row in rows}
+    by_name = {row.name: row for row in rows}
     for url in asked:
         host, _, port = str(url).rpartition(":")
-        row_there = known.get(host)
+        row_there = by_name.get(host)
         own = port_of(row_there.server) if row_there else ""
         if row_there and port.isdigit() and own.isdigit() and own != port:
             given = row_there.server.flag(("--port",))
@@ -449,7 +449,7 @@ def server_diagnostics(
     """Runs all checks on the servers of a file. `handed` lists the files that scripts create or
     use. The servers of a job share its GPUs, so with several servers in a job the GPU counts are
     not checked."""
-    known = {row.file for row in servers} | handed.used
+    read_files = {row.file for row in servers} | handed.used
     alone: list[OptionsBlock] = []
     for worker in servers:
         own = own_options(worker) if worker.program else None
@@ -465,7 +465,7 @@ def server_diagnostics(
             )
             yield from sides.block_size_diagnostics(worker, own, files)
         yield from sides.file_side_diagnostics(worker)
-        yield from missing_file_diagnostics(worker, files, known, handed)
+        yield from missing_file_diagnostics(worker, files, read_files, handed)
         if not (in_job and len(servers) > 1):
             yield from server_gpu_diagnostics(worker, files, own)
     yield from sides.disagreement_diagnostics(alone, rule_context)

@@ -235,9 +235,9 @@ def _llmapi_diagnostics(config: Message) -> Iterator[Diagnostic]:
         if not any(_text(tensor, "name") == wanted for tensor in _messages(config, group)):
             what, remedy = f"has no {wanted}", f"add the {group} {wanted}"
             yield located(config.location, group, what, remedy, MISSING_KEY)
-        known: Mapping[str, str] = llmapi()[f"{group}s"]
+        data_types: Mapping[str, str] = llmapi()[f"{group}s"]
         for index, tensor in enumerate(_messages(config, group)):
-            yield from _tensor_diagnostics(tensor, known, f"{group}.{index}", group == "input")
+            yield from _tensor_diagnostics(tensor, data_types, f"{group}.{index}", group == "input")
 
 
 def _instance_diagnostics(config: Message) -> Iterator[Diagnostic]:
