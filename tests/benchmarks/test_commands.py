@@ -65,6 +65,6 @@ def test_every_command_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each runs once before the first round; what is to take long is made short."""
     gpus = "[b200, b300, h200, gb200]"
     assert gpus in commands.OPEN
-    monkeypatch.setattr(commands, "OPEN", commands.OPEN.replace(gpus, "[b200]").replace("8}", "2}"))
+    monkeypatch.setattr(commands, "OPEN", commands.OPEN.replace(gpus, "[b200]").replace("8}", "4}"))
     monkeypatch.setattr(commands, "MANY", 30)
     assert commands.samples(commands.commands("llama-tiny"), 0)
