@@ -14,18 +14,19 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EBUSY
-from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from . import schema
 from .diagnostics import Diagnostic, one_line
 from .errors import BadInput, DamagedBundle
 from .files import MANIFEST as MANIFEST  # its home is where checks of single files can read it
-from .files import parse_json, without_links
+from .files import parse_json, reason, without_links
+from .schema import Bounds, Check
 
 SUMS = "SHA256SUMS"
 SIGNATURE = f"{SUMS}.sig"
@@ -111,8 +112,8 @@ def read_contents(folder: Path) -> Contents:
         remedy = "give a folder made by: python -m builder render"
         raise BadInput(Diagnostic(str(folder), what, remedy)) from None
     except OSError as error:
-        where, reason = str(error.filename or folder), (error.strerror or str(error)).lower()
-        raise DamagedBundle(Diagnostic(where, f"cannot be read: {reason}")) from None
+        where = str(error.filename or folder)
+        raise DamagedBundle(Diagnostic(where, f"cannot be read: {reason(error)}")) from None
     used: set[str] = set()
     for name in (*files, *forbidden):
         used.update(map(str, PurePosixPath(name).parents))
@@ -158,7 +159,7 @@ def _forbidden(mode: int) -> tuple[str, str] | None:
 LAUNCH = "launch.json"
 FORMAT = 1
 LOCK_S = 4.0  # that others may write beside a bundle; whoever can read its folder can lock it
-REQUIRED = ("tool", "engine", "inputs", "decisions", "memory", "files")
+MOST_SHOWN = 5  # of the errors of a manifest
 
 
 _RESTORE = "render again, or restore the file"
@@ -182,9 +183,8 @@ class Bundle:
             document = json_document((self.folder / LAUNCH).read_bytes())
         except (OSError, ValueError) as error:
             raise DamagedBundle(Diagnostic(LAUNCH, f"is unreadable: {error}", _RESTORE)) from None
-        if wrong := next(launch_misfits(document), None):
-            what = f"has no {one_line(wrong)[:200]}, or not of its kind"
-            raise DamagedBundle(Diagnostic(LAUNCH, what, _RESTORE))
+        if wrong := launch_misfits(document):
+            raise DamagedBundle(Diagnostic(LAUNCH, wrong[0], _RESTORE))
         return document
 
 
@@ -254,8 +254,7 @@ def write(folder: Path, files: Mapping[str, File], facts: Mapping[str, Any], for
             _check_replaceable(folder, force)
             _replace(folder, files)
     except OSError as error:
-        reason = error.strerror or str(error)
-        what = f"cannot be written: {reason.lower()}"
+        what = f"cannot be written: {reason(error)}"
         remedy = "try again" if error.errno == EBUSY else "give another folder"
         raise BadInput(Diagnostic(str(folder), what, remedy)) from None
     return Bundle(folder, json_document(manifest), hashlib.sha256(manifest).hexdigest())
@@ -311,12 +310,12 @@ def _replace(folder: Path, files: Mapping[str, File]) -> None:
 
 def _write_all(folder: Path, files: Mapping[str, File]) -> None:
     for path, file in files.items():
-        _write_file(folder / path, file)
+        write_file(folder / path, file)
     for created in (folder, *folder.rglob("*/")):
         created.chmod(0o755)
 
 
-def _write_file(path: Path, file: File) -> None:
+def write_file(path: Path, file: File) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(file.data)
     path.chmod(0o755 if file.executable else 0o644)
@@ -363,7 +362,7 @@ def attach(bundle: Bundle, evidence: Mapping[str, bytes]) -> bool:
             _swap_evidence(folder, files)
             return stale
     except OSError as error:
-        what = f"cannot be written: {(error.strerror or str(error)).lower()}"
+        what = f"cannot be written: {reason(error)}"
         remedy = "try again" if error.errno == EBUSY else "check its owner and the disk"
         raise BadInput(Diagnostic(str(folder), what, remedy)) from None
 
@@ -422,6 +421,70 @@ def read(folder: Path) -> Bundle:
     return Bundle(folder.resolve(), manifest, hashlib.sha256(raw).hexdigest())
 
 
+def _is_text(value: str) -> bool:
+    """Whether a program can receive the text as an argument."""
+    try:
+        return b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_path(name: str) -> bool:
+    """Whether a file below a folder can have this name."""
+    return _is_text(name) and ".." not in name.split("/") and name[:1] not in ("", "/")
+
+
+_OBJECT = Mapping[str, Any]
+_DECISION = {"path": str, "reason": str, "evidence": str, "source": str, "value": Any}
+# What `explain`, `verify` and `launch` read of a manifest.
+REQUIRED: Any = {
+    "tool": _OBJECT,
+    "engine": {"name": str, "release": str},
+    "inputs": {"files": _OBJECT},
+    "decisions": [_DECISION],
+    "memory": _OBJECT,
+    "files": {
+        "*": {
+            "sha256": Annotated[str, Bounds(pattern=r"[0-9a-f]{64}")],
+            "bytes": int,
+            "mode": Literal["644", "755"],
+        }
+    },
+}
+MAX_SECONDS = 10_000_000
+MAX_NODES = 100_000
+_Text = Annotated[str, Check(_is_text, "must be text that a program can receive")]
+_Name = Annotated[str, Bounds(pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")]
+_Variables = Mapping[Annotated[str, Bounds(pattern=r"[A-Za-z_][A-Za-z0-9_]*")], _Text]
+_Seconds = Annotated[int, Bounds(ge=0, le=MAX_SECONDS)]
+# What `launch` reads of `launch.json`.
+_LAUNCH: Any = {
+    "name": _Name,
+    "checkpoint": _Text,
+    "engine": {"name": _Name, "release": _Text},
+    "environment": _Variables,
+    "targets": {
+        "*": {
+            "argv": Annotated[list[_Text], Bounds(min_length=1)],
+            "host": Annotated[str, Bounds(pattern=r"[A-Za-z0-9:_][A-Za-z0-9:._-]{0,254}")],
+            "ports": Mapping[_Name, Annotated[int, Bounds(ge=0, le=65535)]],
+            "environment": _Variables,
+            "ready": {"port": _Name, "path?": Annotated[str, Bounds(pattern=r"/[!-~]{0,999}")]},
+            "start_timeout_s": _Seconds,
+            "stop_timeout_s?": _Seconds,
+            "model_name?": Annotated[str, Bounds(pattern=r"(?!\.{1,2}$)[^/\x00-\x1f\x7f]{1,255}")],
+            "restricted_apis?": list[_Name],
+            "nodes?": Annotated[int, Bounds(ge=1, le=MAX_NODES)],
+        }
+    },
+}
+
+
+def _misfits(form: Any, document: Any) -> list[str]:
+    _, wrong = schema.build(form, schema.known(form, document))
+    return [one_line(f"{row.path} {row.message}".strip())[:200] for row in wrong]
+
+
 def read_manifest(data: bytes) -> Mapping[str, Any]:
     """A manifest with all required parts. Raises `DamagedBundle`."""
     try:
@@ -430,58 +493,28 @@ def read_manifest(data: bytes) -> Mapping[str, Any]:
         if type(found) is not int or found != FORMAT:
             what = f"has format {json.dumps(found)[:60]}, this version reads {FORMAT}"
             raise DamagedBundle(Diagnostic(MANIFEST, what, "render again"))
-        if missing := [key for key in REQUIRED if key not in manifest]:
-            raise ValueError(f"it lacks {', '.join(missing)}")
-        for key in REQUIRED:
-            if not isinstance(manifest[key], list if key == "decisions" else dict):
-                raise ValueError(f"{key} is a {type(manifest[key]).__name__}")
-        if not isinstance(manifest["inputs"].get("files"), dict):
-            raise ValueError("inputs has no files")
-        if not all(isinstance(manifest["engine"].get(key), str) for key in ("name", "release")):
-            raise ValueError("engine has no name and release")
-        more = manifest.get("engine_defaults", [])  # older bundles have none
-        if not isinstance(more, list) or not all(map(_is_decision, manifest["decisions"] + more)):
-            raise ValueError(f"a decision has not all of {', '.join(_DECISION)}")
-        for name, row in manifest["files"].items():
-            if not _is_path(name):
-                raise ValueError(f"{name[:100]!r} is not a valid file name")
-            if not _is_file(row):
-                raise ValueError(f"the row of {name} has no digest, size and mode")
+        form = REQUIRED | (
+            {"engine_defaults": [_DECISION]} if "engine_defaults" in manifest else {}
+        )
+        if wrong := _misfits(form, manifest):
+            raise ValueError(", ".join(wrong[:MOST_SHOWN]))
+        if names := [name for name in manifest["files"] if not _is_path(name)]:
+            raise ValueError(f"{names[0][:100]!r} is not a valid file name")
     except ValueError as error:
         what = f"is unreadable: {error}"
         raise DamagedBundle(Diagnostic(MANIFEST, what, "render again")) from None
     return manifest
 
 
-_DECISION = ("path", "reason", "evidence", "source", "value")
-
-
-def _is_decision(row: Any) -> bool:
-    """Whether it is a decision as `explain` shows it."""
-    return (
-        isinstance(row, dict)
-        and all(isinstance(row.get(key), str) for key in _DECISION[:-1])
-        and "value" in row
-    )
-
-
-def _is_path(name: str) -> bool:
-    """Whether a file below a folder can have this name."""
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in name and ".." not in name.split("/") and name[:1] not in ("", "/")
-
-
-def _is_file(row: Any) -> bool:
-    """Whether it is a file's entry as `complete` writes it."""
-    return (
-        isinstance(row, dict)
-        and re.fullmatch(r"[0-9a-f]{64}", str(row.get("sha256"))) is not None
-        and type(row.get("bytes")) is int
-        and row.get("mode") in ("644", "755")
-    )
+def launch_misfits(document: Any) -> list[str]:
+    """What is wrong with a `launch.json`, each with its dotted path."""
+    if wrong := _misfits(_LAUNCH, document):
+        return wrong
+    return [
+        f"targets.{name}.ports has no {entry['ready']['port']}"
+        for name, entry in document["targets"].items()
+        if entry["ready"]["port"] not in entry["ports"]
+    ]
 
 
 def _damage(found: Contents, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Diagnostic]:
@@ -499,85 +532,3 @@ def _damage(found: Contents, rows: Mapping[str, Mapping[str, Any]]) -> Iterator[
             yield Diagnostic(name, what, _RESTORE)
         elif file.executable != (row["mode"] == "755"):
             yield Diagnostic(name, f"must have mode {row['mode']}", "use chmod")
-
-
-MAX_SECONDS = 10_000_000
-MAX_NODES = 100_000
-
-
-def _is_text(value: Any) -> bool:
-    """Whether a program can receive the text as an argument."""
-    try:
-        return isinstance(value, str) and b"\0" not in os.fsencode(value)
-    except UnicodeEncodeError:
-        return False
-
-
-def _is_argv(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
-
-
-def _is_like(pattern: str, value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(pattern, value) is not None
-
-
-def _is_between(least: int, most: int, value: Any) -> bool:
-    return type(value) is int and least <= value <= most
-
-
-def _is_map(key: str, fits: Callable[[Any], bool], value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_like(key, k) and fits(v) for k, v in value.items())
-
-
-def _is_list(fits: Callable[[Any], bool], value: Any) -> bool:
-    return isinstance(value, list) and all(map(fits, value))
-
-
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-_is_name = partial(_is_like, _NAME)
-_are_variables = partial(_is_map, _VARIABLE, _is_text)
-_ENTRY = {
-    "argv": _is_argv,
-    "host": partial(_is_like, r"[A-Za-z0-9:_][A-Za-z0-9:._-]{0,254}"),
-    "ports": partial(_is_map, _NAME, partial(_is_between, 0, 65535)),
-    "environment": _are_variables,
-    "ready": {"port": _is_name, "path?": partial(_is_like, r"/[!-~]{0,999}")},
-    "start_timeout_s": partial(_is_between, 0, MAX_SECONDS),
-    "stop_timeout_s?": partial(_is_between, 0, MAX_SECONDS),
-    "model_name?": partial(_is_like, r"(?!\.{1,2}$)[^/\x00-\x1f\x7f]{1,255}"),
-    "restricted_apis?": partial(_is_list, _is_name),
-    "nodes?": partial(_is_between, 1, MAX_NODES),
-}
-_DOCUMENT = {
-    "name": _is_name,
-    "checkpoint": _is_text,
-    "engine": {"name": _is_name, "release": _is_text},
-    "environment": _are_variables,
-    "targets": {"*": _ENTRY},
-}
-
-
-def launch_misfits(document: Any) -> Iterator[str]:
-    """The dotted paths at which a document has the wrong form; "" is the whole document."""
-    found = [path.strip(".") for path in _misfits(document, _DOCUMENT, "")]
-    if found:
-        yield from found
-        return
-    for name, entry in document["targets"].items():
-        if entry["ready"]["port"] not in entry["ports"]:
-            yield f"targets.{name}.ports.{entry['ready']['port']}"
-
-
-def _misfits(value: Any, form: Any, path: str) -> Iterator[str]:
-    """Check a value by a test or a mapping of forms; `*` is any key, `?` ends an optional one."""
-    if callable(form):
-        if not form(value):
-            yield path
-    elif not isinstance(value, dict):
-        yield path
-    else:
-        for key, inner in (dict.fromkeys(value, form["*"]) if "*" in form else form).items():
-            name = key if "*" in form else key.removesuffix("?")
-            if name == key or value.get(name) is not None:
-                yield from _misfits(value.get(name), inner, f"{path}.{name}")

@@ -15,8 +15,8 @@ from .diagnostics import Diagnostic, nearest
 from .documents import DATA, MAX_DEPTH, load_yaml_mapping, parse_yaml, value_at
 from .errors import BadInput
 from .facts import advisories, engines, hardware, servers
+from .facts.hardware import MeasuredMemory
 from .facts.images import REFERENCE_PATTERN
-from .facts.measured_memory import MeasuredMemory
 from .facts.model_names import served_name
 from .facts.release import published
 from .files import is_there, read_text
@@ -411,7 +411,6 @@ class Document:
         return deployment.replaced(targets=targets), []
 
     def targets(self) -> dict[str, dict[str, Any]]:
-        """The readable targets with their options."""
         given = self.data.get("targets")
         if isinstance(given, list):
             return {name: {} for name in given if isinstance(name, str)}

@@ -297,7 +297,6 @@ def load_yaml_mapping(path: Path) -> dict[str, Any]:
 
 
 def with_file(diagnostic: Diagnostic, name: str) -> Diagnostic:
-    """A diagnostic with the name of its file or argument."""
     line = f":{diagnostic.location.line}" if diagnostic.location.line else ""
     where = ": ".join(filter(None, (f"{name}{line}", diagnostic.path)))
     return Diagnostic(

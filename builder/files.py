@@ -107,6 +107,35 @@ def _writer(path: Path) -> int | None:
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Replaces a text file as a whole; letters that UTF-8 cannot hold become escapes."""
+    with whole_file(path) as new:
+        new.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def reason(error: BaseException) -> str:
+    """What the system says about a failure, as the end of a sentence."""
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+@contextmanager
+def reported(
+    where: object, what: str, fix: str = "", error: type[ToolkitError] = BadInput
+) -> Iterator[None]:
+    """Turns an `OSError` of the block into one diagnostic: `what` was impossible, and why."""
+    try:
+        yield
+    except OSError as fault:
+        raise error(Diagnostic(str(where), f"{what}: {reason(fault)}", fix)) from None
+
+
+def save(path: Path, text: str, option: str) -> None:
+    """Writes the text file that an option of the command line names, with its folder."""
+    with reported(path, "cannot be written", f"choose another file with {option}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+
+
 class NotRegularFile(OSError):
     """Raised for a folder, pipe, socket or device."""
 
@@ -135,8 +164,8 @@ def read_bytes(
     except NotRegularFile as failure:
         raise error(Diagnostic(str(path), str(failure), "give a file")) from None
     except (OSError, ValueError) as failure:  # ValueError: a name that no file can have
-        reason = (getattr(failure, "strerror", None) or str(failure)).lower()
-        raise error(Diagnostic(str(path), f"cannot be read: {reason}", "check the path")) from None
+        what = f"cannot be read: {reason(failure)}"
+        raise error(Diagnostic(str(path), what, "check the path")) from None
     if len(data) > max_bytes:
         limit = f"files of up to {max_bytes // 1_000_000} MB are read"
         raise error(Diagnostic(str(path), f"{max(size, len(data))} bytes is too large", limit))

@@ -82,7 +82,6 @@ class ServicePlan:
 
     @property
     def accepted_warnings(self) -> list[tuple[Diagnostic, str]]:
-        """The warnings that the deployment accepts, each with its reason."""
         found: list[tuple[Diagnostic, str]] = []
         for row in self.plan.deployment.accepted_warnings or []:
             found += ((one, row.reason) for one in self._warnings if row.is_for(one))
@@ -304,7 +303,6 @@ def _disagreements(prefill: ServicePlan, decode: ServicePlan) -> Iterator[Diagno
 
 
 def _taken_variables(planned: ServicePlan) -> Iterator[Diagnostic]:
-    """Variables of the deployment that a start script overwrites."""
     if not (given := planned.plan.deployment.environment):
         return
     taken = planned.context.reserved_environment
@@ -321,7 +319,6 @@ def render(
     force: bool = False,
     more_targets: Sequence[str] = (),
 ) -> Bundle:
-    """Plan, render every target and write the bundle."""
     planned = plan(reference, overrides, more_targets)
     return bundle.write(folder, _files(planned), manifest_facts(planned), force)
 

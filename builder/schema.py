@@ -217,6 +217,22 @@ def build(kind: Any, data: Any, path: str = "") -> tuple[Any, list[Diagnostic]]:
     return (None if reader.diagnostics else value), reader.diagnostics
 
 
+def known(form: Any, value: Any) -> Any:
+    """The parts of plain data that a literal names, without nulls of optional keys."""
+    if isinstance(form, list) and isinstance(value, list):
+        return [known(form[0], item) for item in value]
+    if not isinstance(form, dict) or not isinstance(value, dict):
+        return value
+    if "*" in form:
+        return {name: known(form["*"], item) for name, item in value.items()}
+    kinds = {name.removesuffix("?"): inner for name, inner in form.items()}
+    return {
+        name: known(kinds[name], item)
+        for name, item in value.items()
+        if name in kinds and (item is not None or name in form)
+    }
+
+
 class _Reader:
     """Builds a value by its type and collects the errors."""
 
@@ -494,13 +510,9 @@ def _is_class(kind: Any) -> bool:
     return _is_strict(kind) or dataclasses.is_dataclass(kind)
 
 
+@cache
 def fields_of(kind: Any) -> Mapping[str, tuple[Any, bool]]:
     """The type of every attribute and whether it is required, type variables filled in."""
-    return _fields_of(kind)
-
-
-@cache
-def _fields_of(kind: Any) -> Mapping[str, tuple[Any, bool]]:
     origin, arguments = shape(kind)
     if issubclass(origin, Strict):
         hints = typing.get_type_hints(origin, include_extras=True)

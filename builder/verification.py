@@ -35,7 +35,7 @@ from .bundle import (
 )
 from .diagnostics import Diagnostic, one_line
 from .errors import BadFacts, BadInput, DamagedBundle, ToolkitError
-from .files import MAX_JSON_BYTES, parse_json, read_bytes, whole_file
+from .files import MAX_JSON_BYTES, parse_json, read_bytes, reported, whole_file
 from .resolve import IMPORTED_RELEASE
 from .targets.components import BILL_FILE, bill_digests
 
@@ -155,14 +155,9 @@ def sign(folder: Path, key: Path) -> Signer:
     require(report)
     data, file = (folder / SUMS).read_bytes(), folder / SIGNATURE
     made = sign_bytes(data, key)
-    try:
-        with whole_file(file) as new:
-            new.write_bytes(made)
-    except OSError as error:
-        what = f"cannot be written: {(error.strerror or str(error)).lower()}"
-        raise BadInput(
-            Diagnostic(str(file), what, "check the folder's owner and the disk")
-        ) from None
+    remedy = "check the folder's owner and the disk"
+    with reported(file, "cannot be written", remedy), whole_file(file) as new:
+        new.write_bytes(made)
     found = check_signature(data, file)
     assert isinstance(found, Signer), found
     return found

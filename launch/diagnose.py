@@ -21,7 +21,7 @@ from builder.diagnosis.state import flat
 from builder.diagnostics import Diagnostic
 from builder.documents import load_yaml_mapping
 from builder.errors import BadInput
-from builder.files import MANIFEST, load_json_mapping
+from builder.files import MANIFEST, load_json_mapping, reason, reported
 
 from .run import LOG
 from .run import SUMMARY as RUN
@@ -101,11 +101,8 @@ def _of_folder(folder: Path, found: Found) -> None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    try:
+    with reported(folder, "cannot be read"):
         entries = sorted(folder.iterdir())
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise BadInput(Diagnostic(str(folder), f"cannot be read: {reason}")) from None
     for entry in entries:
         if entry.is_dir() and not entry.is_symlink():
             if entry.name not in _NOT_LOGS:
@@ -152,8 +149,7 @@ def diagnose(found: Found, last_bytes: int | None = None) -> tuple[Diagnosis, li
                     stream.seek(max(0, size - last_bytes))
                 seen.append(watch.watch(stream, name))
         except (OSError, EOFError) as error:
-            reason = str(getattr(error, "strerror", None) or error).lower()
-            raise BadInput(Diagnostic(name, f"cannot be read: {reason}")) from None
+            raise BadInput(Diagnostic(name, f"cannot be read: {reason(error)}")) from None
     for name, text in found.outputs.items():
         seen.append(watch.watch(io.BytesIO(text.encode()), name))
     for path in found.states:

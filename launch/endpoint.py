@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
+from builder.files import reason
 
 from .access import Access
 
@@ -99,7 +100,7 @@ class Endpoint:
                         plain = parts._replace(scheme="http").geturl()
                         diagnostics.append(Diagnostic(url, what, f"write {plain}"))
             except OSError as error:
-                what = f"no server answers: {(error.strerror or str(error)).lower()}"
+                what = f"no server answers: {reason(error)}"
                 remedy = "start it, for example with: python -m launch up BUNDLE"
                 diagnostics.append(Diagnostic(url, what, remedy))
         if diagnostics:

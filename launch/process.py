@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from builder.diagnostics import Diagnostic
 from builder.errors import NotReady
+from builder.files import reason
 from supervisor.checks import foreign_listener
 
 from . import guardian
@@ -83,7 +84,7 @@ class ServerProcess:
                     start_new_session=True,
                 )
             except OSError as error:
-                what = f"cannot be started: {error.strerror}"
+                what = f"cannot be started: {reason(error)}"
                 self._dismiss_guardian()
                 raise NotReady(Diagnostic(self._argv[0], what, "install it")) from error
         self._tell_guardian(f"{self.pid}\n".encode())

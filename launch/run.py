@@ -13,7 +13,7 @@ from builder import __version__
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadFacts, BadInput
-from builder.files import load_json_mapping, whole_file
+from builder.files import load_json_mapping, reported, write_text
 
 from . import engine as engines
 
@@ -65,8 +65,7 @@ class Run:
         """The file appears as a whole, so that a reader never sees half of it."""
         path = self.folder / name
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        with whole_file(path) as new:
-            new.write_text(text, encoding="utf-8", errors="backslashreplace")
+        write_text(path, text)
         return path
 
 
@@ -77,15 +76,12 @@ def create(bundle: Bundle, target: str, engine: str, folder: Path | None = None)
     """
     launch = bundle.launch
     folder = folder or new_folder(f"{launch['name']}-{target}")
-    try:
+    remedy = "choose another --run-dir"
+    with reported(folder, "cannot be a run folder", remedy):
         make_private(folder)
         used = any(folder.iterdir())
-    except OSError as error:
-        reason = error.strerror or str(error)
-        what = f"cannot be a run folder: {reason.lower()}"
-        raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir")) from None
     if used:
-        raise BadInput(Diagnostic(str(folder), "is not empty", "choose another --run-dir"))
+        raise BadInput(Diagnostic(str(folder), "is not empty", remedy))
     is_rehearsal = engine == engines.REFERENCE or engines.uses_cpu_build(engine)
     facts = {
         "format": FORMAT,

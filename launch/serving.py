@@ -131,7 +131,6 @@ def _planned(target: Target, run: Run) -> dict[str, Any]:
 
 
 def compare_options(target: Target, run: Run, start: Start) -> None:
-    """Records planned values and those in force, and warns where they differ."""
     rows = start.in_force()
     run.record(options=diagnosis_text.options(rows))
     for row in rows:

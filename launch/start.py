@@ -53,7 +53,6 @@ class Start:
         return cls(run.log, expected(run), planned, run.facts.get(CHECKPOINT_BYTES, 0))
 
     def advance(self) -> None:
-        """Reads the whole lines that are new."""
         with self._log.open("rb") as log:
             log.seek(self._offset)
             while block := log.read(BLOCK_BYTES):

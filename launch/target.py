@@ -14,7 +14,7 @@ from builder.diagnostics import Diagnostic, nearest
 from builder.errors import BadInput, DamagedBundle, NotReady
 from builder.facts import model_names, servers
 from builder.facts import release as releases
-from builder.files import is_folder
+from builder.files import is_folder, reason
 from supervisor.ports import free_ports, listen
 
 from . import access
@@ -71,7 +71,6 @@ class Target:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Where each port is reached, by the port's name."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         addresses = {name: f"{host}:{port}" for name, port in self.ports.items()}
         paths = {"http": "", "metrics": self.server.paths["metrics"]}
@@ -142,10 +141,8 @@ class Target:
             except OSError as error:
                 remedy = f"stop what listens there, or set SERVE_{name.upper()}_PORT to another"
                 where = f"{self.name}: {name} port {port}"
-                reason = error.strerror or str(error)
-                diagnostics.append(
-                    Diagnostic(where, f"cannot be used on {self.host}: {reason}", remedy)
-                )
+                what = f"cannot be used on {self.host}: {reason(error)}"
+                diagnostics.append(Diagnostic(where, what, remedy))
         if diagnostics:
             raise NotReady(diagnostics)
 

@@ -176,10 +176,7 @@ def private_copy(bundle: Bundle, into: Path, requirements: tuple[Requirement, ..
     beside = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))  # for this user only
     try:
         for name, file in contents.files.items():
-            path = beside / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(file.data)
-            path.chmod(0o755 if file.executable else 0o644)
+            bundles.write_file(beside / name, file)
         copy = _same(bundle, read(beside, requirements))
         try:
             beside.rename(into)

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
-from pathlib import Path
 from typing import Any
 
 from .. import render
@@ -57,11 +56,6 @@ def axis(values: Sequence[float], start: float, end: float) -> Axis:
     step = next(one * power for one in (1, 2, 2.5, 5, 10, 20) if top / (one * power) <= MOST_TICKS)
     count = ceil(top / step - 1e-9)
     return Axis(step * count, start, end, tuple(step * tick for tick in range(count + 1)))
-
-
-def write(selection: Selection, chosen: Option | None, file: Path) -> None:
-    """The page as a file. Raises `BadInput` if it cannot be written."""
-    report.write_text(file, text(selection, chosen), "--html")
 
 
 def text(selection: Selection, chosen: Option | None) -> str:

@@ -7,20 +7,17 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from .. import pipeline
 from ..deployment import USUAL_PERCENTILE, Document, Objective
 from ..diagnostics import Diagnostic
-from ..documents import dump_yaml
 from ..errors import BadFacts, BadInput, ToolkitError
 from ..estimates import Interval, Refusal, batch
 from ..estimates.intervals import number
 from ..estimates.measurements import layout_text
 from ..estimates.question import rows_text
 from ..facts.published_results import flatten
-from ..files import whole_file
 from .candidates import Forecast, with_settings
 from .request import ChoiceRequest, closed
 from .selection import WORTH_MEASURING, Option, Selection
@@ -57,7 +54,6 @@ def chosen(selection: Selection) -> tuple[Option, Document] | None:
 
 
 def chosen_document(selection: Selection, option: Option) -> Document:
-    """The deployment file with the choices of an option."""
     request, candidate = selection.request, option.candidate
     base, forecast = candidate.base, option.forecast
     assert forecast is not None
@@ -142,22 +138,6 @@ def servers_text(option: Option) -> str:
     several = f"{candidate.instances} x " if candidate.instances > 1 else ""
     batch = f", batches of {candidate.max_batch_size}" if candidate.max_batch_size else ""
     return f"{several}{candidate.title} on {candidate.num_gpus} {candidate.gpu}{batch}"
-
-
-def write(document: Document, file: Path) -> None:
-    """The deployment file. Raises `BadInput` if it cannot be written."""
-    write_text(file, dump_yaml(document.data), "-o")
-
-
-def write_text(file: Path, text: str, option: str) -> None:
-    """A file that an option names. Raises `BadInput` if it cannot be written."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(file) as new:
-            new.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        what = f"cannot be written: {error.strerror}"
-        raise BadInput(Diagnostic(str(file), what, f"choose another file with {option}")) from None
 
 
 def question_text(found: Selection) -> list[str]:
@@ -332,7 +312,6 @@ def _at(found: Selection, path: str, what: str, remedy: str) -> Diagnostic:
 
 
 def measurement_texts(found: Selection) -> list[str]:
-    """The measurements that would answer, as text."""
     return [
         f"{layout_text(*q.layout)}{f' MTP{q.mtp}' if q.mtp else ''} on "
         f"{q.num_gpus} {q.gpu}: {q.isl:,} in, {q.osl:,} out, {q.concurrency:,} concurrent requests"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, one_line
 from ..errors import BadInput
+from ..files import reported
 from .terminal import (
     WIDTH,
     Parser,
@@ -188,11 +189,10 @@ def run_miniature(options: argparse.Namespace) -> None:
     from ..facts import checkpoint
 
     facts, folder = checkpoint.gather(options.checkpoint), options.output
-    try:
+    remedy = "choose another folder"
+    with reported(folder, "cannot be written", remedy):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise BadInput(
-                Diagnostic(str(folder), "exists and is not empty", "choose another folder")
-            )
+            raise BadInput(Diagnostic(str(folder), "exists and is not empty", remedy))
         folder.mkdir(parents=True, exist_ok=True)
         try:
             miniature.write(facts, folder, options.seed)
@@ -200,9 +200,6 @@ def run_miniature(options: argparse.Namespace) -> None:
             for path in folder.iterdir():
                 path.unlink()
             raise
-    except OSError as error:
-        what = f"cannot be written: {error.strerror}"
-        raise BadInput(Diagnostic(str(folder), what, "choose another folder")) from None
     print(f"{folder}: {facts.architecture.name}, {facts.precision}, random weights")
 
 
@@ -244,7 +241,6 @@ def run_plan(options: argparse.Namespace) -> None:
 
 
 def _nearest_published(plan: Plan) -> str | None:
-    """The most similar published result if there is none for these GPUs."""
     from ..facts import published_results
 
     facts, request = plan.facts, plan.deployment

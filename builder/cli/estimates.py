@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..diagnostics import Diagnostic
+from ..documents import dump_yaml
 from ..errors import BadFacts, BadInput
+from ..files import save
 from . import terminal
 from .terminal import WIDTH, Parser, add_deployment, add_json, columns, print_json, wrapped
 
@@ -291,11 +293,11 @@ def run_choose(options: argparse.Namespace) -> None:
         for note in estimator.idle_runs(row.candidate.question(1) for row in found.options):
             print("\n" + "\n".join(wrapped("note: ", note)))
     if options.html:
-        page.write(found, chosen and chosen[0], options.html)
+        save(options.html, page.text(found, chosen and chosen[0]), "--html")
     if chosen is None:
         raise report.refusal(found)
     if options.output:
-        report.write(chosen[1], options.output)
+        save(options.output, dump_yaml(chosen[1].data), "-o")
 
 
 def choice_text(found: Selection, chosen: Option | None) -> str:

@@ -131,7 +131,6 @@ def columns(rows: Sequence[Sequence[str]], numeric: Collection[int] = ()) -> str
 
 
 def warn(warnings: Sequence[Mapping[str, Any]]) -> None:
-    """Print the warnings of a manifest on stderr."""
     for row in warnings:
         print(f"warning: {Diagnostic(row['where'], row['what'], row['remedy'])}", file=sys.stderr)
 

@@ -73,7 +73,6 @@ def speaks() -> str:
 
 @cache
 def formats() -> tuple[str, ...]:
-    """A regular expression for each known format."""
     run = part("RUN")
     return (
         rf"{_begun('prefixes')}(?=[A-Za-z_=+.-]{{0,300}}[0-9])[A-Za-z0-9_=+.-]{{16,}}",

@@ -147,7 +147,6 @@ def _unknown(question: Question) -> Iterator[str]:
 
 
 def answer(lines: Iterable[Line], estimator: Estimator) -> Iterator[dict[str, Any]]:
-    """The answer to each line, as JSON."""
     for line in lines:
         if isinstance(line, Diagnostic):
             yield _refusal(f"{line.message}; {line.fix}", UNREAD)

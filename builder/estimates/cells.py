@@ -321,7 +321,6 @@ class Drafting:
 
 
 def drafting(asked: Question, cell: Cell) -> Drafting:
-    """How to answer a question about drafted tokens from the rows of its cell."""
     marks = {row.drafting for row in cell.own}
     if asked.mtp is None:
         return _unsaid(asked, cell, marks)

@@ -207,7 +207,6 @@ def release_name(name: str | None) -> str | None:
 
 
 def in_row_names(question: Question) -> Question:
-    """The question with the names of the rows."""
     model = model_name(question.model)
     return replace(
         question,

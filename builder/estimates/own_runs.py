@@ -95,24 +95,10 @@ def _rows(path: Path) -> Iterator[Row]:
         if isinstance(error, BadInput):
             raise
         raise BadInput(Diagnostic(str(path), f"is not JSON: {error}", "remove it")) from None
-    run, wrong = schema.build(_RUN, _known(document, _RUN))
+    run, wrong = schema.build(_RUN, schema.known(_RUN, document))
     if wrong:
         raise BadInput(Diagnostic(f"{path}: {row.path}", row.message, row.fix) for row in wrong)
     yield from _points(path, run)
-
-
-def _known(value: Any, form: Any) -> Any:
-    """The parts of a document that are read here, without nulls."""
-    if isinstance(form, list) and isinstance(value, list):
-        return [_known(item, form[0]) for item in value]
-    if not isinstance(form, dict) or not isinstance(value, dict):
-        return value
-    kinds = {name.removesuffix("?"): inner for name, inner in form.items()}
-    return {
-        name: _known(inner, kinds[name])
-        for name, inner in value.items()
-        if name in kinds and inner is not None
-    }
 
 
 def _points(path: Path, document: Mapping[str, Any]) -> Iterator[Row]:

@@ -84,7 +84,6 @@ def answer(plan: Plan) -> Estimate | Refusal:
 
 
 def unmeasured(asked: Question, reason: str) -> Refusal:
-    """The refusal of an unmeasured question, with what to measure."""
     measure = refusals.measurements(asked, Kernel(fits.load().tpot.without_release))
     return Refusal(asked, UNMEASURED, reason, measure)
 
@@ -161,7 +160,6 @@ def _rates(found: Estimate, instances: int = 1) -> dict[str, Interval]:
 
 
 def evidence_text(estimate: Mapping[str, Any]) -> str:
-    """The evidence of an estimate from the manifest."""
     rows = f"{rows_text(estimate['rows'])} of this model, GPU, precision and engine"
     return f"{rows}; four times of five the value is between the ends ({estimate['interval']})"
 

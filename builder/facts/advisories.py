@@ -113,7 +113,6 @@ def _file(product: str) -> ProductAdvisories:
 
 
 def all_of(product: str) -> tuple[Advisory, ...]:
-    """Every advisory of a product."""
     return _file(product).advisories
 
 

@@ -102,7 +102,6 @@ class Checkpoint:
 
     @property
     def digests(self) -> dict[str, str]:
-        """The digests of the files that the facts come from."""
         used = ("config.json", QUANT_FILE)
         return {
             row.name: row.sha256 for row in self.listing.files if row.name in used and row.sha256
@@ -360,7 +359,6 @@ def from_document(document: Mapping[str, Any]) -> Checkpoint:
 
 
 def from_bundle(folder: Path) -> Checkpoint:
-    """The facts of the checkpoint that a bundle serves."""
     return in_bundle(folder)["checkpoint"]
 
 
@@ -369,7 +367,6 @@ REFERENCES = {"checkpoint": "checkpoint", "draft": "draft.checkpoint"}
 
 
 def in_bundle(folder: Path) -> dict[str, Checkpoint]:
-    """The facts of all models that a bundle holds."""
     file = folder / "checkpoint.json"
     document = load_json_mapping(file)
     draft = {"draft": document["draft"]} if "draft" in document else {}

@@ -22,7 +22,7 @@ from ..bundle import SUMS, read_sums
 from ..diagnostics import Diagnostic
 from ..documents import scan_yaml
 from ..errors import BadFacts
-from ..files import NotRegularFile, parse_json, regular_file
+from ..files import NotRegularFile, parse_json, reason, regular_file
 
 # What is smaller is hashed: configuration, tokenizer, code and index, but no weights of a model
 # that anyone would serve.
@@ -75,7 +75,7 @@ def read(folder: Path) -> Listing:
     try:
         return _read(folder)
     except OSError as error:
-        what = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        what = f"cannot be read: {reason(error)}"
         diagnostic = Diagnostic(str(error.filename or folder), what, "check its owner and mode")
         raise BadFacts(diagnostic) from None
 
@@ -211,7 +211,7 @@ def read_header(path: Path) -> list[Stored]:
     except NotRegularFile as error:
         raise bad(str(error)) from None
     except OSError as error:
-        raise bad(f"cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise bad(f"cannot be read: {reason(error)}") from None
     try:
         header = parse_json(raw)
         tensors, end = [], 0

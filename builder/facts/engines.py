@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..documents import DATA
 from ..schema import Positive, Reference, Text
@@ -55,12 +55,10 @@ class CpuBuild:
 
     @property
     def requirement(self) -> str:
-        """The requirement to install."""
         return f"{self.package}=={self.release}"
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables of its environment by name."""
         return dict(one.split("=", 1) for one in self.environment)
 
 
@@ -134,3 +132,41 @@ def default() -> Engine:
     """The engine of a deployment that does not set one."""
     (found,) = (engine for engine in map(load, names()) if engine.default)
     return found
+
+
+COUNTERPARTS_FILE = DATA / "formats" / "counterparts.yaml"
+# The options of one decision by engine; `note` says what differs between them.
+COUNTERPARTS: Any = {
+    "sources": {"*": Text},
+    "rows": [{"names": {"*": Text}, "note?": str}],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """An option of `engine` by its path there, and the `own` path of the same decision here."""
+
+    engine: str
+    path: str
+    own: str
+    note: str = ""
+
+
+def counterparts(path: str, engine: str) -> tuple[Counterpart, ...]:
+    """What `engine` calls an option that only other engines know by this path.
+
+    A group of options has those of the options in it, and a name alone that of the one option which
+    ends in it.
+
+    >>> [row.own for row in counterparts("max_batch_size", "vllm")]
+    ['max_num_seqs']
+    """
+    rows = []
+    for row in load_file(COUNTERPARTS_FILE, COUNTERPARTS)["rows"]:
+        own = row["names"].get(engine)
+        for other, theirs in row["names"].items():
+            if own and other != engine and theirs != own:
+                rows.append(Counterpart(other, theirs, own, row.get("note", "")))
+    exact = [row for row in rows if row.path == path]
+    inside = [row for row in rows if row.path.startswith(f"{path}.")]
+    return tuple([*exact, *inside] or [row for row in rows if row.path.endswith(f".{path}")])

@@ -1,15 +1,15 @@
-"""The facts of a GPU and of the node that it sits in: one file of `builder/data/hardware` each."""
+"""The facts of a GPU and its node, a file of `builder/data/hardware`, and its measured memory."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..diagnostics import Diagnostic, nearest
 from ..documents import DATA
 from ..errors import BadInput
-from ..schema import Bounds, Positive, Sourced, Text, one_of
+from ..schema import Bounds, Positive, Sourced, Strict, Text, one_of
 from .data_file import load as load_file
 from .data_file import names
 
@@ -78,3 +78,28 @@ def load(name: str) -> Gpu:
     if name not in known():
         raise BadInput(Diagnostic("hardware.gpu", f"{name} is unknown", nearest(name, known())))
     return load_file(HARDWARE / f"{name}.yaml", Gpu)
+
+
+_Gib = Annotated[float, Bounds(gt=0, exact=False)]
+_LongText = Annotated[str, Bounds(min_length=1, max_length=1000)]
+_Name = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=128)]
+
+
+class MeasuredMemory(Strict):
+    """Sizes in GiB on one GPU, from the log of a start with the same checkpoint, GPUs and options.
+
+    `kv_cache_gib` is the KV cache of one GPU; with the share of memory that it was given
+    (`kv_cache_fraction` where the engine logged another one than planned) it says what everything
+    else took. `options` are the planned values by path.
+    """
+
+    source: _LongText
+    checkpoint: _LongText
+    gpu: _Name
+    num_gpus: Annotated[int, Bounds(ge=1)]
+    engine: _Name
+    release: _Name
+    kv_cache_gib: _Gib
+    weights_gib: _Gib | None = None
+    kv_cache_fraction: Annotated[float, Bounds(gt=0, le=1, exact=False)] | None = None
+    options: dict[str, Any]

@@ -387,7 +387,6 @@ def newest_release(server: str) -> str | None:
 
 
 def release_in(server: str, version: str) -> str | None:
-    """The engine release in the container of a server's version, if known."""
     return _containers(server).get(version)
 
 

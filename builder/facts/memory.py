@@ -30,8 +30,7 @@ from typing import Any, Literal
 
 from .architecture import Attention, Role
 from .checkpoint import Checkpoint
-from .hardware import Gpu
-from .measured_memory import MeasuredMemory
+from .hardware import Gpu, MeasuredMemory
 from .quantization import TensorGroup
 from .release import Release, ServerRole
 from .weight_layouts import FORMATS

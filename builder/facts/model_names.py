@@ -112,7 +112,6 @@ def no_folder(path: str, base: Path = Path()) -> Diagnostic:
 
 
 def unknown(reference: str) -> Diagnostic:
-    """The diagnostic of a reference that is neither a known name nor a folder."""
     what = "is neither a name whose facts ship with the toolkit nor a folder"
     names, given = known_names(), hub_name(reference)
     close = _other_signs(given, names) or closest(given, (*names, *known_aliases()))

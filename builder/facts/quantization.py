@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cached_property
 
-from .. import expressions
 from .architecture import Architecture, Config, Role, Tensors
 from .checkpoint_files import Stored
 from .weight_layouts import AWQ, FORMATS, GPTQ, Groups, stored_weight
@@ -25,7 +24,10 @@ _FP32_SUFFIXES = (".e_score_correction_bias", ".A_log")
 _PATTERN = "re:"  # before a regular expression in the place of a name
 MAX_LONG = 16  # expressions with three of them or more: compared with a model's names in a second
 _DIGIT = re.compile(r"\\d|\[0-9\]")
-_DIGITS = re.compile(r"0" + expressions.REPETITION.pattern)
+MAX_REPETITIONS = 4  # and groups of alternatives: a name is compared in about 0.01 s
+_REPETITION = re.compile(r"(?:[*+?]|\{\d*,?\d*\})[?+]?")
+_ALTERNATIVES = re.compile(r"\([^()]*\|")
+_DIGITS = re.compile(r"0" + _REPETITION.pattern)
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,22 @@ class Quantization:
 
 
 def is_slow(pattern: str) -> bool:
-    """Whether comparing a name with what may be an expression may take more than a moment."""
-    return pattern.startswith(_PATTERN) and expressions.is_slow(pattern)
+    """Whether comparing a name with what may be an expression may take more than a moment.
+
+    Python tries every way to split a name among repetitions and alternatives: with `.*.*!` the
+    square of its length, with `(.*)*!` twice as many for each letter.
+    """
+    if not pattern.startswith(_PATTERN):
+        return False
+    found = _signs(pattern)
+    most = max(len(_REPETITION.findall(found)), len(_ALTERNATIVES.findall(found)))
+    return re.search(r"\)(?:[*+]|\{)", found) is not None or most > MAX_REPETITIONS
+
+
+def _signs(expression: str) -> str:
+    """An expression with `x` for each character class and each escaped character."""
+    found = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", expression, flags=re.DOTALL)
+    return found.replace("(?", "(")
 
 
 def are_slow(patterns: Iterable[str]) -> bool:
@@ -143,10 +159,8 @@ def are_slow(patterns: Iterable[str]) -> bool:
     Only expressions with three or more repetitions count, without repetitions of digits, which are
     few in a name.
     """
-    found = (
-        expressions.signs(_DIGIT.sub("0", row)) for row in patterns if row.startswith(_PATTERN)
-    )
-    counts = (len(expressions.REPETITION.findall(_DIGITS.sub("", signs))) for signs in found)
+    found = (_signs(_DIGIT.sub("0", row)) for row in patterns if row.startswith(_PATTERN))
+    counts = (len(_REPETITION.findall(_DIGITS.sub("", signs))) for signs in found)
     return sum(count > 2 for count in counts) > MAX_LONG
 
 

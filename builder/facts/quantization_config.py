@@ -14,10 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..diagnostics import Diagnostic
-from ..expressions import MAX_REPETITIONS
 from . import weight_layouts
 from .architecture import NESTED, architectures
-from .quantization import MAX_LONG, Quantization, are_slow, general_name, is_slow
+from .quantization import MAX_LONG, MAX_REPETITIONS, Quantization, are_slow, general_name, is_slow
 from .weight_layouts import COMPRESSED_TENSORS, FORMATS, FP8_BLOCK, MIXED, Groups
 
 

@@ -112,7 +112,6 @@ class Server:
 
 @cache
 def names() -> tuple[str, ...]:
-    """Every server, sorted."""
     return tuple(sorted(path.stem for path in SERVERS.glob("*.yaml")))
 
 

@@ -83,7 +83,7 @@ def schemas() -> Mapping[str, Any]:
 def _formats() -> Mapping[str, Any]:
     """Returns the schemas of the files in `formats` that are not option tables."""
     from ..facts import engines, plain_data
-    from ..facts.counterparts import COUNTERPARTS
+    from ..facts.engines import COUNTERPARTS
     from . import engine
 
     return {

@@ -14,8 +14,8 @@ from typing import Any
 
 from .. import __version__
 from ..diagnostics import NOWHERE, Diagnostic, located
-from ..errors import BadInput, ToolkitError
-from ..files import whole_file
+from ..errors import ToolkitError
+from ..files import reported, write_text
 from ..general_rules import UNKNOWN_VERSION, VULNERABLE_VERSION, Rule
 from .model import ITSELF, NOTHING, Judged
 from .rules import INTERNAL_ERROR
@@ -256,12 +256,8 @@ def code_quality(report: Report, root: Path) -> list[dict[str, Any]]:
 
 def write(path: Path, document: object) -> None:
     """Writes a report and replaces the old file atomically."""
-    try:
-        with whole_file(path) as new:
-            new.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        what = f"cannot be written: {error.strerror}"
-        raise BadInput(Diagnostic(str(path), what, "choose another place")) from None
+    with reported(path, "cannot be written", "choose another place"):
+        write_text(path, json.dumps(document, indent=2) + "\n")
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

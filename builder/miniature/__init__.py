@@ -212,7 +212,6 @@ class _Draw:
         self._zero_centred = architecture.attention == "hybrid" and ("Qwen" in architecture.name)
 
     def plain(self, tensors: Tensors, stored: Stored) -> bytes:
-        """An unquantized tensor."""
         name, shape = stored.name, stored.shape
         if stored.dtype == "I64":  # of experts, of which there are as few as two
             return b"".join(struct.pack("<q", self._rng.randrange(2)) for _ in range(prod(shape)))

@@ -76,7 +76,6 @@ def of_jobs(jobs: Iterable[str]) -> dict[str, Family]:
 
 
 def jobs() -> tuple[str, ...]:
-    """The jobs of exporters."""
     return tuple(job for job in _document(_EXPORTERS)["jobs"] if job != _EVERY_JOB)
 
 

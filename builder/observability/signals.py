@@ -41,11 +41,9 @@ class Signal:
 
     @property
     def references(self) -> dict[str, str | None]:
-        """Its references, each with its window."""
         return {f"{self.name}_{window}": window for window in self.windows} or {self.name: None}
 
     def record(self, window: str | None) -> str:
-        """The name of the recorded series."""
         return f"{self.level}:llm_{self.name}" + (f":{window}" if window else "")
 
 
@@ -69,7 +67,6 @@ class Source:
 
 @cache
 def all_of() -> Mapping[str, Signal]:
-    """Every signal by name."""
     return {
         name: Signal(
             name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..facts.measured_memory import MeasuredMemory
+from ..facts.hardware import MeasuredMemory
 from ..facts.memory import MEASURED_SM, Budget, Load, Sharding, budget
 from ..facts.release.support import compute_capability
 from .decision import Limits, concurrency_per_instance, gpus_per_instance

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..diagnostics import Diagnostic, closest, nearest, of_same_words
-from ..facts import counterparts, engines
+from ..facts import engines
 from ..facts.release import Flag, Release, of_engine
 from ..general_rules import VALUE_RANGE
 from . import remedies
@@ -142,7 +142,7 @@ def _of_option(spelling: str, release: Release, spelled: Mapping[str, Flag]) -> 
         if flag := flags.get(near):
             return f"the flag for {near} is {flag.spellings[0]}"
         return f"it is no flag: give {near} in the option file"
-    rows = counterparts.of(name, release.engine.name)
+    rows = engines.counterparts(name, release.engine.name)
     if flag := next((flags[row.own] for row in rows if row.own in flags), None):
         title = engines.load(rows[0].engine).title
         return f"that is {title}'s; {max(flag.spellings, key=len)} here"

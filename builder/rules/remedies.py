@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ..diagnostics import Diagnostic, closest, either, nearest, of_same_words
 from ..documents import DATA
-from ..facts import counterparts, data_file, engines, plain_data
+from ..facts import data_file, engines, plain_data
 from ..facts import release as releases
 from ..facts.release import Field, Release
 from ..facts.release.record import by_name
@@ -177,7 +177,7 @@ def _of_flag(release: Release, key: str, place: OptionPath) -> str:
 
 def of_other_engine(release: Release, path: str) -> str:
     """What this engine calls an option of another one; empty if no engine has that option."""
-    rows = counterparts.of(path, release.engine.name) if _others(release) else ()
+    rows = engines.counterparts(path, release.engine.name) if _others(release) else ()
     if not rows:
         return ""
     other = rows[0].engine

@@ -170,7 +170,6 @@ class RenderContext:
         return image(server, self.deployment.engine.release, given)
 
     def exports_metrics(self, server: RenderedServer) -> bool:
-        """Whether the engine's options enable the server's metrics."""
         needed = server.record.metrics.needs
         return needed is None or bool(self.engine.options.get(needed))
 
@@ -222,27 +221,22 @@ class ServerOptions(Strict):
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports of the protocols that are on."""
         raise NotImplementedError
 
 
 def load(name: str) -> ModuleType:
-    """The module of a server, by the name of its record."""
     return import_module(f"{__name__}.{name}")
 
 
 def options_of(deployment: Deployment, name: str) -> Any:
-    """The options of a server in a deployment."""
     return load(name).Options.of(deployment.targets[name])
 
 
 def variables(environment: tuple[Decision, ...]) -> dict[str, str]:
-    """Environment variables by name."""
     return {row.path.partition(".")[2]: row.value for row in environment}
 
 
 def served_name(context: RenderContext) -> dict[str, Any]:
-    """The model name for clients, if the release has a flag for it."""
     spelled: set[str] = set()
     for flag in context.release.serve_flags:
         if flag.name == "served_model_name":

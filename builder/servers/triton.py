@@ -136,7 +136,6 @@ class Options(ServerOptions):
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports of the protocols that are on."""
         return {name: getattr(self, f"{name}_port") for name in PROTOCOLS if getattr(self, name)}
 
     def check(self) -> None:

@@ -37,7 +37,6 @@ def load(name: str) -> ModuleType:
 
 
 def render(context: RenderContext) -> dict[str, File]:
-    """The files of every target and server of a deployment."""
     files: dict[str, File] = {}
     for name, given in context.deployment.targets.items():
         if name in context.servers:

@@ -71,7 +71,6 @@ class Components:
 
 
 def of(context: RenderContext, files: Mapping[str, File]) -> Components:
-    """The components of a service and of its rendered files."""
     release, engine = context.release.name, context.engine_record
     given, servers = context.environment, list[Product]()
     for name, server in context.servers.items():

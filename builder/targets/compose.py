@@ -155,7 +155,6 @@ def _mount(source: str, target: str) -> dict[str, Any]:
 
 
 def _secrets(container: Container) -> list[str]:
-    """The secrets that the server reads, by their paths in the container."""
     told = set(container.environment.values())
     return [name for name, (_, path) in SECRETS.items() if path in told]
 

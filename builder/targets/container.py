@@ -95,7 +95,6 @@ class Container:
 
     @property
     def files(self) -> dict[str, File]:
-        """Those of the server, by path in the bundle."""
         return {f"{self.folder}{path}": file for path, file in self.server.files.items()}
 
     @property

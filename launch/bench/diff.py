@@ -76,7 +76,6 @@ def read(path: Path) -> Document:
 
 
 def _check_counts(point: JsonObject) -> None:
-    """Checks that numbers of requests agree with each other and with the samples."""
     check_counts(point)
     requests = point.child("requests")
     for key in ("sent", "ok", "failed"):

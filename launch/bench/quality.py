@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
-from builder.files import load_json_mapping
+from builder.files import load_json_mapping, reported
 
 from .samples import LEVEL, wilson
 
@@ -39,7 +39,7 @@ def run(
     log = folder / "quality.log"
     with log.open("wb") as lines:
         environment = {**os.environ, "OPENAI_API_KEY": os.environ.get("OPENAI_API_KEY", "none")}
-        try:
+        with reported(options.quality_python, "cannot be run", "name a Python with lm-eval"):
             status = subprocess.run(
                 command(options, base_url, model, chat, output),
                 stdout=lines,
@@ -48,11 +48,6 @@ def run(
                 env=environment,
                 check=False,
             ).returncode
-        except OSError as error:
-            what = f"cannot be run: {(error.strerror or str(error)).lower()}"
-            raise BadInput(
-                Diagnostic(str(options.quality_python), what, "name a Python with lm-eval")
-            ) from None
     files = sorted(output.rglob("results_*.json"))
     if status or not files:
         last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]

@@ -14,7 +14,7 @@ from typing import Any
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
-from builder.files import MAX_JSON_BYTES, parse_json, read_text, whole_file
+from builder.files import MAX_JSON_BYTES, parse_json, read_text, reported, write_text
 
 from .. import run
 from .request import RequestRecord
@@ -52,22 +52,18 @@ class Results:
         """Both files are replaced atomically: a reader never sees half of one."""
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
         for name, content in ((BENCH, text), (POINTS, table(document))):
-            with whole_file(self.folder / name) as new:
-                new.write_text(content, encoding="utf-8", errors="backslashreplace")
+            write_text(self.folder / name, content)
 
 
 def create(folder: Path | None, name: str) -> Results:
     """Results in a folder without any, or in a new one under `runs/`. Raises `BadInput`."""
     folder = folder or run.new_folder(f"{name}-bench")
-    try:
+    remedy = "choose another --run-dir"
+    with reported(folder, "cannot hold results", remedy):
         run.make_private(folder)
         if (folder / BENCH).exists():
-            what = f"holds a {BENCH} already"
-            raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir"))
+            raise BadInput(Diagnostic(str(folder), f"holds a {BENCH} already", remedy))
         return Results(folder)
-    except OSError as error:
-        what = f"cannot hold results: {(error.strerror or str(error)).lower()}"
-        raise BadInput(Diagnostic(str(folder), what, "choose another --run-dir")) from None
 
 
 def read(path: Path) -> Mapping[str, Any]:

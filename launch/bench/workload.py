@@ -51,7 +51,6 @@ class Prompts:
         return "".join(map(str, chosen))
 
     def count(self, text: str) -> int | None:
-        """The number of tokens of a text, if a tokenizer is here."""
         if self.tokenizer is None:
             return None
         return len(self.tokenizer.encode(text, add_special_tokens=False))

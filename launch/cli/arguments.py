@@ -120,7 +120,6 @@ def add_options(parser: argparse._ActionsContainer, rows: Iterable[Option]) -> N
 
 
 def add_run(parser: argparse.ArgumentParser, text: str) -> None:
-    """Where a run leaves its files, and how long its server may take to start."""
     add_options(parser, (
         ("--run-dir", Path, None, "DIR", f"{text}; new, under runs/"),
         ("--timeout", seconds, None, "S", "seconds that a server may take to start"),
@@ -153,7 +152,6 @@ def requirements_from(options: argparse.Namespace) -> tuple[Requirement, ...]:
 
 
 def endpoint_from(options: argparse.Namespace) -> Endpoint:
-    """The server that the options name: a target of a bundle, or a URL."""
     from .. import access, discovery, endpoint, target, trust
 
     if "://" not in options.server:

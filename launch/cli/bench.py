@@ -146,7 +146,6 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 
 def bench(options: argparse.Namespace) -> None:
-    """Measure a server and leave the results in a folder."""
     from .. import discovery
     from ..bench import config, quality, results, system_under_test
     from ..bench.progress import Progress

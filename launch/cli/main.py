@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, get_args
 from builder import __version__, command
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
-from builder.files import whole_file
+from builder.files import reported, save, whole_file
 
 from ..report import REPORT
 from . import arguments, say
@@ -188,7 +188,7 @@ def _report(options: argparse.Namespace) -> None:
         remedy = "choose another file with -o, or remove it"
         raise BadInput(Diagnostic(str(file), "exists and is not a report", remedy))
     runs, skipped = evidence.survey(options.runs)
-    page.save(page.text(runs, skipped), file)
+    save(file, page.text(runs, skipped), "-o")
     for one in skipped:
         say(f"skipped: {one}")
     if options.json:
@@ -268,12 +268,8 @@ def _smoke(options: argparse.Namespace) -> None:
     results = suite.run(server, (lambda _: None) if options.json else _print_check)
     summary = reports.summary(results, engine)
     if options.junit:
-        try:
-            with whole_file(options.junit) as new:
-                new.write_bytes(reports.junit(results, engine))
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise BadInput(Diagnostic(str(options.junit), f"cannot be written: {reason}")) from None
+        with reported(options.junit, "cannot be written"), whole_file(options.junit) as new:
+            new.write_bytes(reports.junit(results, engine))
     if options.json:
         print(json.dumps(summary, indent=2, ensure_ascii=False))
     else:

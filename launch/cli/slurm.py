@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from builder.bundle import MANIFEST
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
+from builder.files import reason
 
 from .. import engine as engines
 from ..process import Interrupts
@@ -63,7 +64,7 @@ def _with_access(run: Callable[[argparse.Namespace], None], options: argparse.Na
     except OSError as error:
         if error.filename is None:  # not of a file, such as a connection
             raise
-        what = f"cannot be accessed: {(error.strerror or str(error)).lower()}"
+        what = f"cannot be accessed: {reason(error)}"
         remedy = "ask its owner, see the disk, or name another state folder with --state"
         raise BadInput(Diagnostic(str(error.filename), what, remedy)) from None
 

@@ -74,7 +74,6 @@ def rehearsal_document(row: RehearsalResult) -> dict[str, Any]:
 
 
 def rehearsals_table(rows: Sequence[RehearsalResult]) -> str:
-    """A table with one row per target and transport, and where its evidence is."""
     header = f"{'TARGET':<14}{'READY':>8}  {'TRANSPORT':<9}{'CHECKS':>7}{'FAILED':>7}{'WARNED':>7}"
     lines = [f"{header}{'SKIPPED':>8}  RESULT"]
     for row in rows:

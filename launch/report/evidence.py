@@ -1,4 +1,4 @@
-"""The evidence of a run: its measurements, its smoke results and its bundle's decisions."""
+"""The evidence of a run: its start, measurements, smoke results and its bundle's decisions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ToolkitError
 
 from ..bench.results import BENCH, FORMAT, KIND
+from ..diagnosis_text import edit_lines
 from ..run import SUMMARY as RUN
 from ..smoke.results import CheckResult
-from . import importers, results, start
+from ..start import EXPECTED, PHASES
+from . import importers, results
 from .results import BenchResults, JsonObject, LoadPoint, UnknownFormat
-from .start import StartEvidence
 
 SMOKE = "smoke.json"
 AIPERF = "profile_export_aiperf.json"
@@ -25,6 +26,43 @@ RESULTS = (BENCH, AIPERF, SMOKE)
 RUN_FILES = (*RESULTS, RUN)  # one of them makes a folder a run
 MAX_DEPTH = 4  # of runs below a named folder
 REMEDY = "give a run folder, a bench.json or a result file of another tool"
+
+
+@dataclass(frozen=True, slots=True)
+class OptionInForce:
+    """A quantity of the plan and what the engine logged of it."""
+
+    name: str
+    planned: str
+    in_force: str
+    difference: str
+    unit: str
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCause:
+    """The cause of a failure; `evidence` are places and lines of logs."""
+
+    cause: str
+    fix: str
+    edit: str
+    confidence: str
+    source: str
+    evidence: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartEvidence:
+    """What `run.json` keeps of a start; `failed` says what was wrong, empty if nothing was."""
+
+    ready_after_s: float | None
+    phases: Mapping[str, float | None]
+    expected: Mapping[str, float | None]
+    options: tuple[OptionInForce, ...]
+    failed: str
+    causes: tuple[ShownCause, ...]
+    first_error: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +215,7 @@ def _evidence(path: Path, document: Any) -> RunEvidence:
         bench=bench,
         smoke=_smoke(folder / SMOKE) if own else (),
         manifest=manifest,
-        start=start.read(folder / RUN) if own and (folder / RUN).is_file() else None,
+        start=_start(folder / RUN) if own and (folder / RUN).is_file() else None,
         notes=notes,
     )
 
@@ -186,6 +224,39 @@ def _smoke(path: Path) -> list[CheckResult]:
     if not path.is_file():
         return []
     return results.read_smoke(results.read_json(path), str(path))
+
+
+def _start(path: Path) -> StartEvidence:
+    """The start in a `run.json`. Raises `BadInput` for values of a wrong type."""
+    run = JsonObject(results.read_json(path), str(path))
+    diagnosis = run.child("diagnosis")
+    verdict, phase = diagnosis.text("verdict") or "", diagnosis.text("phase")
+    found = StartEvidence(
+        run.number("ready_after_s"),
+        _seconds(run.child(PHASES)),
+        _seconds(run.child(EXPECTED)),
+        tuple(row.read(OptionInForce) for row in run.children("options")),
+        "" if verdict == "healthy" else f"{verdict} in phase {phase}" if phase else verdict,
+        tuple(map(_shown_cause, diagnosis.children("causes"))),
+        (_log_line(diagnosis.child("first_error")),) if "first_error" in diagnosis else (),
+    )
+    run.check()
+    return found
+
+
+def _seconds(phases: JsonObject) -> dict[str, float | None]:
+    return {name: phases.number(name) for name in phases.values}
+
+
+def _shown_cause(row: JsonObject) -> ShownCause:
+    row.require("cause")
+    edit: Any = row.child("edit").values
+    lines = tuple(map(_log_line, row.children("evidence")))
+    return row.read(ShownCause, edit="\n".join(edit_lines(edit)), evidence=lines)
+
+
+def _log_line(row: JsonObject) -> tuple[str, str]:
+    return f"{row.text('file')}:{row.count('line')}", row.text("text") or ""
 
 
 def _manifest(bench: BenchResults) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:

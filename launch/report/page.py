@@ -15,8 +15,7 @@ from markupsafe import Markup
 
 from builder import __version__
 from builder.diagnostics import Diagnostic, printable
-from builder.errors import BadInput
-from builder.files import regular_file, resource_root, whole_file
+from builder.files import regular_file, resource_root, save
 
 from ..smoke.results import totals
 from . import (
@@ -42,18 +41,7 @@ HEAD_BYTES = 2000  # the page says who wrote it within these
 
 def write(runs: Sequence[Path], file: Path) -> None:
     """The report of run folders and result files, written as a whole. Raises `BadInput`."""
-    save(text(evidence.gather(runs)), file)
-
-
-def save(page: str, file: Path) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(file) as new:
-            new.write_text(page, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        what = f"cannot be written: {reason}"
-        raise BadInput(Diagnostic(str(file), what, "choose another file with -o")) from None
+    save(file, text(evidence.gather(runs)), "-o")
 
 
 def is_report(file: Path) -> bool:

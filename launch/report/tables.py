@@ -100,7 +100,6 @@ def published(rows: Iterable[PublishedFigure]) -> PageTable:
 
 
 def estimated(found: RunEstimate) -> PageTable:
-    """The estimate of a bundle and the measured values."""
     columns = [("measure", "text"), ("measured", NUMERIC), ("interval", "text"),
                *numeric("from", "estimate", "to"), ("unit", "text")]  # fmt: skip
     caption = f"Estimate of {found.load}; four times of five a value is between the ends"
@@ -265,7 +264,6 @@ def options_in_force(runs: Sequence[RunEvidence]) -> PageTable:
 
 
 def log_lines(rows: Sequence[tuple[str, str]], caption: str) -> PageTable:
-    """Lines of logs with their places."""
     return PageTable(
         caption, [("file and line", "code"), ("text", "code")], 0, list(map(list, rows))
     )
@@ -291,7 +289,6 @@ def _bundle(run: RunEvidence) -> str | None:
 
 
 def quality(runs: Sequence[RunEvidence]) -> PageTable | None:
-    """Scores of tasks with their confidence interval, and those of the reference."""
     columns = [*texts("task", "metric"), *numeric("score", "interval", "items", "reference"),
                ("verdict", "text")]  # fmt: skip
     table = runs_table("Quality", runs, columns)

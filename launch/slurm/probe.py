@@ -22,7 +22,7 @@ from builder import site
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, NotReady
 from builder.facts import network_checks
-from builder.files import resource_root, whole_file
+from builder.files import reported, resource_root, whole_file
 from supervisor import network
 from supervisor.state import json_lines
 
@@ -64,13 +64,10 @@ def probe_site(options: SiteOptions, say: Say) -> str:
 
 
 def _folder(options: SiteOptions) -> tempfile.TemporaryDirectory[str]:
-    try:
+    remedy = "name a folder that this host and all nodes see with --state"
+    with reported(options.root, "cannot be used", remedy):
         options.root.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryDirectory(prefix=".probe-", dir=options.root)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        remedy = "name a folder that this host and all nodes see with --state"
-        raise BadInput(Diagnostic(str(options.root), f"cannot be used: {reason}", remedy)) from None
 
 
 # The key of a line of the profile, its value, and how it was found. The value is `None` for what
@@ -107,13 +104,9 @@ class SiteOptions:
 
 def save(profile: str, file: Path) -> None:
     """Writes the file, if it can be read as a profile."""
-    try:
-        with whole_file(file) as new:
-            new.write_text(profile, encoding="utf-8")
-            site.read(new)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise BadInput(Diagnostic(str(file), f"cannot be written: {reason}")) from None
+    with reported(file, "cannot be written"), whole_file(file) as new:
+        new.write_text(profile, encoding="utf-8")
+        site.read(new)
 
 
 UNKNOWN_OPTION = 255
@@ -305,7 +298,6 @@ def _on_nodes(
     folder: Path,
     say: Say,
 ) -> tuple[list[Finding], TrialResult]:
-    """What was found, and what the nodes read of their network."""
     for nodes in range(min(2, nodes_of_partition), 0, -1):
         shape = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
         sbatch = [*base, *shape, "--time=30", "--export=ALL"]
@@ -368,7 +360,6 @@ def _python(results: Mapping[str, TrialResult], nodes: int) -> Iterator[Finding]
 
 
 def _container(options: SiteOptions, results: Mapping[str, TrialResult]) -> Iterator[Finding]:
-    """The container runtime that ran every image."""
     for runtime in ("pyxis", "apptainer"):
         if options.images and all(results[f"{runtime}-{name}"].ok for name in options.images):
             value: dict[str, Any] = {"runtime": runtime, "images": dict(options.images)}

@@ -85,7 +85,6 @@ def check_name(service: ServiceFolder, order: Submission) -> None:
 
 
 def _switch(service: ServiceFolder, new: JobFolder, say: Say) -> None:
-    """Tell the admitted job to publish itself, and see that it did."""
     (new.path / PROMOTE).touch()
     deadline = time.monotonic() + SWITCH_TIMEOUT_S
     while not _is_owner(service, new):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from builder.diagnostics import Diagnostic, one_line
 from builder.errors import BadInput, NotReady
+from builder.files import reason
 from supervisor.slurm import ACCESS, COMMAND_INPUT, ENDED, NO_SUCH_JOB, submitted_job
 
 COMMAND_TIMEOUT_S = 60.0
@@ -64,7 +65,7 @@ def call(
     except FileNotFoundError:
         raise NotReady(Diagnostic(argv[0], "is not on the path", LOGIN_NODE)) from None
     except OSError as error:
-        what = f"cannot be started: {(error.strerror or str(error)).lower()}"
+        what = f"cannot be started: {reason(error)}"
         raise NotReady(Diagnostic(argv[0], what, LOGIN_NODE)) from None
     except subprocess.TimeoutExpired:
         what = f"does not answer within {timeout_s:g} s"
@@ -100,7 +101,6 @@ def job_environment() -> dict[str, str]:
 
 
 def ignored_options() -> list[str]:
-    """Job options in this environment that are ignored."""
     return sorted(name for name in os.environ if re.match(r"SBATCH_|SLURM_CLUSTERS$", name))
 
 

@@ -14,6 +14,7 @@ from builder.bundle import MANIFEST
 from builder.credentials import mask
 from builder.diagnostics import Diagnostic, nearest, one_line, printable
 from builder.errors import BadInput
+from builder.files import reason
 from supervisor.state import (
     STATE_FOLDER,
     JobFolder,
@@ -83,7 +84,7 @@ def every(folder: Path) -> list[ServiceFolder]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise BadInput(Diagnostic(str(folder), f"cannot be read: {error.strerror}")) from None
+        raise BadInput(Diagnostic(str(folder), f"cannot be read: {reason(error)}")) from None
     return sorted(filter(_is_service, found), key=lambda one: one.name)
 
 
@@ -179,7 +180,7 @@ def _status(service: ServiceFolder, known: Mapping[str, SlurmJob]) -> Status:
     try:
         return status(service, of_service(service, known))
     except OSError as error:
-        why = f"{error.filename}: {(error.strerror or str(error)).lower()}"
+        why = f"{error.filename}: {reason(error)}"
         return {**dict.fromkeys(KEYS), "name": service.name, "state": UNREADABLE, "why": why}
 
 

@@ -15,6 +15,7 @@ from builder import bundle as bundles
 from builder.bundle import Bundle
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput, ChecksFailed, NotReady
+from builder.files import reported
 from supervisor import state
 from supervisor.state import JobFolder, ServiceFolder
 
@@ -81,12 +82,9 @@ class Submission:
         folder = self.service.path / COPIES / self.bundle.digest[:16]
         if folder == self.bundle.folder:
             return self
-        try:
+        remedy = "see the disk, or name another state folder with --state"
+        with reported(folder, "cannot be written", remedy):
             copy = trust.private_copy(self.bundle, folder, requirements)
-        except OSError as error:
-            what = f"cannot be written: {(error.strerror or str(error)).lower()}"
-            remedy = "see the disk, or name another state folder with --state"
-            raise BadInput(Diagnostic(str(folder), what, remedy)) from None
         document = state.read_json(copy.folder / "slurm" / "service.json")
         assert document is not None
         return replace(self, bundle=copy, document=document)
@@ -196,14 +194,11 @@ def check_free(service: ServiceFolder) -> None:
 
 
 def _check_writable(root: Path) -> None:
-    try:
+    remedy = "name a folder that this host and all nodes see with --state"
+    with reported(root, "cannot be made", remedy):
         root.mkdir(parents=True, exist_ok=True)
-        error = None if os.access(root, os.W_OK) else "is not writable"
-    except OSError as failure:
-        error = f"cannot be made: {(failure.strerror or str(failure)).lower()}"
-    if error:
-        remedy = "name a folder that this host and all nodes see with --state"
-        raise BadInput(Diagnostic(str(root), error, remedy))
+    if not os.access(root, os.W_OK):
+        raise BadInput(Diagnostic(str(root), "is not writable", remedy))
 
 
 def _reference_engine(bundle: Bundle, folder: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ from builder.bundle import Bundle
 from builder.errors import BadInput
 from builder.facts import engines, release, servers
 from builder.facts import published_results as results
-from builder.observability import alerts, metrics, signals, slo
+from builder.observability import alerts, metrics, signals
 from tests.conftest import ROOT, of_release
 from tests.monitoring.programs import program
 from tests.tables import by_table
@@ -307,7 +307,7 @@ def test_a_latency_beyond_every_bound_has_no_alert(render: Render) -> None:
 
 def objectives(asked: dict[str, float], availability: float | None = None) -> list[Any]:
     given = {**deployment.read("llama-tiny").data, "targets": {"triton": {}}, "slo": asked}
-    found = slo.objectives(deployment.Deployment.of(given), availability)
+    found = alerts.objectives(deployment.Deployment.of(given), availability)
     return [(row.kind, row.share, row.limit_ms, row.evidence) for row in found]
 
 

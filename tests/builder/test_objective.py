@@ -6,7 +6,7 @@ from pathlib import Path
 
 from builder import deployment
 from builder.deployment import Deployment
-from builder.observability import slo
+from builder.observability import alerts
 from tests.builder.test_deployment import GOOD
 from tests.conftest import Run
 from tests.tables import by_table
@@ -37,9 +37,9 @@ def test_an_open_choice_is_left_to_choose(
 
 def test_the_percentile_of_an_objective_is_that_of_its_alerts(tmp_path: Path) -> None:
     given = read(tmp_path, "targets:", "slo: {itl_ms: 20, percentile: p99}\ntargets:")
-    assert [row.share for row in slo.objectives(given) if row.kind == "itl"] == [0.99]
-    assert slo.latency_share(given) == 0.99
-    assert slo.latency_share(read(tmp_path)) == 0.95
+    assert [row.share for row in alerts.objectives(given) if row.kind == "itl"] == [0.99]
+    assert alerts.latency_share(given) == 0.99
+    assert alerts.latency_share(read(tmp_path)) == 0.95
 
 
 def test_a_percentile_that_nobody_reports_is_refused(tmp_path: Path, builder: Run) -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from builder import pipeline
-from builder.targets.handoff import ci
+from builder.targets import handoff
 from tests.conftest import ROOT
 
 NAME = "chat-1.b"
@@ -63,7 +63,7 @@ def repository(rendered: Path, tmp_path: Path) -> Path:
 
 
 def example(repository: Path, name: str) -> Path:
-    return repository / NAME / ci.FOLDER / name
+    return repository / NAME / handoff.CI_FOLDER / name
 
 
 def hooks(repository: Path) -> subprocess.CompletedProcess[str]:
@@ -133,7 +133,7 @@ def steps(name: str, document: Any) -> list[str]:
     else:
         found = document["deployment"]["script"]
     install, *rest = found
-    assert install == f'python -m pip install "${ci.TOOLKIT}"'
+    assert install == f'python -m pip install "${handoff.TOOLKIT}"'
     return list(rest)
 
 
@@ -159,5 +159,5 @@ def test_the_commands_of_a_pipeline_do_what_they_say(
 
 
 def test_no_example_names_a_registry(rendered: Path) -> None:
-    for path in (rendered / ci.FOLDER).iterdir():
+    for path in (rendered / handoff.CI_FOLDER).iterdir():
         assert "://" not in path.read_text()

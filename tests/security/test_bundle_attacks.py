@@ -457,4 +457,4 @@ def test_the_launcher_says_so(tmp_path: Path) -> None:
     folder = pipeline.render("llama-tiny", tmp_path / "bundle").folder
     with_launch_file(folder, "a target that is empty")
     done = survive("up", folder, cwd=tmp_path, codes=(4,), module="launch")
-    assert "launch.json: has no targets.triton.argv" in done.stderr
+    assert "launch.json: targets.triton.argv is missing" in done.stderr

@@ -152,7 +152,6 @@ class Architecture:
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
-    """Every supported architecture by name."""
     found: dict[str, Architecture] = {}
     for row in data_file.load(FILE, tuple[Architecture, ...]):
         found |= {name: replace(row, name=name) for name in (row.name, *row.also)}

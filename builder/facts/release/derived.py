@@ -148,7 +148,6 @@ def _flags(base: Mapping[str, Any], command: str) -> dict[str, Any]:
 def _commands(
     base: Mapping[str, Any], document: Mapping[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every command with its flags by name."""
     changes = {"serve": document.get("serve", ()), **document.get("subcommands", {})}
     for command in ("serve", *base["subcommands"]):
         flags = _flags(base, command)
@@ -458,7 +457,6 @@ def _enum(row: Row, other: Row) -> dict[str, Any] | None:
 
 
 def _bounded(row: dict[str, Any], other: Row) -> dict[str, Any]:
-    """A row with the narrower bounds of two."""
     for keys, narrower in ((_LOWER_BOUNDS, max), (_UPPER_BOUNDS, min)):
         for key in keys:
             limits = [each[key] for each in (row, other) if key in each]

@@ -54,7 +54,6 @@ def architectures(release: Release) -> dict[str, str]:
 
 
 def architecture(release: Release, name: str) -> Support:
-    """Whether a release serves an architecture."""
     refused = release.table["unsupported_architectures"]
     if name in refused:
         return Support("unsupported", refused[name] or "the release does not have it")

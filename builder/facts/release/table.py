@@ -256,7 +256,6 @@ def lacking(
 
 
 def engine_of(table: Mapping[str, Any]) -> Engine:
-    """The engine that a table is of."""
     name = table.get("engine")
     return engines.load(name) if name in engines.names() else engines.default()
 

@@ -63,7 +63,6 @@ class WeightFormats:
 
 
 def table(release: Release) -> WeightFormats:
-    """What is known of the engine of a release."""
     path = DATA / release.engine.weight_formats
     found: WeightFormats = data_file.load(path, WeightFormats)
     return found

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...diagnostics import Diagnostic
 from ...errors import BadInput
+from ...files import reported
 from ..release import FORMAT, Release, checked
 from ..release.table import engine_of
 from . import tensorrt_llm, vllm
@@ -78,12 +79,12 @@ def write(table: Mapping[str, Any], path: Path) -> None:
     """Writes a table. Raises `BadFacts` for an unusable table, `BadInput` if the file exists or
     cannot be written."""
     checked(table, path)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(json.dumps(table, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        what = f"cannot be written: {error.strerror}"
-        raise BadInput(Diagnostic(str(path), what, "choose another file")) from None
+    text = json.dumps(table, indent=1, ensure_ascii=False) + "\n"
+    with (
+        reported(path, "cannot be written", "choose another file"),
+        path.open("x", encoding="utf-8") as file,
+    ):
+        file.write(text)
 
 
 def _check_name(name: str) -> None:

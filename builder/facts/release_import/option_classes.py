@@ -84,7 +84,6 @@ class OptionClasses:
         return row
 
     def option(self, node: ast.AST, module: Module) -> Row:
-        """The row of an annotation."""
         rows = list(self._alternatives(node, module))
         extra: Row = {"nullable": True} if None in rows else {}
         options: list[Row] = []

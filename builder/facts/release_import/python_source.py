@@ -171,7 +171,6 @@ class Module:
         return ".".join([*parts, *([node.module] if node.module else [])])
 
     def class_of(self, name: str) -> Name | None:
-        """The class of a name."""
         found = self.lookup(name)
         return found if found and isinstance(found.node, ast.ClassDef) else None
 

@@ -229,7 +229,6 @@ class _Engine:
         return value if isinstance(value, ast.Dict) else None
 
     def variables(self) -> list[str]:
-        """The environment variables that the release lists."""
         module = self._sources.needed(_VARIABLES)
         for node in ast.walk(module.tree):
             if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Dict):

@@ -12,7 +12,7 @@ from typing import Any
 from ...diagnostics import Diagnostic, is_misspelling, located
 from ...documents import Variable, Yaml, scan_yaml, value_at
 from ...errors import BadInput
-from ...facts import counterparts, engines
+from ...facts import engines
 from ...facts.engines import Engine
 from ...facts.release import Release, ServerRole, known, load
 from ...files import is_there, read_text
@@ -334,7 +334,7 @@ def _is_of_another(options: Mapping[str, Any], release: Release) -> bool:
     keys = [str(key).replace("-", "_") for key in options]
     own = [key for key in keys if key in release.top_level]
     theirs = (key for key in keys if key not in own)
-    return sum(bool(counterparts.of(key, release.engine.name)) for key in theirs) > len(own)
+    return sum(bool(engines.counterparts(key, release.engine.name)) for key in theirs) > len(own)
 
 
 def _config_maps(documents: Sequence[Yaml]) -> Iterator[tuple[Yaml, str, Any]]:

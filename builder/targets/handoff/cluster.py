@@ -52,7 +52,6 @@ def service_listeners(context: RenderContext) -> Listeners:
 
 
 def step_listeners(context: RenderContext) -> Listeners:
-    """The steps of a Slurm job that listen on ports."""
     found: Listeners = {}
     if given := context.deployment.targets.get(site.TARGET):
         for step in slurm.steps(context, slurm.Options.of(given)):
@@ -82,7 +81,6 @@ def gpus(context: RenderContext) -> str:
 
 
 def _secret_uses(rows: list[Object]) -> dict[str, str]:
-    """The use of each Secret that pods name."""
     found: dict[str, str] = {}
     for pod in _pods(rows):
         for volume in pod["volumes"]:
@@ -165,7 +163,6 @@ def _of_servers(context: RenderContext) -> Block:
 
 
 def _of_sides(context: RenderContext) -> Iterator[Block]:
-    """The ports of each component of a disaggregated service."""
     given = {
         ("Ports under Slurm", "steps"): step_listeners(context),
         ("Ports under Kubernetes", "Services"): service_listeners(context),
@@ -238,7 +235,6 @@ def _notes(context: RenderContext) -> Iterator[str]:
 
 
 def _behind(context: RenderContext) -> Iterator[str]:
-    """Where servers listen that other targets run."""
     targets = context.deployment.targets
     if context.prefill:
         if "kubernetes" in targets:

@@ -13,7 +13,7 @@ from ...estimates import plan_estimate, refusals
 from ...estimates.intervals import number
 from ...facts import advisories
 from ...facts.published_results import MEASURES, Published, describe
-from ...observability import slo
+from ...observability import alerts
 from ...rules import vulnerability_policy
 from ...servers import RenderContext
 from .document import (
@@ -283,7 +283,7 @@ MINUTES_A_DAY = 24 * 60
 
 def objectives(context: RenderContext, availability: float | None) -> Document:
     deployment = context.deployment
-    found = slo.objectives(deployment, availability)
+    found = alerts.objectives(deployment, availability)
     sections = (
         Section("promises", "Objectives", tuple(_promises(context, found))),
         Section("budget", "Error budget", tuple(_budget(found))),
@@ -300,7 +300,7 @@ def objectives(context: RenderContext, availability: float | None) -> Document:
     )
 
 
-def _promises(context: RenderContext, found: tuple[slo.Objective, ...]) -> Iterator[Block]:
+def _promises(context: RenderContext, found: tuple[alerts.Objective, ...]) -> Iterator[Block]:
     rows = tuple(
         (one.title, f"{_percent(one.share)} of requests", one.good, one.evidence) for one in found
     )
@@ -318,19 +318,19 @@ def _promises(context: RenderContext, found: tuple[slo.Objective, ...]) -> Itera
         yield note("Latency", fill(words, {}))
 
 
-def _budget(found: tuple[slo.Objective, ...]) -> Iterator[Block]:
-    minutes = slo.PERIOD_DAYS * MINUTES_A_DAY
+def _budget(found: tuple[alerts.Objective, ...]) -> Iterator[Block]:
+    minutes = alerts.PERIOD_DAYS * MINUTES_A_DAY
     rows = tuple(
         (
             one.title,
             f"{_percent(one.budget)} of requests",
             f"{one.budget * minutes:,.0f} minutes",
-            *(_percent(one.burn(rate)) for rate in slo.BURN_RATES),
+            *(_percent(one.burn(rate)) for rate in alerts.BURN_RATES),
         )
         for one in found
     )
-    rates = tuple(f"{name} alert above" for name in slo.BURN_RATES)
-    columns = ("objective", "may fail", f"as a full outage in {slo.PERIOD_DAYS} days", *rates)
+    rates = tuple(f"{name} alert above" for name in alerts.BURN_RATES)
+    columns = ("objective", "may fail", f"as a full outage in {alerts.PERIOD_DAYS} days", *rates)
     yield table("Error budgets", columns, rows, frozenset(range(1, len(columns))))
 
 

@@ -59,7 +59,6 @@ def object_name(text: str) -> str:
 
 
 def label_value(text: str) -> str:
-    """Text as the value of a label."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:LABEL_LIMIT].strip("._-")
 
 
@@ -237,7 +236,6 @@ class Workload:
 
     @property
     def model_volumes(self) -> dict[str, Volume]:
-        """The volume of each model, in the order of the container's."""
         volumes = {"model": self.options.model, "draft-model": self.options.draft_model}
         return dict(list(volumes.items())[: len(self.container.models)])
 

@@ -25,7 +25,6 @@ LEGENDS = {
 
 
 def dashboards(rules: Rules) -> dict[str, dict[str, Any]]:
-    """Every dashboard by its file."""
     rows = data_file.shipped("dashboards.yaml", plain_data.DASHBOARDS)["dashboards"]
     return {row["file"]: _dashboard(rules, row) for row in rows}
 

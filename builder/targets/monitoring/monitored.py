@@ -144,7 +144,6 @@ class MonitoredServer:
 
     @cached_property
     def jobs(self) -> tuple[str, ...]:
-        """The jobs of Prometheus."""
         can = {
             SERVER_JOB: self.exposition is not None,
             "ready": self.options.blackbox is not None and self.readiness is not None,

@@ -14,7 +14,7 @@ from functools import cached_property
 from string import Template
 from typing import Any
 
-from ...observability import alerts, signals, slo
+from ...observability import alerts, signals
 from ...observability.alerts import Alert
 from ...observability.signals import Signal, Source, quoted
 from ...render import CommentedValue
@@ -73,7 +73,6 @@ class Rules(MonitoredServer):
 
     @property
     def left_out(self) -> Iterator[tuple[str, str]]:
-        """The alerts that this deployment cannot have, each with the reason."""
         for row in alerts.all_of():
             if reason := self._obstacle(row):
                 yield row.name, reason
@@ -86,7 +85,6 @@ class Rules(MonitoredServer):
         return {**known, **own, **({"window": self.window(window)} if window else {})}
 
     def expression(self, alert: Alert) -> str:
-        """The expression of an alert, over this deployment's series."""
         values = self.substitutions()
         series = {row.reference: f"{row.record}{{{values['self']}}}" for row in self.recordings}
         return Template(alert.expression).substitute({**values, **series})
@@ -180,7 +178,6 @@ class Threshold:
 
 
 def thresholds(monitored: MonitoredServer) -> dict[str, Threshold]:
-    """Every threshold, by its word."""
     rows = [
         *_of_objectives(monitored),
         *_of_load(monitored),
@@ -196,23 +193,23 @@ def thresholds(monitored: MonitoredServer) -> dict[str, Threshold]:
 
 
 def _of_objectives(monitored: MonitoredServer) -> Iterator[Threshold]:
-    rows = slo.objectives(monitored.deployment, monitored.options.availability)
-    found: dict[str, slo.Objective] = {row.kind: row for row in rows}
+    rows = alerts.objectives(monitored.deployment, monitored.options.availability)
+    found: dict[str, alerts.Objective] = {row.kind: row for row in rows}
     yield Threshold("most_failing", MAX_FAILING, "one request in twenty [assumed]")
     budget = found["availability"]
     said = f"an availability of {budget.share:.6g} [{budget.evidence}]"
     yield Threshold("availability_budget", budget.budget, said)
-    for rate, factor in slo.BURN_RATES.items():
+    for rate, factor in alerts.BURN_RATES.items():
         reason = f"{factor:g} times the budget of {said}"
         yield Threshold(f"availability_{rate}", budget.burn(rate), reason)
     for kind in ("ttft", "itl"):
         yield from _of_latency(monitored, kind, found.get(kind))
-    share = slo.latency_share(monitored.deployment)
+    share = alerts.latency_share(monitored.deployment)
     yield Threshold("latency_budget", round(1 - share, 10), f"objectives at the {share:.0%}")
 
 
 def _of_latency(
-    monitored: MonitoredServer, name: str, objective: slo.Objective | None
+    monitored: MonitoredServer, name: str, objective: alerts.Objective | None
 ) -> Iterator[Threshold]:
     """What a latency is compared with: the first bound of its histogram that is not a stricter."""
     words = (f"{name}_bound", f"{name}_le", f"{name}_fast", f"{name}_slowly")
@@ -233,7 +230,7 @@ def _of_latency(
     yield Threshold(f"{name}_bound", spelled, said)
     yield Threshold(f"{name}_le", pattern, said)
     for rate, word in (("fast", f"{name}_fast"), ("slow", f"{name}_slowly")):
-        reason = f"{slo.BURN_RATES[rate]:g} times the budget; {said}"
+        reason = f"{alerts.BURN_RATES[rate]:g} times the budget; {said}"
         yield Threshold(word, objective.burn(rate), reason)
 
 

@@ -115,7 +115,6 @@ def _target(monitored: MonitoredServer, instance: Instance, address: str) -> dic
 
 
 def blackbox(monitored: MonitoredServer) -> dict[str, Any]:
-    """The modules that the probes ask for."""
     trusting = CommentedValue(
         {"insecure_skip_verify": True},
         "The dates are asked for, not the trust: that is each client's own matter.",

@@ -31,7 +31,6 @@ BENCH_LIMIT_S = 3600
 
 
 def render(context: RenderContext, options: Options) -> dict[str, File]:
-    """The batch scripts, the supervisor and what it reads."""
     found = _service(context, options)
     files = {**_scripts(found), "service.json": File(to_json(service.document(found)))}
     for path in sorted(resource_root(SUPERVISOR).glob("*.py")):  # what the scripts start

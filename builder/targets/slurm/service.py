@@ -71,7 +71,6 @@ class SlurmService:
 
     @property
     def deployment(self) -> Deployment:
-        """The deployment that the bundle is of."""
         return self.sides[-1].context.deployment
 
     @property
@@ -147,7 +146,6 @@ def document(service: SlurmService) -> dict[str, Any]:
 
 
 def steps(service: SlurmService) -> list[dict[str, Any]]:
-    """One step for each server, and one for the router."""
     found = [_server(service, server) for server in service.servers]
     return found + ([_router(service)] if service.has_router else [])
 
@@ -279,7 +277,6 @@ def container_options(site: Site, program: str) -> list[str]:
 
 
 def container_command(site: Site, program: str) -> list[str]:
-    """What starts a program in an Apptainer image."""
     image = site.container.images.get(program)
     if site.container.runtime != "apptainer" or image is None:
         return []

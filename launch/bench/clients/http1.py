@@ -131,7 +131,6 @@ class HttpExchange(Exchange):
             at += 2
 
     def failure(self) -> Failure | None:
-        """The HTTP error of a complete answer, if it has one."""
         if self.head is not None and self.head.status != OK:
             status = self.head.status
             kind: FailureKind = "unavailable" if status in BUSY else "http"

@@ -149,7 +149,6 @@ class Sequence:
         ]
 
     def finish(self, reason: results.FinishReason, stop: int | str | None, iteration: int) -> None:
-        """Give the rest and the reason of the end."""
         if not isinstance(stop, str) and reason != "cancelled":
             text, late_stop = self._stops.push(self._detokenizer.flush())
             self._pending_text += text + self._stops.flush()

@@ -137,7 +137,6 @@ class TritonPythonModel:
 
 
 def _dtypes(tensors: list[dict[str, Any]]) -> dict[str, Any]:
-    """The numpy type of each tensor that the model's configuration declares, by its name."""
     return {row["name"]: pb_utils.triton_string_to_numpy(row["data_type"]) for row in tensors}
 
 

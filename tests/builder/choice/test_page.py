@@ -32,7 +32,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = selection.select(request.read(str(folder / "open.yaml")), Estimator.load())
     chosen = report.chosen(found)
     assert chosen is not None
-    page.write(found, chosen[0], folder / "choice.html")
+    (folder / "choice.html").write_text(page.text(found, chosen[0]))
     return folder / "choice.html"
 
 

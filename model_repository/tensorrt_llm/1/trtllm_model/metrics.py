@@ -74,7 +74,6 @@ class MetricsRecorder:
         self._thread.start()
 
     def record_first_response(self, stream: Stream, output: Output) -> None:
-        """Its first response was sent."""
         with self._lock:
             self._counts["prompt_tokens_total"] += len(output.prompt_token_ids)
             if stream.request.streaming:
