@@ -313,10 +313,9 @@ def scan_yaml(text: str, start: Location = START) -> list[Yaml]:
     try:
         loader = _Loader(text)
     except UnicodeEncodeError as error:
-        before = text[: error.start]
-        place = Location(before.count("\n") + 1, error.start - before.rfind("\n"))
-        what = "is not UTF-8 text"
-        _give_up(documents, located(place, "", what, "write it as UTF-8"), start)
+        place = _location(text, error.start)
+        refused = located(place, "", "is not UTF-8 text", "write it as UTF-8")
+        _give_up(documents, refused, start)
         return documents
     try:
         for node in Composer(loader).documents():
@@ -339,10 +338,12 @@ def _too_deep(text: str) -> Location | None:
     for position, letter in enumerate(text):
         depth += (letter in "[{") - (letter in "]}")
         if depth > MAX_DEPTH:
-            return Location(
-                text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
-            )
+            return _location(text, position)
     return None
+
+
+def _location(text: str, index: int) -> Location:
+    return Location(text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index))
 
 
 def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
@@ -350,8 +351,7 @@ def _syntax(error: yaml.YAMLError, text: str) -> Diagnostic:
     mark = getattr(error, "problem_mark", None)
     reason = str(getattr(error, "problem", None) or getattr(error, "reason", "unreadable"))
     if mark is None and (control := re.search(_CONTROL, text)):
-        before = text[: control.start()]
-        place = Location(before.count("\n") + 1, control.start() - before.rfind("\n"))
+        place = _location(text, control.start())
     else:
         place = Location(mark.line + 1, mark.column + 1) if mark else NOWHERE
     if "nesting depth" in reason:  # newer parsers count brackets ahead of what they return

@@ -7,6 +7,8 @@ A value may have a reason, which becomes a comment above it.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shlex
@@ -52,6 +54,11 @@ def _environment(autoescape: bool = False) -> jinja2.Environment:
 def text(template: str, **values: Any) -> str:
     """A rendered template; an undefined name is an error."""
     return _environment().get_template(template).render(values)
+
+
+def source_expression(code: str) -> str:
+    """How a page's content security policy names a style sheet or a script in the page."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}"
 
 
 def html(template: str, **values: Any) -> str:

@@ -433,7 +433,6 @@ class _Reader:
         return found
 
     def _object(self, kind: Any, origin: Any, value: Any, path: str) -> Any:
-        """A value as an object of a dataclass or of a `Strict` class."""
         before = len(self.diagnostics)
         fields = fields_of(kind)
         keys = {name: required for name, (_, required) in fields.items()}
@@ -476,7 +475,6 @@ class _Reader:
         keys: Mapping[str, bool],
         other_names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Unknown keys, and required ones that are missing."""
         meant = {name: ours for name, ours in other_names.items() if name in value}
         for name in value:
             if name not in keys:
@@ -510,9 +508,13 @@ def _is_class(kind: Any) -> bool:
     return _is_strict(kind) or dataclasses.is_dataclass(kind)
 
 
-@cache
 def fields_of(kind: Any) -> Mapping[str, tuple[Any, bool]]:
     """The type of every attribute and whether it is required, type variables filled in."""
+    return _fields_of(kind)
+
+
+@cache
+def _fields_of(kind: Any) -> Mapping[str, tuple[Any, bool]]:
     origin, arguments = shape(kind)
     if issubclass(origin, Strict):
         hints = typing.get_type_hints(origin, include_extras=True)
@@ -576,7 +578,6 @@ _TYPES: Mapping[Any, tuple[str, str]] = {
 
 
 def _described(kind: Any) -> Iterable[tuple[str, str]]:
-    """Words for the values that a type takes, each with a fix."""
     if isinstance(kind, dict | list):
         return [_LIST if isinstance(kind, list) else _MAPPING]
     origin, arguments = shape(kind)

@@ -6,8 +6,6 @@ interval; `templates/choice` has the layout.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,12 +58,11 @@ def axis(values: Sequence[float], start: float, end: float) -> Axis:
 
 def text(selection: Selection, chosen: Option | None) -> str:
     css = render.html("choice/page.css")
-    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     deployment = selection.request.bases[0].deployment
     errors = [] if chosen else [str(row) for row in report.refusal(selection).diagnostics]
     return render.html(
         "choice/page.html.j2",
-        style_hash=f"sha256-{digest}",
+        style_hash=render.source_expression(css),
         name=deployment.name,
         question=report.question_text(selection),
         counts=report.counts_text(selection),

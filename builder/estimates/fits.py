@@ -12,7 +12,7 @@ from ..facts import data_file
 from . import roofline
 from .interpolation import Scales
 from .measurements import MEASUREMENT_INDEX, MEASUREMENTS, DisaggregatedRow, Row
-from .names import MeasuredModels
+from .names import MEASURED_MODELS
 
 FACTORS = MEASUREMENTS / "factors.json"
 SHORTEST_MS = 1e-6
@@ -63,7 +63,7 @@ class Fits:
 SCHEMAS: Mapping[str, Any] = {
     "measurements/factors.json": Fits,
     "measurements/index.yaml": MEASUREMENT_INDEX,
-    "measurements/models.yaml": MeasuredModels,
+    "measurements/models.yaml": MEASURED_MODELS,
     "measurements/disaggregated.csv": DisaggregatedRow,
     "measurements/*.csv": Row,
 }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import BadFacts, BadInput
 from ..facts import checkpoint, data_file, engines, hardware, model_names
@@ -68,13 +68,11 @@ class MeasuredModel:
     precision: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredModels:
-    models: Mapping[str, MeasuredModel]
+MEASURED_MODELS = dict[Literal["models"], Mapping[str, MeasuredModel]]
 
 
 def measured_models() -> Mapping[str, MeasuredModel]:
-    found: Mapping[str, MeasuredModel] = data_file.load(MODELS, MeasuredModels).models
+    found: Mapping[str, MeasuredModel] = data_file.load(MODELS, MEASURED_MODELS)["models"]
     return found
 
 

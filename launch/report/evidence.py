@@ -29,18 +29,6 @@ REMEDY = "give a run folder, a bench.json or a result file of another tool"
 
 
 @dataclass(frozen=True, slots=True)
-class OptionInForce:
-    """A quantity of the plan and what the engine logged of it."""
-
-    name: str
-    planned: str
-    in_force: str
-    difference: str
-    unit: str
-    differs: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ShownCause:
     """The cause of a failure; `evidence` are places and lines of logs."""
 
@@ -59,7 +47,7 @@ class StartEvidence:
     ready_after_s: float | None
     phases: Mapping[str, float | None]
     expected: Mapping[str, float | None]
-    options: tuple[OptionInForce, ...]
+    options: tuple[tuple[str, ...], ...]
     failed: str
     causes: tuple[ShownCause, ...]
     first_error: tuple[tuple[str, str], ...]
@@ -235,13 +223,20 @@ def _start(path: Path) -> StartEvidence:
         run.number("ready_after_s"),
         _seconds(run.child(PHASES)),
         _seconds(run.child(EXPECTED)),
-        tuple(row.read(OptionInForce) for row in run.children("options")),
+        tuple(map(_in_force, run.children("options"))),
         "" if verdict == "healthy" else f"{verdict} in phase {phase}" if phase else verdict,
         tuple(map(_shown_cause, diagnosis.children("causes"))),
         (_log_line(diagnosis.child("first_error")),) if "first_error" in diagnosis else (),
     )
     run.check()
     return found
+
+
+def _in_force(row: JsonObject) -> tuple[str, ...]:
+    """An option's name, its planned value, what the engine logged, their difference, the unit."""
+    names = ("name", "planned", "in_force", "difference", "unit")
+    verdict = "differs" if row.flag("differs") else ""
+    return (*(row.text(name) or "" for name in names), verdict)
 
 
 def _seconds(phases: JsonObject) -> dict[str, float | None]:

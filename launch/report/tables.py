@@ -258,8 +258,7 @@ def options_in_force(runs: Sequence[RunEvidence]) -> PageTable:
     table = runs_table("Planned and in force", runs, columns)
     for run in runs:
         for row in run.start.options if run.start else ():
-            table.add(run.title, row.name, row.planned, row.in_force, row.difference, row.unit,
-                      "differs" if row.differs else "")  # fmt: skip
+            table.add(run.title, *row)
     return table
 
 

@@ -7,8 +7,6 @@ runbook's text, procedures and commands are rows of `builder/data/runbook.yaml`.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -22,7 +20,7 @@ from markdown_it.common.utils import escapeHtml
 
 from ...diagnostics import printable
 from ...facts import data_file, plain_data
-from ...render import html
+from ...render import html, source_expression
 
 # What has a meaning anywhere in a line, and what has one at its beginning.
 _ANYWHERE = re.compile(r"([\\`*_\[\]<>|~&$])")
@@ -81,12 +79,10 @@ def markdown(document: Document) -> str:
 
 
 def page(document: Document) -> str:
-    style = html("handoff/page.css").encode()
-    digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
     return html(
         "handoff/page.html.j2",
         document=document,
-        style_hash=f"sha256-{digest}",
+        style_hash=source_expression(html("handoff/page.css")),
         is_section=lambda block: isinstance(block, Section),
         to_html=_reader().render,
     )
