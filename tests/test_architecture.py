@@ -70,9 +70,9 @@ def test_builder_imports_run_one_way() -> None:
     assert too_high == []
 
 
-def test_bundle_imports_only_errors_and_how_files_are_read() -> None:
+def test_bundle_imports_only_errors_and_how_files_are_read_and_checked() -> None:
     found = builder_modules(ROOT / "builder" / "bundle.py")
-    assert found == {"diagnostics", "errors", "files"}
+    assert found == {"diagnostics", "errors", "files", "schema"}
 
 
 def test_builder_never_imports_launch() -> None:
