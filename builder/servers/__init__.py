@@ -1,16 +1,18 @@
-"""The servers that a bundle can start: one module with its templates for each.
+"""The servers that a bundle can start: `openai` for those of engines, and a module for any other.
 
-A server's module offers `Options`, its options in a deployment file, and `render(context,
+A server's module offers `Options`, its options in a deployment file, and `render(name, context,
 options)`, its files and its entry in `launch.json`. Its record in `builder/facts/servers.py` holds
 everything else.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -128,7 +130,7 @@ class RenderContext:
     def servers(self) -> dict[str, RenderedServer]:
         """The servers of the deployment in its order, each rendered once for all targets."""
         return {
-            name: load(name).render(self, options_of(self.deployment, name))
+            name: load(name).render(name, self, options_of(self.deployment, name))
             for name in self.deployment.targets
             if name in records.names()
         }
@@ -225,7 +227,8 @@ class ServerOptions(Strict):
 
 
 def load(name: str) -> ModuleType:
-    return import_module(f"{__name__}.{name}")
+    own = f"{__name__}.{name}"
+    return import_module(own if own in sys.modules or find_spec(own) else f"{__name__}.openai")
 
 
 def options_of(deployment: Deployment, name: str) -> Any:

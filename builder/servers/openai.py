@@ -30,8 +30,7 @@ class Options(ServerOptions):
         return {"http": self.port}
 
 
-def rendered(name: str, context: RenderContext, options: Options) -> RenderedServer:
-    """The files of the server of this name, and its entry in `launch.json`."""
+def render(name: str, context: RenderContext, options: Options) -> RenderedServer:
     record, deployment = servers.load(name), context.deployment
     config = option_file(
         f"Engine options of {deployment.name} for {context.engine_record.title} "

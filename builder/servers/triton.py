@@ -31,7 +31,6 @@ from . import (
 # code could hide; the interpreter that Triton embeds reads no variables that would forbid it.
 _NO_BYTECODE = b"No bytecode is kept here: a bundle stays as it was rendered.\n"
 
-NAME = "triton"
 PROTOCOLS = ("http", "grpc", "metrics")
 # The server may take so much longer to exit than the model to drain, until it is killed than that,
 # and the launcher than all of them.
@@ -152,17 +151,20 @@ class Options(ServerOptions):
             raise ValueError(f"{what}; set http: false")
 
 
-def render(context: RenderContext, options: Options) -> RenderedServer:
-    model_name = options.model_name or context.deployment.served_model_name or _model()
+def render(name: str, context: RenderContext, options: Options) -> RenderedServer:
+    record = servers.load(name)
+    assert record.default_model is not None  # this server has a model of its own
+    given = options.model_name or context.deployment.served_model_name
+    model_name = given or record.default_model
     host = options.host
     environment = _environment(context, options)
     triton_config = settings(context, options)
     most_bytes = triton_config["max_prompt_bytes"]
-    record, model_files = servers.load(NAME), _model_files()
+    model_files = _model_files(record.default_model)
     unary = _unary_files(model_files) if options.decoupled and options.unary_model else {}
     unary_model = f"{model_name}{record.unary_suffix}" if unary else None
     script = text(
-        f"{NAME}/serve.sh.j2",
+        f"{name}/serve.sh.j2",
         environment=environment,
         on={protocol: protocol in options.ports for protocol in PROTOCOLS},
         tls=options.grpc_tls,
@@ -178,10 +180,10 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         model_name=model_name,
         unary_model=unary_model,
         own_memory=True,
-        **process(NAME, options.ports, options.drain_timeout_s + EXIT_MARGIN_S),
+        **process(name, options.ports, options.drain_timeout_s + EXIT_MARGIN_S),
         **context.layout,
     )
-    repository = f"{NAME}/model_repository/{model_name}"
+    repository = f"{name}/model_repository/{model_name}"
     files = {
         **{f"{repository}/{path}": File(data) for path, data in sorted(model_files.items())},
         **{f"{repository}{record.unary_suffix}/{path}": File(d) for path, d in unary.items()},
@@ -193,11 +195,11 @@ def render(context: RenderContext, options: Options) -> RenderedServer:
         {
             **files,
             f"{repository}/1/model.yaml": _model_yaml(context, triton_config),
-            f"{NAME}/serve.sh": File(script.encode(), executable=True),
-            **json_filter(NAME),
+            f"{name}/serve.sh": File(script.encode(), executable=True),
+            **json_filter(name),
         },
         {
-            "argv": ["bash", f"{NAME}/serve.sh"],
+            "argv": ["bash", f"{name}/serve.sh"],
             "host": host,
             "ports": options.ports,
             "environment": environment,
@@ -313,13 +315,6 @@ def _limits_of_a_request(context: RenderContext, options: Options) -> dict[str, 
     }
 
 
-def _model() -> str:
-    """The default name of the model and of its folder in the repository."""
-    name = servers.load(NAME).default_model
-    assert name is not None  # this server has a model of its own
-    return name
-
-
 def _unary_files(model: Mapping[str, bytes]) -> dict[str, bytes]:
     """The second model: the same inputs and outputs, and one module of the first."""
     return {
@@ -329,9 +324,9 @@ def _unary_files(model: Mapping[str, bytes]) -> dict[str, bytes]:
     }
 
 
-def _model_files() -> dict[str, bytes]:
+def _model_files(model: str) -> dict[str, bytes]:
     """The hand-written model, byte for byte."""
-    root: Path = resource_root("model_repository") / _model()
+    root: Path = resource_root("model_repository") / model
     files = {
         path.relative_to(root).as_posix(): path.read_bytes()
         for path in root.rglob("*")

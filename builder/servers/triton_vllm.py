@@ -17,9 +17,6 @@ from ..schema import After
 from . import START_TIMEOUT_S, Host, Port, RenderContext, RenderedServer, ServerOptions
 from .triton import json_filter, process, triton_address
 
-__all__ = ["NAME", "Options", "render"]
-
-NAME = "triton_vllm"
 EXIT_TIMEOUT_S = 300  # for requests that run when the server is told to stop
 STOP_MARGIN_S = 30
 
@@ -47,24 +44,24 @@ class BackendOptions(ServerOptions):
 Options = BackendOptions
 
 
-def render(context: RenderContext, options: BackendOptions) -> RenderedServer:
-    record = servers.load(NAME)
+def render(name: str, context: RenderContext, options: BackendOptions) -> RenderedServer:
+    record = servers.load(name)
     named = options.model_name or context.deployment.served_model_name or record.default_model
     model_name = str(named)
-    repository = f"{NAME}/model_repository/{model_name}"
+    repository = f"{name}/model_repository/{model_name}"
     environment = {
         **context.checkpoints,
         "SERVE_HOST": options.host,
         **{f"SERVE_{key.upper()}_PORT": str(port) for key, port in options.ports.items()},
     }
     script = text(
-        f"{NAME}/serve.sh.j2",
+        f"{name}/serve.sh.j2",
         environment=environment,
         model_name=model_name,
         checkpoint=json.dumps(context.deployment.checkpoint),
         unary_model=None,
         own_memory=False,
-        **process(NAME, options.ports, EXIT_TIMEOUT_S),
+        **process(name, options.ports, EXIT_TIMEOUT_S),
         **context.layout,
     )
     return RenderedServer(
@@ -73,11 +70,11 @@ def render(context: RenderContext, options: BackendOptions) -> RenderedServer:
         {
             f"{repository}/config.pbtxt": File(CONFIG.encode()),
             f"{repository}/1/model.json": File(_model_json(context).encode()),
-            f"{NAME}/serve.sh": File(script.encode(), executable=True),
-            **json_filter(NAME),
+            f"{name}/serve.sh": File(script.encode(), executable=True),
+            **json_filter(name),
         },
         {
-            "argv": ["bash", f"{NAME}/serve.sh"],
+            "argv": ["bash", f"{name}/serve.sh"],
             "host": options.host,
             "ports": options.ports,
             "environment": environment,

@@ -22,7 +22,7 @@ from builder.facts import engines, release, servers
 from builder.facts.release.version import is_stable
 from builder.rules import constraints
 from builder.rules.context import RuleContext
-from builder.servers import Port, RenderContext, RenderedServer, ServerOptions, triton, trtllm_serve
+from builder.servers import Port, RenderContext, RenderedServer, ServerOptions, openai, triton
 from tests.conftest import ROOT
 
 ENGINE, SERVER = "second_engine", "third_server"
@@ -99,15 +99,15 @@ def test_each_server_is_rendered_once_for_all_targets(
     def counted(module: Any) -> None:
         render = module.render
 
-        def once(context: RenderContext, options: Any) -> RenderedServer:
-            counts.append(module.NAME)
-            rendered: RenderedServer = render(context, options)
+        def once(name: str, context: RenderContext, options: Any) -> RenderedServer:
+            counts.append(name)
+            rendered: RenderedServer = render(name, context, options)
             return rendered
 
         monkeypatch.setattr(module, "render", once)
 
     counted(triton)
-    counted(trtllm_serve)
+    counted(openai)
     site = ROOT / "tests" / "golden" / "site.yaml"
     running = {"server": "triton"}
     targets = {
@@ -135,14 +135,14 @@ class _Options(ServerOptions):
         return {"http": self.port}
 
 
-def _render(context: RenderContext, options: _Options) -> RenderedServer:
+def _render(name: str, context: RenderContext, options: _Options) -> RenderedServer:
     script = File(b"#!/usr/bin/env bash\nexec third-server\n", executable=True)
     return RenderedServer(
-        servers.load(SERVER),
+        servers.load(name),
         options,
-        {f"{SERVER}/serve.sh": script},
+        {f"{name}/serve.sh": script},
         {
-            "argv": ["bash", f"{SERVER}/serve.sh"],
+            "argv": ["bash", f"{name}/serve.sh"],
             "host": "127.0.0.1",
             "ports": options.ports,
             "environment": {**context.checkpoints, "SERVE_HTTP_PORT": str(options.port)},
