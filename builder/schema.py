@@ -226,11 +226,8 @@ def known(form: Any, value: Any) -> Any:
     if "*" in form:
         return {name: known(form["*"], item) for name, item in value.items()}
     kinds = {name.removesuffix("?"): inner for name, inner in form.items()}
-    return {
-        name: known(kinds[name], item)
-        for name, item in value.items()
-        if name in kinds and (item is not None or name in form)
-    }
+    named = {name: item for name, item in value.items() if name in kinds}
+    return {n: known(kinds[n], v) for n, v in named.items() if v is not None or n in form}
 
 
 class _Reader:

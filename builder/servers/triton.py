@@ -154,9 +154,7 @@ class Options(ServerOptions):
 def render(name: str, context: RenderContext, options: Options) -> RenderedServer:
     record = servers.load(name)
     assert record.default_model is not None  # this server has a model of its own
-    given = options.model_name or context.deployment.served_model_name
-    model_name = given or record.default_model
-    host = options.host
+    model_name = options.model_name or context.deployment.served_model_name or record.default_model
     environment = _environment(context, options)
     triton_config = settings(context, options)
     most_bytes = triton_config["max_prompt_bytes"]
@@ -200,7 +198,7 @@ def render(name: str, context: RenderContext, options: Options) -> RenderedServe
         },
         {
             "argv": ["bash", f"{name}/serve.sh"],
-            "host": host,
+            "host": options.host,
             "ports": options.ports,
             "environment": environment,
             **context.several_nodes,
