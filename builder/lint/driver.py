@@ -21,7 +21,7 @@ from .data_files import data_file_faults, schema_of
 from .engine import is_former, recorded
 from .file_check import check_file
 from .links import Starter, starters
-from .model import NOTHING, Verdict
+from .model import NOTHING, Checked, Verdict
 from .read.file import (
     DOCKERFILE,
     MODEL_CONFIG,
@@ -39,7 +39,7 @@ from .read.file import (
 )
 from .read.option_file import DEPLOYMENT, holds_deployment, stated_engine, stated_release
 from .releases import PinnedTables, Pins
-from .report import Checked, Report, Skipped
+from .report import Report, Skipped
 from .rules import EMPTY_FILE, NOTHING_TO_JUDGE, UNKNOWN_KIND, UNREADABLE, model, sides
 from .rules.model import UNKNOWN_MODEL
 from .rules.options import context_with

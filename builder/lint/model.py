@@ -224,6 +224,23 @@ ITSELF = Judged(itself=True)
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """A checked file, its kind, the releases it was checked against, and what was checked.
+
+    `named_by` are the words that pin these releases, `unclear` the words that should pin one and do
+    not.
+    """
+
+    file: str
+    kind: str
+    releases: tuple[str, ...]
+    assumed: bool = False
+    judged: Judged = ITSELF
+    named_by: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The result for one file and one release: its kind (`None` if unknown), its diagnostics, and
     what was checked."""

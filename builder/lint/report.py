@@ -17,25 +17,8 @@ from ..diagnostics import NOWHERE, Diagnostic, located
 from ..errors import ToolkitError
 from ..files import reported, write_text
 from ..general_rules import UNKNOWN_VERSION, VULNERABLE_VERSION, Rule
-from .model import ITSELF, NOTHING, Judged
+from .model import NOTHING, Checked, Judged
 from .rules import INTERNAL_ERROR
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A checked file, its kind, the releases it was checked against, and what was checked.
-
-    `named_by` are the words that pin these releases, `unclear` the words that should pin one and do
-    not.
-    """
-
-    file: str
-    kind: str
-    releases: tuple[str, ...]
-    assumed: bool = False
-    judged: Judged = ITSELF
-    named_by: tuple[str, ...] = ()
-    unclear: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,10 @@ from ...rules.context import RuleContext
 from ...rules.validation import agreed
 from ..arguments.click import FlagOptions
 from ..engine import worker_flags
-from ..model import SIDE, OptionsBlock, Server, is_open, side_of
+from ..model import SIDE, Checked, OptionsBlock, Server, is_open, side_of
 from ..read.file import YAML_SUFFIXES, SourceFile, Text
 from ..read.option_file import ENGINE, read_options
 from ..read.requests import FIELD, structured_output
-from ..report import Checked
 from .options import section_context
 
 GUIDE_IGNORED = Rule(
