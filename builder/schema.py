@@ -114,9 +114,6 @@ def one_of(names: Collection[object]) -> Reference:
     return Reference(lambda: names)
 
 
-UNIQUE_IDS = Check(
-    lambda rows: len({row.id for row in rows}) == len(rows), "rows must not share an id"
-)
 Positive = typing.Annotated[int, Bounds(ge=1)]
 Text = typing.Annotated[str, Check(str.strip, "must not be empty")]
 Day = typing.Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ..documents import DATA
 from ..facts import data_file
-from ..schema import UNIQUE_IDS, Check, Day, Positive, Text
+from ..schema import Check, Day, Positive, Text
 from . import templates
 
 FOLDER = DATA / "failures"
@@ -122,7 +122,10 @@ class Signature:
 class Signatures:
     """A file of failures of one part of a deployment."""
 
-    failures: Annotated[tuple[Signature, ...], UNIQUE_IDS]
+    failures: tuple[Signature, ...]
+
+    def inconsistencies(self) -> Iterator[tuple[str, str]]:
+        return data_file.repeated_ids("failures", self.failures)
 
 
 @dataclass(frozen=True, slots=True)

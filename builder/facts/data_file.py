@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -281,3 +281,12 @@ def _converter_of_class(kind: Any) -> _Convert:
         return origin(**values)
 
     return convert
+
+
+def repeated_ids(name: str, rows: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """The inconsistencies of a field of rows, each of which has an id of its own."""
+    seen: set[str] = set()
+    for index, row in enumerate(rows):
+        if row.id in seen:
+            yield f"{name}.{index}.id", f"repeats {row.id}; give another name"
+        seen.add(row.id)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from ..documents import DATA
 from ..facts import advisories, data_file
 from ..facts.release.version import NO_VERSION, order
-from ..schema import UNIQUE_IDS, Check, Day, Text
+from ..schema import Check, Day, Text
 from .evaluation import condition_faults, text_faults
 
 FOLDER = DATA / "defects"
@@ -99,7 +99,10 @@ class ProductDefects:
     name: Text
     as_of: Day
     source: Text
-    defects: Annotated[tuple[Defect, ...], UNIQUE_IDS]
+    defects: tuple[Defect, ...]
+
+    def inconsistencies(self) -> Iterator[tuple[str, str]]:
+        return data_file.repeated_ids("defects", self.defects)
 
 
 def of_product(product: str) -> tuple[Defect, ...]:
