@@ -617,7 +617,7 @@ def test_a_table_is_imported_listed_and_planned_with(
     assert done.returncode == 0, done.stderr
     assert "inherited from 1.2.1: rules" in done.stderr
     again = builder("release", "import", "--name", "mine", "--like", "1.2.1", "-o", str(table))
-    assert again.returncode == 2 and "mine.json: cannot be written: File exists" in again.stderr
+    assert again.returncode == 2 and "mine.json: cannot be written: file exists" in again.stderr
 
     rows = json.loads(builder("release", "list", "--json", str(table)).stdout)
     shipped = [(row.engine.name, row.name) for row in release.of_all_engines()]

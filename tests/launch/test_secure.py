@@ -29,7 +29,7 @@ from launch.bench import server_metrics, system_under_test
 from launch.cli.main import main
 from launch.smoke import concurrency, http, metrics
 from launch.target import Target
-from tests.launch.conftest import FEW_CHECKS, NAME, Launch, checked, free_settings
+from tests.launch.conftest import FEW_CHECKS, NAME, Launch, Rehearse, checked, free_settings
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -145,6 +145,18 @@ def test_without_a_key_file_nobody_is_let_in(render: Render, launch: Launch) -> 
     assert found["P6"].outcome == found["N18"].outcome == "passed"
     launcher.signal(signal.SIGTERM)
     assert launcher.end() == 0
+
+
+def test_a_rehearsal_makes_up_the_files_of_another_machine_and_tells_no_key(
+    render: Render, tmp_path: Path, rehearse_quickly: Rehearse
+) -> None:
+    bundle = render(MUTUAL, "targets.triton.http=false", "targets.triton.key_file=/run/key")
+    run = ("--target", "triton", "--run-dir", tmp_path / "run")
+    row = rehearse_quickly(("P1", "P6"), bundle.folder, *run)
+    assert set(row["smoke"]["transports"]) == {"grpc"}
+    key = (tmp_path / "run" / "triton" / "key").read_text().strip()
+    evidence = ("server.log", "run.json", "smoke.json", "smoke.xml")
+    assert not any(key in (tmp_path / "run" / "triton" / name).read_text() for name in evidence)
 
 
 def test_files_are_named_by_variables_of_the_script(bundle: Bundle, key_file: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from builder import pipeline
+from builder.errors import BadInput
 from tests.conftest import ROOT
 from tests.security import hostile
 
@@ -42,3 +44,24 @@ def test_nothing_of_the_environment_comes_into_a_bundle(targets: str, tmp_path: 
     for token in TOKENS.values():
         assert token not in done.stdout + done.stderr
         assert not [data for data in held if token.encode() in data]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(token for name, token in TOKENS.items() if name.endswith(("TOKEN", "API_KEY"))),
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+        "https://user:word@registry.example/x",
+        "AKIA" + "A1" * 8,
+    ],
+)
+@pytest.mark.parametrize("path", ["notes", "environment.PLAIN", "checkpoint", "draft.checkpoint"])
+def test_a_text_that_is_a_credential_is_refused_unsaid_wherever_it_stands(
+    path: str, text: str
+) -> None:
+    given = json.dumps([text] if path == "notes" else text)
+    with pytest.raises(BadInput) as caught:
+        pipeline.plan("llama-tiny", [f"{path}={given}"])
+    found = [row for row in caught.value.diagnostics if "holds a credential" in row.message]
+    assert [row.path.partition(".0")[0] for row in found] == [path]
+    assert all(text not in str(row) for row in found)
