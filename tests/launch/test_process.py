@@ -140,7 +140,7 @@ def test_a_key_press_in_the_terminal_reaches_the_launcher_only(child: Child) -> 
 def test_a_program_that_is_not_there_is_named(child: Child, tmp_path: Path) -> None:
     server = child("")
     server._argv = [str(tmp_path / "no-bash")]
-    with pytest.raises(NotReady, match="no-bash: cannot be started: No such file"), server:
+    with pytest.raises(NotReady, match="no-bash: cannot be started: no such file"), server:
         pass
 
 
