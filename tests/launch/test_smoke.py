@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,8 +120,6 @@ GRPC_FAULTS: dict[str, list[str]] = {
 }
 WARNINGS = {"batching": ["P7.batch"], "forgets": ["P16"], "blank_json": ["P21"]}
 
-# The second also where the machine is too busy to end the first in time.
-SERIAL = "the second of 4 begins when the first one|1 of 4 streams have begun"
 # What a server that tells no version is.
 UNKNOWN: dict[str, Any] = {"version": None, "rehearsal": None}
 
@@ -257,8 +254,8 @@ def of_checks(url: str, *wanted: str, **options: Any) -> Results:
         ("four_at_once", {"max_batch_size": 4}, "passed", "4 of 4 max_tokens 64, 4 of 4 without"),
         ("four_at_once", {"max_batch_size": 2, "enable_attention_dp": True,
                           "tensor_parallel_size": 2}, "passed", "4 of 4 max_tokens 64"),
-        ("four_at_once", {"max_batch_size": 64}, "failed", "[1-7] of 8 streams have begun after 1"),
-        ("serial", {"max_batch_size": 4}, "failed", SERIAL),
+        ("four_at_once", {"max_batch_size": 64}, "failed", "4 of 8 streams have begun after 1 s"),
+        ("serial", {"max_batch_size": 4}, "failed", "the second of 4 begins when the first one"),
         ("serial", {"max_batch_size": 1}, "skipped", "runs one request at a time"),
     ],
 )  # fmt: skip
@@ -269,8 +266,7 @@ def test_streams_overlap_as_far_as_the_plan_runs_them_at_once(
         monkeypatch.setattr(concurrency, "BEGIN_TIMEOUT_S", 1.0)
     with faulty_server.running(fault) as url:
         found = of_checks(url, "P14", **options)
-    assert found["P14"].outcome == outcome
-    assert re.search(evidence, found["P14"].evidence), found
+    assert (found["P14"].outcome, evidence in found["P14"].evidence) == (outcome, True), found
 
 
 @pytest.mark.parametrize(

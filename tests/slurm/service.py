@@ -25,7 +25,7 @@ HASTY_LAUNCHER = Path(__file__).parent / "launcher.py"
 PATIENCE_S = 120.0  # what takes seconds, on a machine that does much else
 POLL_S, LONGEST_POLL_S = 0.05, 0.25  # many a look is a command of Slurm
 FOLLOW_S = 1.0  # between a client's looks at the endpoint
-PAUSE_S = 0.05  # after each answer
+PAUSE_S = 0.02  # after each answer
 SCRIPT = """\
 #!/bin/bash
 {directives}
@@ -262,7 +262,7 @@ class Clients:
     """Threads that ask again and again, while entered, where the endpoint was a moment ago.
 
     A request that is not answered is a failure: nothing is tried twice. The pause after each leaves
-    the processor to Slurm and to the service, and still a hundred requests in a second.
+    the processor to Slurm and to the service, and still a hundred requests and more in a second.
     """
 
     def __init__(self, endpoint: Callable[[], Json | None], count: int = 8) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,12 +29,13 @@ def test_no_request_fails_while_a_successor_takes_over(make_service: MakeService
     service = make_service(time={**NEVER, "drain_s": 5, "settle_s": 2})
     first = service.serving()
     with Clients(service.endpoint) as clients:
-        clients.wait_for(100)
+        clients.wait_for(500)
         service.lead(first)
         run = service.wait_for_end(first)
-        clients.wait_for(100)
+        clients.wait_for(500)
     second = service.owner()
     assert clients.failures == []
+    assert len(clients.answers) >= 1000
     assert set(clients.answers) == {first, second}
     assert (run["outcome"], run["successor"]) == ("handed_over", second)
     assert service.slurm_state(first) == "COMPLETED"
@@ -48,6 +50,35 @@ def test_the_successor_comes_before_the_time_limit(make_service: MakeService) ->
     assert service.wait_for_end(first)["outcome"] == "handed_over"
 
 
+def test_there_is_one_successor_at_a_time(make_service: MakeService) -> None:
+    service = make_service(time=NEVER)
+    first = service.serving()
+    lock = service.folder / "successor.lock"
+    blocker = service.cluster.run(
+        "sbatch", "--parsable", "-o/dev/null", "--wrap=sleep 60"
+    ).stdout.strip()
+    lock.write_text(json.dumps({"owner": "0", "successor": blocker, "since": ""}))
+    service.lead(first)
+    service.cluster.run("srun", "sleep", "1")
+    assert service.run(first)["successors"] == []
+    service.cluster.run("scancel", blocker)
+    wait_until(lambda: service.owner() not in (first, None))
+
+
+def test_a_failing_successor_is_tried_again_only_so_often(make_service: MakeService) -> None:
+    service = make_service(time={**NEVER, "limit_s": 300})
+    first = service.serving()
+    (service.bundle / "slurm" / "service.json").write_text(
+        json.dumps({**service.specification, "steps": [server("server0", "--fail")]})
+    )
+    service.lead(first)
+    wait_until(lambda: "gave_up" in service.events(first), fault=lambda: service.explain(first))
+    run = service.run(first)
+    assert len(run["successors"]) == 2
+    assert (run["state"], service.owner()) == ("serving", first)
+    assert service.ask("/v1/completions", {})["job"] == first
+
+
 def test_a_stop_file_ends_the_service_and_its_succession(make_service: MakeService) -> None:
     service = make_service([server("server0", "--answer-s=0.5")])
     job = service.serving()
@@ -60,9 +91,18 @@ def test_a_stop_file_ends_the_service_and_its_succession(make_service: MakeServi
     assert service.run(job)["successors"] == []
 
 
-# Others are in tests/supervisor/conftest.py.
+def test_a_second_job_of_a_service_that_runs_is_refused(make_service: MakeService) -> None:
+    service = make_service()
+    first = service.serving()
+    run = service.wait_for_end(service.submit())
+    assert (run["outcome"], service.owner()) == ("not_admitted", first)
+    assert f"job {first} serves test" in run["why"]
+
+
 LIES = {
+    "empty": "exit 0",
     "error as an answer": "echo 'slurm_load_jobs error: Socket timed out'; exit 0",
+    "no such job": "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
     "the end of every job": 'echo COMPLETED "${3#*=}"; exit 0',
 }
 # A site's program before Slurm's own: it lies about jobs once it is told to, and not about steps.
@@ -86,15 +126,13 @@ def test_a_scheduler_that_lies_about_jobs_lets_no_second_one_serve(
     first = service.serving(behind)
     beside = service.submit(behind, SERVICE_CANARY="1", SERVICE_PREDECESSOR=first)
     service.wait_for(beside, "admitted")
-    assert service.owner() == first
-    assert (service.job_folder(beside) / "endpoint.json").exists()
     (tmp_path / "lie").touch()
     later = service.submit(behind)
     with Clients(service.endpoint) as clients:
         run = service.wait_for_end(later)
         (service.job_folder(beside) / "promote").touch()
         assert service.wait_for_end(first)["outcome"] == "handed_over"
-        clients.wait_for(50)
+        clients.wait_for(100)
     assert (run["outcome"], run["why"]) == (
         "not_admitted",
         f"job {first} serves test; stop or replace it",
@@ -117,6 +155,18 @@ def test_the_endpoint_of_a_job_that_was_killed_is_taken_over(make_service: MakeS
     assert (run["outcome"], run["why"]) == ("killed", f"found dead by job {second}")
 
 
+def test_a_canary_waits_for_its_promotion(make_service: MakeService) -> None:
+    service = make_service()
+    first = service.serving()
+    canary = service.submit(SERVICE_CANARY="1", SERVICE_PREDECESSOR=first)
+    service.wait_for(canary, "admitted")
+    assert service.owner() == first
+    assert (service.job_folder(canary) / "endpoint.json").exists()
+    (service.job_folder(canary) / "promote").touch()
+    assert service.wait_for_end(first)["outcome"] == "handed_over"
+    assert service.owner() == canary
+
+
 def test_no_request_fails_while_a_replacement_is_not_admitted(make_service: MakeService) -> None:
     service = make_service(time=NEVER)
     first = service.serving()
@@ -125,14 +175,22 @@ def test_no_request_fails_while_a_replacement_is_not_admitted(make_service: Make
         json.dumps({**service.specification, "smoke": refuses})
     )
     with Clients(service.endpoint) as clients:
-        clients.wait_for(100)
+        clients.wait_for(500)
         canary = service.submit(SERVICE_CANARY="1", SERVICE_PREDECESSOR=first)
         run = service.wait_for_end(canary)
-        clients.wait_for(100)
+        clients.wait_for(500)
     assert clients.failures == []
     assert set(clients.answers) == {first}
     assert (run["outcome"], run["why"]) == ("not_admitted", "smoke: it does not answer")
     assert service.owner() == first
+
+
+def test_a_service_that_is_not_admitted_names_the_check(make_service: MakeService) -> None:
+    """However much the smoke suite prints after it."""
+    words = "echo error: check N10 over grpc: it still runs; seq 100; exit 6"
+    service = make_service(smoke={"argv": ["sh", "-c", words], "timeout_s": 9})
+    run = service.wait_for_end(service.submit())
+    assert run["why"] == "smoke: error: check N10 over grpc: it still runs"
 
 
 def test_a_job_serves_again_if_its_successor_dies_at_once(make_service: MakeService) -> None:
@@ -193,6 +251,32 @@ def test_a_service_that_fails_is_started_anew_only_so_often(make_service: MakeSe
 
 def service_crashes(service: Service) -> None:
     os.kill(service.ask("/status")["pid"], signal.SIGTERM)
+
+
+def drained_s(service: Service, job: str) -> float:
+    """How long the job's drain lasted."""
+    rows = map(json.loads, (service.job_folder(job) / "events.jsonl").read_text().splitlines())
+    return next(float(row["seconds"]) for row in rows if row["event"] == "drained")
+
+
+def test_a_drain_without_clients_lasts_until_those_with_the_old_endpoint_have_come(
+    make_service: MakeService,
+) -> None:
+    service = make_service(time={**NEVER, "drain_s": 60, "settle_s": 2})
+    job = service.serving()
+    (service.folder / "stop").touch()
+    assert service.wait_for_end(job)["outcome"] == "stopped"
+    assert 2 <= drained_s(service, job) < 30
+
+
+def test_a_drain_waits_for_a_client_only_so_long(make_service: MakeService) -> None:
+    service = make_service(time={**NEVER, "drain_s": 4, "settle_s": 0.5})
+    job = service.serving()
+    endpoint = service.endpoint() or {}
+    with socket.create_connection((endpoint["host"], endpoint["ports"]["http"])):
+        (service.folder / "stop").touch()
+        assert service.wait_for_end(job)["outcome"] == "stopped"
+    assert 4 <= drained_s(service, job) < 30
 
 
 def test_clients_lose_the_endpoint_before_the_servers_end(make_service: MakeService) -> None:
