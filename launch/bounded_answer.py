@@ -14,9 +14,16 @@ import httpx
 # Pages of metrics have half of it at most. Checks have some 20 answers in memory at a time.
 MAX_BYTES = 2 << 20
 MAX_STREAM_BYTES = 8 << 20  # 20,000 tokens, which are read as they come
-STREAMED = {"max_bytes": MAX_STREAM_BYTES}  # the extensions of a request for a stream
+MAX_EVENT_BYTES = 8 << 10  # of one token, with its likeliest others or the text before it
 # What a client of them has to ask for.
 UNPACKED: Mapping[str, str] = {"Accept-Encoding": "identity"}
+
+
+def streamed(max_tokens: object) -> Mapping[str, int]:
+    """The extensions of a request for a stream of at most so many tokens, where that is a count."""
+    if not isinstance(max_tokens, int) or max_tokens < 1:
+        return {"max_bytes": MAX_STREAM_BYTES}
+    return {"max_bytes": min(MAX_STREAM_BYTES, (max_tokens + 8) * MAX_EVENT_BYTES)}
 
 
 class TooLate(httpx.ReadTimeout):
@@ -104,7 +111,7 @@ class _Bounded(httpx.AsyncByteStream):
                 raise self._end.missed()
             self._left -= len(part)
             if self._left < 0:
-                raise httpx.ReadError(f"an answer of more than {self._max_bytes >> 20} MiB")
+                raise httpx.ReadError(f"an answer of more than {self._max_bytes >> 10:,} KiB")
             yield part
 
     async def aclose(self) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from ..answers import model_name, read_json
-from ..bounded_answer import MAX_BYTES, STREAMED, TooLate
+from ..bounded_answer import MAX_BYTES, TooLate, streamed
 from ..bounded_answer import client as session
 from ..endpoint import Endpoint
 from .client import (
@@ -69,13 +69,14 @@ async def events(
     http: httpx.AsyncClient,
     path: str,
     body: Mapping[str, Any],
+    max_tokens: object = None,
     timeout_s: float | None = None,
 ) -> AsyncGenerator[str, None]:
     """The data of every event. Leaving early closes the connection."""
     try:
         async with (
             asyncio.timeout(timeout_s),
-            http.stream("POST", path, json=body, extensions=STREAMED) as response,
+            http.stream("POST", path, json=body, extensions=streamed(max_tokens)) as response,
         ):
             if response.status_code != httpx.codes.OK:
                 text = (await response.aread()).decode("utf-8", errors="replace")
@@ -99,7 +100,7 @@ async def _lines(response: httpx.Response) -> AsyncIterator[str]:
             line.clear()
         line += rest
         if len(line) > MAX_BYTES:
-            raise CheckFailure(f"a line of more than {MAX_BYTES >> 20} MiB")
+            raise CheckFailure(f"a line of more than {MAX_BYTES >> 10:,} KiB")
     yield line.decode("utf-8", errors="replace")
 
 
@@ -198,7 +199,9 @@ class OpenAIClient:
     ) -> AsyncGenerator[Completion, None]:
         body = {**await self._body(request), "stream": True}
         done = False
-        async with aclosing(events(self._http, _path(request), body, timeout_s)) as lines:
+        async with aclosing(
+            events(self._http, _path(request), body, request.max_tokens, timeout_s)
+        ) as lines:
             async for data in lines:
                 if done:
                     raise CheckFailure(f"something follows {DONE}: {data[:80]}")
@@ -314,7 +317,7 @@ class TritonHttpClient:
     ) -> AsyncGenerator[Completion, None]:
         """The extension marks no final event; the event with a finish reason counts as final."""
         path, body = self._path(request, "generate_stream"), await self._body(request, True)
-        async with aclosing(events(self._http, path, body, timeout_s)) as lines:
+        async with aclosing(events(self._http, path, body, request.max_tokens, timeout_s)) as lines:
             async for data in lines:
                 yield _generated(parse_json(httpx.codes.OK, data))
 

@@ -162,5 +162,5 @@ def test_an_answer_has_a_bound_of_length(is_stream: bool) -> None:
                 pass
 
     endless = drip(HEAD + b"\r\n", b"[]," * 20_000, 0)
-    with answering(endless) as address, pytest.raises(CheckFailure, match="more than 2 MiB"):
+    with answering(endless) as address, pytest.raises(CheckFailure, match="more than 2,048 KiB"):
         asyncio.run(ask(f"http://{address}"))
