@@ -56,6 +56,17 @@ def test_a_cause_ends_with_5_and_a_healthy_log_with_0(
         assert (code, found["verdict"], found["causes"]) == (0, "healthy", [])
 
 
+@pytest.mark.parametrize("version", ["1.4.0rc9", "9.9.9.dev2026", "main"])
+def test_a_release_that_nobody_knows_has_its_causes(
+    version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(OUT_OF_MEMORY.replace("1.2.1", version))
+    code, found = diagnosed(capsys, str(log))
+    assert (code, found["causes"][0]["id"]) == (5, "trtllm-kv-cache-does-not-fit")
+    assert found["known_defects"] == []
+
+
 def test_an_unknown_failure_ends_with_3_and_tells_its_first_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -193,3 +193,22 @@ def test_a_server_that_is_not_ready_is_not_waited_for_as_one_that_answers(
     assert main(["up", folder, "--target", "triton", "--timeout", "0.3", "--run-dir", "run"]) == 5
     assert time.monotonic() - begun_s < 60
     assert json.loads(Path("run/run.json").read_text())["killed"] is True
+
+
+def test_a_launcher_that_is_killed_is_the_cause(
+    local_bundle: Bundle, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher = launch("up", local_bundle.folder, "--target", "trtllm_serve")
+    launcher.line("http")
+    launcher.signal(signal.SIGKILL)
+    launcher.end()
+    deadline = time.monotonic() + 120
+    while marked_processes():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    [run] = tmp_path.glob("runs/*")
+    capsys.readouterr()
+    assert main(["diagnose", "--json", str(run)]) == 5
+    found = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in found["causes"]] == ["launcher-was-killed"]
+    assert found["verdict"] == "failed"
