@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -518,6 +519,60 @@ def _below(path: str, key: str) -> str:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
+
+
+def edited(text: str, changes: Mapping[str, str]) -> str | None:
+    """A YAML mapping with texts set at dotted paths; comments, order and layout stay.
+
+    `None` if the result would not read back as meant, as where a path leads through a list.
+    """
+    first, *others = scan_yaml(text)
+    if others or first.diagnostics:
+        return None
+    wanted = first.data
+    for path, value in changes.items():
+        for key in reversed(path.split(".")):
+            value = {key: value}  # type: ignore[assignment]
+        wanted = merged(wanted, value)
+    for path, value in changes.items():
+        text = _with_text(text, path.split("."), value)
+    found = scan_yaml(text)
+    is_meant = len(found) == 1 and not found[0].diagnostics and found[0].data == wanted
+    return text if is_meant else None
+
+
+def _with_text(text: str, keys: list[str], value: str) -> str:
+    """A text with one value set or added, as far as its layout is known."""
+    node, key = yaml.compose(text, Loader=_Loader), None
+    while keys and isinstance(node, yaml.MappingNode):
+        row = next((row for row in node.value if row[0].value == keys[0]), None)
+        if row is None:
+            break
+        (key, node), keys = row, keys[1:]
+    is_unset = not keys or (node and node.tag == f"{TAG}null")
+    if key and isinstance(node, yaml.ScalarNode) and is_unset:
+        new = _flow(keys, value) if keys or node.style or not node.value else value
+        start = node.start_mark.index if node.value else text.index(":", key.end_mark.index) + 1
+        return f"{text[:start]}{' ' * (not node.value)}{new}{text[node.end_mark.index :]}"
+    if not isinstance(node, yaml.MappingNode):
+        return text
+    if node.flow_style:
+        inside = node.start_mark.index + 1
+        more = ", " if node.value else ""
+        return f"{text[:inside]}{_flow(keys, value)[1:-1]}{more}{text[inside:]}"
+    column = node.start_mark.column
+    lines = [f"{' ' * (column + 2 * depth)}{name}:" for depth, name in enumerate(keys)]
+    added = "\n".join(lines) + f" {value}\n"
+    if key is None:
+        return text + "\n" * (not text.endswith("\n")) + added
+    after = text.find("\n", key.end_mark.index) + 1
+    return text[:after] + added + text[after:]
+
+
+def _flow(keys: Sequence[str], value: str) -> str:
+    """A text below some keys as a flow mapping."""
+    opened = "".join(f"{{{json.dumps(key)}: " for key in keys)
+    return f"{opened}{json.dumps(value)}{'}' * len(keys)}"
 
 
 def dump_yaml(document: Mapping[str, Any]) -> str:

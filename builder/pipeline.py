@@ -319,7 +319,11 @@ def render(
     force: bool = False,
     more_targets: Sequence[str] = (),
 ) -> Bundle:
-    planned = plan(reference, overrides, more_targets)
+    return write(plan(reference, overrides, more_targets), folder, force)
+
+
+def write(planned: ServicePlan, folder: Path, force: bool = False) -> Bundle:
+    """The bundle of a plan, written to a folder."""
     return bundle.write(folder, _files(planned), manifest_facts(planned), force)
 
 
@@ -329,10 +333,14 @@ def render_again(folder: Path, with_facts: bool = True) -> dict[str, File]:
     They are the same bytes if this toolkit made the bundle. Without its facts, the checkpoint must
     be known here.
     """
-    facts = checkpoint.in_bundle(folder) if with_facts else {}
-    document = deployment.read(str(folder / "deployment.yaml"))
-    planned = _checked(_plan(site.with_profile(document), _by_reference(document, facts)))
+    planned = plan_bundle(folder, deployment.read(str(folder / "deployment.yaml")), with_facts)
     return bundle.complete(_files(planned), manifest_facts(planned))
+
+
+def plan_bundle(folder: Path, document: Document, with_facts: bool = True) -> ServicePlan:
+    """The plan of a bundle's request, or of a change to it, from the facts inside the bundle."""
+    facts = checkpoint.in_bundle(folder) if with_facts else {}
+    return _checked(_plan(site.with_profile(document), _by_reference(document, facts)))
 
 
 def _by_reference(document: Document, facts: Mapping[str, Checkpoint]) -> Known:

@@ -248,6 +248,16 @@ install_signing() {
   apt_install "OpenSSH's client and OpenSSL" --no-install-recommends openssh-client openssl
 }
 
+# A registry of images on this machine, and a program that asks it; unpacked, as no daemon is to start.
+registry=$root/.venv/registry
+
+find_registry() { PATH=$registry/usr/bin:$PATH has skopeo docker-registry; }
+
+install_registry() {
+  apt_install "what skopeo loads" --no-install-recommends libdevmapper1.02.1 libgpgme11 || return 1
+  apt_unpack "a registry of images" "$registry" skopeo docker-registry
+}
+
 find_zsh() { has zsh; }
 
 install_zsh() { apt_install "zsh" --no-install-recommends zsh; }

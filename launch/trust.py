@@ -37,8 +37,8 @@ _IMAGE_FILES = (".sqsh", ".sif")  # on the machine's own disk, which no tag name
 # Nothing starts from the manifest, from evidence, or from pages and examples for others.
 _NOT_STARTED = (MANIFEST, f"{EVIDENCE}/", "handoff/")
 _REMEDY = (
-    "render the bundle again with the image as REFERENCE@sha256:DIGEST: under images for servers, "
-    "under targets.slurm.site.container.images for Slurm"
+    "render the file that `python -m builder pin BUNDLE -o FILE` writes where the registry can be "
+    "reached; images of a Slurm site belong into its profile, as REFERENCE@sha256:DIGEST"
 )
 
 

@@ -44,6 +44,7 @@ if [[ -z $fast ]]; then
   need "kubectl or Docker Compose" cluster_tools "tests that run them"
   need Docker docker "tests of Compose files on an engine"
   need "OpenSSH or OpenSSL" signing "tests of signatures"
+  need "an image registry" registry "tests of digests"
   need "zsh" zsh "tests of completion in it"
   need "Open MPI" mpi "tests of servers on several nodes"
 fi

@@ -1,10 +1,11 @@
-"""Runs the verbs for bundles: explain, diff, verify, sign."""
+"""Runs the verbs for bundles: explain, diff, pin, verify, sign."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -210,6 +211,23 @@ def _lines(changes: Sequence[Row]) -> list[str]:
 
 def _file_lines(row: Row) -> list[str]:
     return [f"  {row['kind']:<8} {row['path']}", *(f"    {line}" for line in row["lines"])]
+
+
+def add_pin(parser: Parser) -> None:
+    parser.add_argument("deployment", help="a deployment file, a preset or a bundle")
+    text = "the pinned deployment file, for a preset or a bundle, which stay as they are"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+
+
+def run_pin(options: argparse.Namespace) -> None:
+    from .. import pinning
+
+    file, rows = pinning.pin(options.deployment, options.output)
+    for row in rows:
+        note = "new" if row.is_new else "already pinned"
+        note = "not written: pin it in the site's profile" if row.is_elsewhere else note
+        print(f"{row.path}: {row.written} ({', '.join(row.architectures)}; {note})")
+    print(f"{file}: render it with: python -m builder render {shlex.quote(str(file))} -o DIR")
 
 
 def add_verify(parser: Parser) -> None:

@@ -42,6 +42,7 @@ VERBS: dict[str, tuple[ModuleType, str]] = {
     "check": (check, "check option files, Triton models, deployments, bundles, scripts"),
     "explain": (bundles, "show the reason and source of a value in a bundle"),
     "diff": (bundles, "show what changed between two bundles"),
+    "pin": (bundles, "write the digests of a deployment's images into its file, from registries"),
     "verify": (bundles, "check every file and the signature of a bundle"),
     "sign": (bundles, "sign a bundle with an SSH key"),
     "advisories": (releases, "list known vulnerabilities"),

@@ -83,7 +83,9 @@ def warnings(context: RenderContext) -> list[Diagnostic]:
 def unpinned(where: str, image: str, pinned: str = "REFERENCE") -> Diagnostic:
     """An image that is named by a tag alone; `pinned` stands before the digest in the remedy."""
     what = f"{image} has no digest, and a tag can come to mean another image"
-    remedy = f"give {pinned}@sha256:DIGEST, as your registry shows it"
+    host = image.removeprefix("docker://").replace("#", "/").partition("/")[0]
+    remedy = f"run `python -m builder pin` on a machine that reaches {host}, or give "
+    remedy += f"{pinned}@sha256:DIGEST, as your registry shows it"
     return Diagnostic(where, what, remedy, severity="warning")
 
 

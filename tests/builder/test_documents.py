@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.diagnostics import Location
-from builder.documents import MAX_DOCUMENTS, MAX_NODES, Yaml, parse_yaml, scan_yaml
+from builder.documents import MAX_DOCUMENTS, MAX_NODES, Yaml, edited, parse_yaml, scan_yaml
 from builder.errors import BadInput
 from builder.files import read_text
 from tests.tables import by_table
@@ -172,3 +172,21 @@ def test_a_link_to_itself_is_refused(tmp_path: Path) -> None:
 def test_a_name_that_no_file_has_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"cannot be read|is a folder"):
         read_text(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        ("a: 1\nb:\n  # of c\n  c: old  # why\n", "a: 1\nb:\n  # of c\n  c: x:1@y  # why\n"),
+        ("b:\n  # of d\n  d: 1\n", "b:\n  c: x:1@y\n  # of d\n  d: 1\n"),
+        ("b: {d: 1, c: 'old'}  # why\n", 'b: {d: 1, c: "x:1@y"}  # why\n'),
+        ("b: {d: 1}\n", 'b: {"c": "x:1@y", d: 1}\n'),
+        ("b:  # nothing yet\na: 1\n", 'b: {"c": "x:1@y"}  # nothing yet\na: 1\n'),
+        ("a: 1", "a: 1\nb:\n  c: x:1@y\n"),
+        ("b: [c]\n", None),
+        ("b: text\n", None),
+        ("a: 1\n---\nb: 2\n", None),
+    ],
+)
+def test_an_edit_keeps_comments_and_layout_or_is_refused(text: str, new: str | None) -> None:
+    assert edited(text, {"b.c": "x:1@y"}) == new

@@ -194,7 +194,7 @@ def _identity(context: RenderContext) -> Iterator[tuple[str, str]]:
     yield "Engine", f"{context.engine_record.title} {context.release.name}"
     for server in context.servers.values():
         image = context.image(server.record.name)
-        named = _image(image) if image else "none is known for this release"
+        named = _image(image, deployment.name) if image else "none is known for this release"
         yield f"Image of {server.record.title}", named
     yield (
         "Planned for",
@@ -207,11 +207,16 @@ def _identity(context: RenderContext) -> Iterator[tuple[str, str]]:
     yield "Digest of the bundle", fill(words, {})
 
 
-def _image(image: Image) -> Text:
+def _image(image: Image, name: str) -> Text:
     if image.digest:
         return code(image.reference)
-    words = "; without a digest, the tag may later name another image: pin one under `images`"
-    return code(image.reference) + fill(words, {})
+    words = (
+        "; without a digest, the tag may later name another image. On a machine that reaches "
+        "@{host}, `python -m builder pin @{name} -o @{name}.yaml` writes a deployment file with "
+        "the digest; render that one"
+    )
+    host = image.name.partition("/")[0]
+    return code(image.reference) + fill(words, {"name": name, "host": host})
 
 
 def _settings(context: RenderContext) -> tuple[str, ...]:
