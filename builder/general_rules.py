@@ -37,7 +37,7 @@ def rules_in(names: Iterable[object]) -> tuple[Rule, ...]:
 NO_RULE = Rule("")
 INVALID = Rule("invalid", "The file does not have the form that its format asks for.")
 SYNTAX = Rule("syntax", "The text cannot be read as what its name says it is.")
-DUPLICATE_KEY = Rule("duplicate-key", "A key is in the file twice, and only one value counts.")
+DUPLICATE_KEY = Rule("duplicate-key", "A key or flag is given twice, and only one value counts.")
 MISSING_KEY = Rule("missing-key", "A required key is missing.")
 UNKNOWN_KEY = Rule("unknown-key", "The release does not have this option and refuses the file.")
 UNCERTAIN_KEY = Rule(

@@ -11,7 +11,7 @@ from typing import Any
 from ...diagnostics import Diagnostic, Location, closest, located
 from ...documents import Variable, Yaml
 from ...facts.release import Flag, Release
-from ...general_rules import UNKNOWN_VALUE
+from ...general_rules import DUPLICATE_KEY, UNKNOWN_VALUE
 from ...rules import flags as server_flags
 from ...rules.options import FALSE, TRUE
 from ..engine import worker_flags
@@ -57,6 +57,11 @@ def parse_command(words: Sequence[Word], release: Release) -> OptionsBlock:
         told: Any = row.value.text if row.value else True
         if row.value and not row.value.certain:
             told = Variable(row.value.text)
+        if row.flag.name in command.options and not row.flag.multiple:
+            what = "is set twice; only the last value counts"
+            command.wrong(
+                row.spelling, row.word.location, what, "keep one", DUPLICATE_KEY, warns=True
+            )
         command.set(row.flag.name, told, row.spelling, given.location)
     command.option_file = command.flag_value(release.engine.option_file_flag)
     command.diagnostics += _misspelt_task(command, release)
