@@ -32,7 +32,10 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 def known_to_launch() -> set[str]:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     return set(
-        re.findall(r"`(\w+)`", text.partition("Of `builder`, `launch` may import only")[2].partition(".")[0])
+        re.findall(
+            r"`(\w+)`",
+            text.partition("Of `builder`, `launch` may import only")[2].partition(".")[0],
+        )
     )
 
 

@@ -41,6 +41,13 @@ class Interval:
         """The interval of an amount over the value."""
         return Interval(amount / self.high, amount / self.value, amount / self.low)
 
+    def over(self, other: Interval) -> Interval:
+        """The ratio of two values with independent errors."""
+        value = self.value / other.value
+        low = hypot(log(self.value / self.low), log(other.high / other.value))
+        high = hypot(log(self.high / self.value), log(other.value / other.low))
+        return Interval(value * exp(-low), value, value * exp(high))
+
     @property
     def half_width(self) -> float:
         """The larger of both sides as a share of the value."""
@@ -65,14 +72,10 @@ class Times:
 
     def drafted(self, gain: Interval) -> Times:
         """The same with drafts, which divide the time per output token by a gain."""
-        tpot = self.tpot
-        value = tpot.value / gain.value
-        low = value * exp(-hypot(log(tpot.value / tpot.low), log(gain.high / gain.value)))
-        high = value * exp(hypot(log(tpot.high / tpot.value), log(gain.value / gain.low)))
-        others = (self.e2e.value - self.ttft.value) / tpot.value
-        rest = Interval(low, value, high).map(others)
+        tpot = self.tpot.over(gain)
+        rest = tpot.map((self.e2e.value - self.ttft.value) / self.tpot.value)
         found = Times.of(self.ttft, rest, self.ttft.value + rest.value, 2)
-        return Times(Interval(low, value, high), found.ttft, found.e2e)
+        return Times(tpot, found.ttft, found.e2e)
 
 
 class Spread(NamedTuple):

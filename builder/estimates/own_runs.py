@@ -69,7 +69,7 @@ def read(folder: Path) -> list[Row]:
     found: list[Diagnostic] = []
     for path in sorted(folder.rglob("*.json")):
         try:
-            rows += _rows(path)
+            rows += rows_of(path)
         except BadInput as error:
             found += error.diagnostics
     if found:
@@ -81,7 +81,7 @@ def read(folder: Path) -> list[Row]:
     return list({row._replace(id=""): row for row in rows}.values())
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def rows_of(path: Path) -> Iterator[Row]:
     """The rows of a run; files with another name are skipped unless they are one."""
     is_named = path.name == NAME
     try:

@@ -211,4 +211,26 @@ SURROUNDINGS_FILE: Any = {
 }
 
 BENCHMARK_TOOLS: Any = {"*": [{"statement": Text, "source": Text}]}
+
+# What a run's own measurements suggest to change. Conditions compare figures of the run, or
+# decisions by their path, with numbers or other figures; edits and effects (in percent) name
+# figures.
+_BOUND: Any = (Text, float)
+SUGGESTIONS: Any = {
+    "repeat_percent": float,
+    "repeat_source": Text,
+    "no_speed": {"*": Text},
+    "figures": {"*": Text},
+    "rules": [
+        {
+            "id": Text,
+            "when": {"*": {"above?": _BOUND, "below?": _BOUND}},
+            "edit": {"*": (Text, None)},
+            "effects": {"*": {"low?": Text, "high?": Text}},
+            "why": Text,
+            "source": Text,
+        }
+    ],
+}
+REPORT_FILES = {"benchmark_tools.yaml": BENCHMARK_TOOLS, "suggestions.yaml": SUGGESTIONS}
 DASHBOARDS: Any = {"dashboards": [DASHBOARD]}

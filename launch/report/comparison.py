@@ -18,6 +18,7 @@ LENGTHS_DIFFER = 1.15
 MEASURES: tuple[tuple[str, Callable[[LoadPoint], float | None]], ...] = (
     ("output tokens/s", lambda point: point.rate("output_tokens_per_s")),
     ("tokens/s/user", lambda point: point.rate("output_tokens_per_s_per_user")),
+    ("tokens/s/GPU", lambda point: point.rate("output_tokens_per_s_per_gpu")),
     ("TTFT p50", lambda point: point.stats("ttft_ms").p50),
     ("TTFT p99", lambda point: point.stats("ttft_ms").p99),
     ("TPOT p50", lambda point: point.stats("tpot_ms").p50),

@@ -34,10 +34,14 @@ class ShownCause:
 
     cause: str
     fix: str
-    edit: str
+    edit: Mapping[str, Any]
     confidence: str
     source: str
     evidence: tuple[tuple[str, str], ...]
+
+    @property
+    def edit_text(self) -> str:
+        return "\n".join(edit_lines(self.edit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,10 @@ class RunEvidence:
 
     @property
     def decisions(self) -> dict[str, Any]:
-        """The values that the bundle decided, by path."""
-        return {row["path"]: row["value"] for row in (self.manifest or {}).get("decisions", ())}
+        """The values that the bundle decided, by path; without it, those that the results name."""
+        if self.manifest is None:
+            return dict(self.bench.subject.options)
+        return {row["path"]: row["value"] for row in self.manifest.get("decisions", ())}
 
 
 def every_point(runs: Iterable[RunEvidence]) -> Iterator[tuple[RunEvidence, LoadPoint]]:
@@ -245,9 +251,8 @@ def _seconds(phases: JsonObject) -> dict[str, float | None]:
 
 def _shown_cause(row: JsonObject) -> ShownCause:
     row.require("cause")
-    edit: Any = row.child("edit").values
     lines = tuple(map(_log_line, row.children("evidence")))
-    return row.read(ShownCause, edit="\n".join(edit_lines(edit)), evidence=lines)
+    return row.read(ShownCause, edit=row.child("edit").values, evidence=lines)
 
 
 def _log_line(row: JsonObject) -> tuple[str, str]:

@@ -26,6 +26,7 @@ from . import (
     figures,
     number_format,
     published,
+    suggestions,
     tables,
     verdict,
 )
@@ -60,7 +61,7 @@ def text(runs: Sequence[RunEvidence], skipped: Sequence[Diagnostic] = ()) -> str
     css, js = _style(), _asset("page.js")
     page = _template().render(
         **_head(runs), **_first_screen(runs), **_charts(runs), **_others(runs), **_details(runs),
-        **_starts(runs),
+        **_starts(runs), **_next(runs),
         css=Markup(css), js=Markup(js), css_hash=_hash(css), js_hash=_hash(js),
         version=__version__, generator=GENERATOR, dash=number_format.UNKNOWN,
         skipped=list(map(str, skipped)),
@@ -128,6 +129,12 @@ def _first_screen(runs: Sequence[RunEvidence]) -> dict[str, Any]:
         "tiles": verdict.tiles(runs[0]) if len(runs) == 1 else [],
         "overview": comparison.overview(runs) if len(runs) > 1 else None,
     }
+
+
+def _next(runs: Sequence[RunEvidence]) -> dict[str, Any]:
+    found, unknown = suggestions.next_changes(runs)
+    of = runs[0].title if len(runs) > 1 else ""
+    return {"suggestions": found, "unknown": unknown, "of": of}
 
 
 def _charts(runs: Sequence[RunEvidence]) -> dict[str, Any]:
@@ -249,10 +256,12 @@ def _bundles(runs: Sequence[RunEvidence]) -> Iterator[dict[str, Any]]:
 
 def summary(runs: Sequence[RunEvidence], file: Path) -> dict[str, Any]:
     """The runs as JSON, and how each differs from the first one at the same load."""
+    found, unknown = suggestions.next_changes(runs)
     return {
         "file": str(file),
         "runs": [_run_summary(run) for run in runs],
         "differences": comparison.differences(runs),
+        "change_next": {"suggestions": list(map(asdict, found)), "unknown": unknown},
     }
 
 

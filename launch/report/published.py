@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from builder.estimates.names import DRAFTS, facts_of
+from builder.facts import published_results
 from builder.facts.published_results import acceptance_lengths
 
 from .evidence import RunEvidence
@@ -20,8 +22,6 @@ from .results import LoadPoint
 NOT_SAID = "not said"
 LOAD = "concurrent requests"
 PER_USER = "output_tokens_per_s_per_user"
-# The number of draft tokens under the names that releases have for it.
-DRAFT_TOKENS = ("max_draft_len", "num_nextn_predict_layers")
 MTP = "mtp_draft_tokens"
 
 Row = Mapping[str, Any]
@@ -196,11 +196,7 @@ def _speed(ttft_ms: float, tpot_ms: float, answer_tokens: float) -> float:
 
 def _speculation(run: RunEvidence, row: Row, figure: Row, point: LoadPoint) -> Iterator[Cause]:
     """Tokens per step: a step takes the same time whatever is accepted."""
-    decided, ours = run.decisions, 0
-    for path, value in decided.items():
-        if path.rpartition(".")[2] in DRAFT_TOKENS:
-            ours = value
-            break
+    decided, ours = run.decisions, draft_tokens(run)
     theirs = figure.get(MTP, row.get("options", {}).get(MTP))
     if theirs is not None and theirs != ours:
         yield Cause("draft tokens", _text(theirs), _text(ours), None, "see tokens a step")
@@ -224,6 +220,23 @@ def _speculation(run: RunEvidence, row: Row, figure: Row, point: LoadPoint) -> I
             yield Cause("tokens a step", number(there), number(here), here / there, how)
     elif there is not None or theirs or ours:
         yield Cause("tokens a step", _text(there), _text(here))
+
+
+def draft_tokens(run: RunEvidence) -> int:
+    """The draft tokens of a step, 0 without drafts."""
+    values = (run.decisions.get(path) for path in DRAFTS)
+    return next((value for value in values if isinstance(value, int)), 0)
+
+
+def draft_pairs(run: RunEvidence, ours: int) -> Iterator[tuple[Row, Row, Row]]:
+    """Published deployments with two figures of one load: with our draft tokens and with others."""
+    for row in _rows(run):
+        known = [figure for figure in row["figures"] if MTP in figure]
+        for here in known:
+            for there in known:
+                same = here.get("concurrency") == there.get("concurrency")
+                if same and here[MTP] == ours != there[MTP]:
+                    yield row, here, there
 
 
 def _options(run: RunEvidence, row: Row) -> Iterator[Cause]:
@@ -321,11 +334,22 @@ def _slower(ratio: float) -> str:
 def for_run(run: RunEvidence) -> list[PublishedFigure]:
     """The published figures in the run's bundle, those with the nearest conditions first."""
     found = []
-    for row in (run.manifest or {}).get("published", ()):
+    for row in _rows(run):
         for figure in row.get("figures", ()):
             if any(key.startswith(("output_tokens", "prefill_tokens")) for key in figure):
                 found.append(_figure(row, figure, run))
     return sorted(found, key=lambda one: (one.speeds is None, len(one.causes)))
+
+
+def _rows(run: RunEvidence) -> Sequence[Row]:
+    """The published rows in the bundle; without one, those of the model on these GPUs."""
+    subject = run.bench.subject
+    if run.manifest is not None:
+        return run.manifest.get("published") or ()
+    facts = facts_of(subject.model) if subject.model and not run.rehearsal else None
+    if facts is None or not subject.gpu or not subject.num_gpus:
+        return ()
+    return tuple(map(asdict, published_results.published(facts, subject.gpu, subject.num_gpus)))
 
 
 def _figure(row: Mapping[str, Any], figure: Mapping[str, Any], run: RunEvidence) -> PublishedFigure:

@@ -252,6 +252,7 @@ class MeasuredSystem:
     precision: str | None
     gpu: str | None
     num_gpus: int | None
+    options: Mapping[str, Any]
     engine: str | None = json_field("engine.name")
     release: str | None = json_field("engine.release")
     used: str | None = json_field("engine.used")
@@ -351,7 +352,9 @@ def read_bench(document: Any, where: str) -> BenchResults:
     results = top.read(
         BenchResults,
         subject=subject.read(
-            MeasuredSystem, name=subject.text("name") or subject.text("model") or where
+            MeasuredSystem,
+            name=subject.text("name") or subject.text("model") or where,
+            options=subject.child("options").values,
         ),
         tool=top.child("client").text("tool") or "an unnamed client",
         slo=slo,

@@ -132,8 +132,10 @@ def test_a_series_is_switched_off_and_on_in_all_charts(
 def test_axes_are_linear_or_logarithmic(opened: Opened, session_page: PageOf) -> None:
     window = opened(session_page("one"))
     figure = window.locator("#throughput")
+    button = figure.get_by_role("button", name="Logarithmic")
+    button.scroll_into_view_if_needed()
     before = figure.bounding_box()
-    figure.get_by_role("button", name="Logarithmic").click()
+    button.click()
     expect(figure.locator("svg.log")).to_be_visible()
     expect(figure.locator("svg.lin")).to_be_hidden()
     assert figure.bounding_box() == before

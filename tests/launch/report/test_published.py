@@ -255,10 +255,13 @@ def test_of_another_load_that_was_not_measured_nothing_follows(compared: Compare
     assert found.summary.endswith(", another load: nothing follows from it.")
 
 
-def test_diff_with_no_published_figure_is_an_error(
+def test_diff_without_a_bundle_takes_the_figures_of_the_model_and_gpus_or_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = samples.run_folder(tmp_path / "run", samples.bench())
+    document = samples.bench()
+    assert published.for_run(evidence.gather([samples.run_folder(tmp_path / "gb", document)])[0])
+    document["subject"]["gpu"] = "l40s"
+    run = samples.run_folder(tmp_path / "run", document)
     assert main(["bench", "diff", "published", str(run)]) == 2
     assert "has none; measure a bundle with published figures" in capsys.readouterr().err
 
