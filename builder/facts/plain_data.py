@@ -142,9 +142,28 @@ LLM_API_MODEL_FILE: Any = {
     "outputs": {"*": Text},
 }
 
+# Triton's own programs: flags by the kind of their values.
+TRITON_PROGRAM: Any = {
+    "needed?": Names,
+    "repeated?": Names,
+    "only_with?": {"*": {"flag": Text, "value": Text}},
+    "exclusive?": [Names],
+    "since?": {"*": Text},
+    "deprecated?": {"*": Text},
+    "short?": {"*": Text},
+    "flags": {"*": Names},
+}
+TRITON_PROGRAMS_FILE: Any = {
+    "source": Text,
+    "releases": {"*": {"version": Text, "commit": Text}},
+    "kinds": {"*": {"pattern": Text, "fix": Text}},
+    "programs": {"*": TRITON_PROGRAM},
+}
+
 TRITON_FILES: Any = {
     "triton/llmapi_model.yaml": LLM_API_MODEL_FILE,
     "triton/model_config.yaml": MODEL_CONFIG_FILE,
+    "triton/programs.yaml": TRITON_PROGRAMS_FILE,
 }
 
 # A rule of job scripts; its message is in the code that finds it.

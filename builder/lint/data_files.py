@@ -86,6 +86,7 @@ def _formats() -> Mapping[str, Any]:
     from ..facts.engines import COUNTERPARTS
     from . import engine
 
+    names = (*engines.names(), engine.TRITON_SERVER)
     return {
         "formats/counterparts.yaml": COUNTERPARTS,
         "formats/*_worker.yaml": engine.WorkerFlags,
@@ -93,7 +94,7 @@ def _formats() -> Mapping[str, Any]:
         "formats/value_words.yaml": plain_data.VALUE_WORDS,
         "formats/job_scripts.yaml": plain_data.JOB_SCRIPTS_FILE,
         "formats/surroundings.yaml": plain_data.SURROUNDINGS_FILE,
-        **{f"formats/{name}.yaml": engine.Formats for name in engines.names()},
+        **dict.fromkeys(map("formats/{}.yaml".format, names), engine.Formats),
     }
 
 

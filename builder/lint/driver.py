@@ -18,16 +18,17 @@ from ..facts.engines import Engine
 from ..facts.release import Release, ServerRole, published
 from ..rules.context import RuleContext
 from .data_files import data_file_faults, schema_of
-from .engine import is_former, recorded
+from .engine import is_former, recorded, starts_triton
 from .file_check import check_file
 from .links import Starter, starters
-from .model import NOTHING, Checked, Verdict
+from .model import NOTHING, Checked, Judged, Verdict
 from .read.file import (
     DOCKERFILE,
     MODEL_CONFIG,
     PROSE,
     PYTHON,
     SCRIPT,
+    TRITON_COMMANDS,
     YAML_SUFFIXES,
     BundleContext,
     SourceFile,
@@ -204,6 +205,7 @@ class _Run:
                     others += [found] if found.verdict.kind else []
                     is_alone = is_alone or (alone and found.verdict.kind is not None)
         own = None if is_alone else self._of_engine(default, target, source, False, known)
+        own = _with_triton(own, source, name) if own and starts_triton(source.text) else own
         if others and not (own and (own.verdict.judged.sections or own.verdict.judged.commands)):
             _report_alone(name, others, own, report)
         elif own and own.verdict.kind is None:
@@ -367,6 +369,23 @@ class _Run:
         return side and replace(side, others=tuple(others))
 
 
+def _with_triton(own: _EngineVerdict, source: Text, name: str) -> _EngineVerdict:
+    """Adds the commands of Triton's programs, which the engine's release does not change."""
+    if not (source.documents or source.form in (SCRIPT, DOCKERFILE)):
+        return own
+    from .rules import triton_commands  # most files have no such command
+
+    count, rows = triton_commands.command_diagnostics(source)
+    if not count:
+        return own
+    verdict, judged = own.verdict, own.verdict.judged
+    is_alone = not (judged.sections or judged.commands or judged.itself)
+    kind = TRITON_COMMANDS if is_alone else verdict.kind
+    verdict = replace(verdict, kind=kind, judged=judged + Judged(commands=count))
+    added = _weighed((row.in_file(name) for row in rows), source.told_lines)
+    return replace(own, verdict=verdict, findings=(*own.findings, *added))
+
+
 def _weighed(found: Iterable[Diagnostic], told_lines: Collection[int]) -> Iterator[Diagnostic]:
     """Yields findings; those on lines of documentation become warnings."""
     for row in found:
@@ -380,7 +399,7 @@ def _report_own(
     """Reports a file of the default engine, or of none, with what other engines find in it."""
     name, kind, judged, known = str(target.path), own.verdict.kind, own.verdict.judged, own.known
     names = tuple(dict.fromkeys(each.judged_name for each in own.releases))
-    if kind == MODEL_CONFIG or not judged:
+    if kind in (MODEL_CONFIG, TRITON_COMMANDS) or not judged:
         names = ()
     unclear = known.pins.unclear if known.pins and known.is_assumed else ()
     assumed, words = known.is_assumed and bool(names), known.words if names else ()

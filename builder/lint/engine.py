@@ -29,7 +29,7 @@ class Formats:
     `builder/data/formats` explain each field. `dialect` names the parser of its command."""
 
     source: Text
-    dialect: Literal["click", "argparse"]
+    dialect: Literal["click", "argparse", "getopt"]
     program: Text
     named: Text
     mentions: str = ""
@@ -111,6 +111,15 @@ def formats(engine: str) -> Formats:
 def recorded() -> tuple[str, ...]:
     """Returns the engines with a record of their formats."""
     return tuple(row for row in engines.names() if (FORMATS / f"{row}.yaml").is_file())
+
+
+TRITON_SERVER = "tritonserver"  # the record of the programs of a server that is no engine
+
+
+def starts_triton(text: str) -> bool:
+    """Returns whether a text contains the name of one of Triton's programs."""
+    known = formats(TRITON_SERVER)
+    return any(name in text for name in (known.program, *known.modules))
 
 
 @cache

@@ -418,7 +418,8 @@ def _written(
     if content is None and is_given and isinstance(file.documents[0].data, Mapping):
         document = file.documents[0]
         content = Content(ENGINE, [OptionsBlock(document.data, document)])
-    if content is None and not file.name.endswith((".yaml", ".yml")):
+    is_other = content is None and not file.name.endswith((".yaml", ".yml"))
+    if is_other or file.name.endswith(".pbtxt"):
         return Content(ENGINE)
     content = content or Content(ENGINE)
     content.diagnostics += (row for each in file.documents for row in each.diagnostics)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -88,7 +89,7 @@ class _Read(NamedTuple):
     data: Any
     objects: Sequence[Object]
     by_path: Mapping[str, Object]
-    lines: Mapping[str, Sequence[Server]]
+    lines: dict[str, list[Server]]
 
 
 _READ: WeakKeyDictionary[Yaml, _Read] = WeakKeyDictionary()
@@ -440,8 +441,13 @@ def words_of(
 
 
 def in_containers(document: Yaml, engine: str) -> Sequence[Server]:
-    """Returns the commands of an engine in the containers, services and launchers of a document."""
-    return _read(document).lines[engine]
+    """Returns the commands of an engine in the containers, services and launchers of a document.
+    Those of a server that is no engine are read only when asked for."""
+    found = _read(document)
+    if engine not in found.lines:
+        rows = (each for _, each in _lines(document, found.by_path, engine))
+        found.lines[engine] = list(chain.from_iterable(rows))
+    return found.lines[engine]
 
 
 def _lines(

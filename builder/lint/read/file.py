@@ -21,7 +21,7 @@ from ...errors import BadFacts, BadInput, ToolkitError
 from ...facts import engines
 from ...facts.release import Release, ServerRole
 from ...files import MANIFEST, is_folder, is_there, load_json_mapping, read_text
-from ..engine import ENGINE_FILE, default_formats, formats
+from ..engine import ENGINE_FILE, default_formats, formats, starts_triton
 from ..model import Server, StatedWorkload, below, int_at
 from ..rules import DAMAGED_BUNDLE, UNREADABLE
 from .versions import pins_engine
@@ -54,6 +54,7 @@ def has_base(text: str) -> bool:
 SCRIPT = "script"
 MODEL_CONFIG = "Triton config.pbtxt"
 DOCKERFILE = "Dockerfile"
+TRITON_COMMANDS = "Triton commands"  # and nothing of an engine
 PYTHON = "Python program"
 PROSE = "text"
 REQUIREMENTS = "Python requirements"
@@ -237,7 +238,7 @@ def _is_telling(text: str) -> bool:
     from ...facts import engines, images
     from . import shell
 
-    if shell.mentions_any(text) or is_job(text):
+    if shell.mentions_any(text) or is_job(text) or starts_triton(text):
         return True
     return engines.are_mentioned(text) or images.are_named(text)
 

@@ -98,7 +98,7 @@ def _has_words(text: str) -> bool:
     return re.search(r"\s", text.strip()) is not None
 
 
-_NAMING = re.compile(r"--?(?:[\w-]*name|network|image|tag|label|[fhJlt])")  # their value is a name
+NAMING = re.compile(r"--?(?:[\w-]*name|network|image|tag|label|[fhJlt])")  # their value is a name
 
 
 def program_diagnostics(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
@@ -111,7 +111,7 @@ def program_diagnostics(rows: Iterable[Statement]) -> Iterator[Diagnostic]:
         is_lost = is_lost and not set(names) & {*record.programs}
         for word, last, following in zip(row.words, ["", *words], [*words[1:], ""], strict=False):
             is_own = "/" in word.text  # a user's wrapper script
-            is_right = word.text in record.programs or _NAMING.fullmatch(last)
+            is_right = word.text in record.programs or NAMING.fullmatch(last)
             if is_own or "-" not in word.text or is_right:
                 continue
             starts = last in ("", launcher) or (is_lost and not following.startswith("-"))

@@ -27,6 +27,7 @@ from . import (
     sides,
     starts,
     triton,
+    triton_commands,
     variables,
 )
 from .jobs import job_rules
@@ -45,6 +46,7 @@ MODULES = (
     sides,
     starts,
     triton,
+    triton_commands,
     variables,
 )
 RULES: Final[Mapping[str, Rule]] = {

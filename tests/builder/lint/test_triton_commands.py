@@ -1,0 +1,41 @@
+"""Commands of Triton's own programs: good ones pass, and each fault is found at its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder import lint, pipeline
+from builder.diagnostics import Diagnostic
+from tests.tables import by_table, tables
+
+TABLES = tables(Path(__file__).with_suffix(".yaml"))
+FILES = {"SCRIPT": "a.sh", "COMPOSE": "a.yaml", "POD": "b.yaml", "DOCKERFILE": "Dockerfile"}
+
+
+def found(folder: Path, name: str, text: str) -> list[Diagnostic]:
+    (folder / name).write_text(text)
+    report = lint.check([folder / name], lint.CheckOptions(), pipeline.deployment_diagnostics)
+    return [row for row in report.findings if row.rule != "vulnerable-version"]
+
+
+@pytest.mark.parametrize("base", FILES)
+def test_a_good_command_has_no_finding(base: str, tmp_path: Path) -> None:
+    assert found(tmp_path, FILES[base], TABLES[base]) == []
+
+
+def test_names_of_containers_are_no_commands(tmp_path: Path) -> None:
+    rows = found(tmp_path, "a.sh", TABLES["OTHERS"])
+    assert [row for row in rows if row.rule not in ("unknown-kind", "nothing-to-judge")] == []
+
+
+@by_table
+def test_a_fault_of_a_command_is_found(
+    base: str, old: str, new: str, line: int, rule: str, path: str, fix: str, tmp_path: Path
+) -> None:
+    text = TABLES[base]
+    assert old in text
+    rows = found(tmp_path, FILES[base], text.replace(old, new, 1))
+    kept = [row for row in rows if (row.location.line, row.rule, row.path) == (line, rule, path)]
+    assert kept and fix in kept[0].fix, rows
