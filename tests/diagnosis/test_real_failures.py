@@ -264,7 +264,7 @@ SERVERS: list[tuple[Make, str, str]] = [
     (too_large_a_file, "file-is-too-large", "setup"),
     (a_missing_gpu, "triton-sees-no-gpu", "load"),
     (an_unknown_backend, "triton-backend-missing", "load"),
-    (a_missing_package, "python-package-missing", "load"),
+    (a_missing_package, "triton-stub-python-lacks-a-package", "load"),
     (a_refusal_of_the_model, "triton-model-initialize-failed", "load"),
     (a_broken_pbtxt, "triton-config-not-valid", "load"),
     (an_unfilled_template, "triton-config-has-a-placeholder", "load"),
