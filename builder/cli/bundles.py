@@ -1,4 +1,4 @@
-"""Runs the verbs for bundles: explain, diff, pin, verify, sign."""
+"""Runs the verbs for bundles: explain, diff, pin, upgrade, verify, sign."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 from ..diagnostics import Diagnostic, nearest
 from ..errors import BadInput
 from .deployments import decisions_text
-from .terminal import Parser, add_json, columns, lines_text, print_json, wrapped
+from .terminal import (
+    Parser,
+    add_advisories,
+    add_json,
+    add_set,
+    columns,
+    lines_text,
+    print_json,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from ..bundle import Bundle
@@ -50,9 +59,11 @@ def explained(found: Bundle, path: str | None) -> list[dict[str, Any]]:
     rows = [row for row in decided if wanted.fullmatch(row["path"])]
     if [row["path"].lstrip("-") for row in rows] == [path]:
         return rows
+    from ..rules.options import of_other_kinds
+
     defaults = _engine_defaults(found)
     known = {row["path"]: row["value"] for row in decided}
-    foreign = _of_other_kinds(_release(found), known) - {path}
+    foreign = of_other_kinds(_release(found), known) - {path}
     left = [name for name in defaults if wanted.fullmatch(name)]
     left = [name for name in left if name not in known and name not in foreign]
     if not rows and not left:
@@ -97,31 +108,6 @@ def _engine_defaults(found: Bundle) -> dict[str, dict[str, Any]]:
     flags = [text for text, flag in own if not (flag.positional or option_path(flag, table))]
     known = {path: asdict(engine_default(table, path)) for path in (*options, *flags)}
     return known | {row["path"]: row for row in found.manifest.get("engine_defaults", ())}
-
-
-def _of_other_kinds(table: Release, decided: Mapping[str, Any]) -> set[str]:
-    """Options that belong to other kinds of a record than the decided one.
-
-    If the kind is undecided, that is every option except the one that selects the kind.
-    """
-    from ..facts.release import discriminator
-    from ..rules.options import kind_fields, spelled
-
-    found: set[str] = set()
-    for path, (field, *_) in table.paths.items():
-        if field["type"] != "union":
-            continue
-        union = table.table["unions"][field["of"]]
-        chooser = union["discriminator"]
-        is_used = any(name.startswith(f"{path}.") for name in decided)
-        given = decided.get(f"{path}.{chooser}") or (union.get("default") if is_used else None)
-        kind = spelled(discriminator(union), given)
-        own = {chooser, *(kind_fields(table, union, kind) if kind else ())}
-        below = (name for name in table.paths if name.startswith(f"{path}."))
-        found.update(
-            name for name in below if name.removeprefix(f"{path}.").split(".")[0] not in own
-        )
-    return found
 
 
 def _called_here(found: Bundle, path: str) -> str:
@@ -228,6 +214,32 @@ def run_pin(options: argparse.Namespace) -> None:
         note = "not written: pin it in the site's profile" if row.is_elsewhere else note
         print(f"{row.path}: {row.written} ({', '.join(row.architectures)}; {note})")
     print(f"{file}: render it with: python -m builder render {shlex.quote(str(file))} -o DIR")
+
+
+def add_upgrade(parser: Parser) -> None:
+    parser.add_argument("bundle", type=Path)
+    text = "the new release of the engine, or the path of an imported table"
+    parser.add_argument("--to", required=True, metavar="RELEASE", help=text)
+    add_set(parser, "images.triton=REFERENCE")
+    text = "a new folder, for deployment.yaml and upgrade.md"
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help=text)
+    add_advisories(parser)
+
+
+def run_upgrade(options: argparse.Namespace) -> None:
+    from tempfile import TemporaryDirectory
+
+    from .. import upgrade, upgrade_page
+    from ..files import is_there, save
+
+    if is_there(options.output):
+        raise BadInput(Diagnostic(str(options.output), "exists", "choose another folder with -o"))
+    with TemporaryDirectory() as scratch:
+        found = upgrade.upgrade(options.bundle, options.to, options.set, Path(scratch))
+        page = upgrade_page.text(found)
+    for name, text in {"deployment.yaml": found.deployment, "upgrade.md": page}.items():
+        save(options.output / name, text, "-o")
+        print(options.output / name)
 
 
 def add_verify(parser: Parser) -> None:

@@ -43,6 +43,7 @@ VERBS: dict[str, tuple[ModuleType, str]] = {
     "explain": (bundles, "show the reason and source of a value in a bundle"),
     "diff": (bundles, "show what changed between two bundles"),
     "pin": (bundles, "write the digests of a deployment's images into its file, from registries"),
+    "upgrade": (bundles, "write a bundle's deployment for another release, and what changes"),
     "verify": (bundles, "check every file and the signature of a bundle"),
     "sign": (bundles, "sign a bundle with an SSH key"),
     "advisories": (releases, "list known vulnerabilities"),

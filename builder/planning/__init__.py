@@ -19,7 +19,7 @@ from ..rules.flags import spellings
 from ..rules.options import normalise
 from .choices import environment, moe_backend, parallelism, speculation
 from .decision import MONITORING, Decision, Difference, Evidence, Facts, Limits, Plan
-from .memory_budget import budget_of, check_budget, limits_of
+from .memory_budget import budget_of, check_budget, limits_of, load_of, sharding_of
 from .plan_builder import PlanBuilder
 from .requirements import check_batch, check_draft, check_request
 from .server_flags import check_parsers, server_flags
@@ -82,6 +82,8 @@ def plan(deployment: Deployment, facts: Facts) -> Plan:
             *(row for row in flags if row.value is None),
         ),
         tuple(builder.warnings),
+        sharding_of(builder),
+        load_of(builder),
     )
 
 

@@ -10,7 +10,7 @@ from ..deployment import Deployment
 from ..diagnostics import Diagnostic
 from ..facts.checkpoint import Checkpoint
 from ..facts.hardware import Gpu
-from ..facts.memory import Budget
+from ..facts.memory import Budget, Load, Sharding
 from ..facts.published_results import Published
 from ..facts.release import Release
 from ..rules.context import RuleContext
@@ -117,7 +117,7 @@ class Plan:
 
     `flags` go on the server's command line, `environment` are variables of the engine's processes;
     all other settings are in the option file. `engine_defaults` are unset options that the memory
-    budget or the limits depend on.
+    budget or the limits depend on. `sharding` and `load` are what the budget was computed from.
     """
 
     deployment: Deployment
@@ -130,3 +130,5 @@ class Plan:
     limits: Limits
     engine_defaults: tuple[Decision, ...]
     warnings: tuple[Diagnostic, ...]
+    sharding: Sharding
+    load: Load

@@ -20,7 +20,7 @@ _PAUSES = "MAX_UTILIZATION"
 
 def budget_of(builder: PlanBuilder) -> Budget:
     """The budget of one GPU; instances share no GPUs."""
-    facts, sharding, load = builder.facts, _sharding(builder), _load(builder)
+    facts, sharding, load = builder.facts, sharding_of(builder), load_of(builder)
     measured = _measured(builder, load)
     return budget(facts.checkpoint, facts.gpu, sharding, load, facts.draft, measured)
 
@@ -61,7 +61,8 @@ def _measured(builder: PlanBuilder, load: Load) -> MeasuredMemory | None:
     return None
 
 
-def _sharding(builder: PlanBuilder) -> Sharding:
+def sharding_of(builder: PlanBuilder) -> Sharding:
+    """How the model is split over the GPUs of one server."""
     copies = builder.copies
     size = builder.value("tensor_parallel_size") * copies
     whole_experts = size if builder.value("enable_expert_parallel") else 1
@@ -75,7 +76,7 @@ def _sharding(builder: PlanBuilder) -> Sharding:
 
 def _least_gpus(builder: PlanBuilder, is_enough: Callable[[Budget], bool]) -> str:
     """The fewest GPUs that are enough with the same options, as text; "" if none are."""
-    facts, now, load = builder.facts, _sharding(builder), _load(builder)
+    facts, now, load = builder.facts, sharding_of(builder), load_of(builder)
     instances, limit = builder.deployment.instances, facts.gpu.gpus_per_node.value
     stages = now.pipeline_parallel_size
     for gpus in (*range(1, limit + 1), *range(2 * limit, (_MOST_NODES + 1) * limit, limit)):
@@ -91,7 +92,8 @@ def _least_gpus(builder: PlanBuilder, is_enough: Callable[[Budget], bool]) -> st
     return ""
 
 
-def _load(builder: PlanBuilder) -> Load:
+def load_of(builder: PlanBuilder) -> Load:
+    """The settings and requests that the memory of one server depends on."""
     release = builder.facts.release
     has_experts = builder.facts.checkpoint.architecture.experts_field is not None
     graphs = _graphs(builder)

@@ -245,6 +245,28 @@ def kind_fields(release: Release, union: Mapping[str, Any], kind: str | None) ->
     return found
 
 
+def of_other_kinds(release: Release, decided: Mapping[str, Any]) -> set[str]:
+    """Options that belong to other kinds of a record than the decided one.
+
+    If the kind is undecided, that is every option except the one that selects the kind.
+    """
+    found: set[str] = set()
+    for path, (field, *_) in release.paths.items():
+        if field["type"] != "union":
+            continue
+        union = release.table["unions"][field["of"]]
+        chooser = union["discriminator"]
+        is_used = any(name.startswith(f"{path}.") for name in decided)
+        given = decided.get(f"{path}.{chooser}") or (union.get("default") if is_used else None)
+        kind = spelled(discriminator(union), given)
+        own = {chooser, *(kind_fields(release, union, kind) if kind else ())}
+        below = (name for name in release.paths if name.startswith(f"{path}."))
+        found.update(
+            name for name in below if name.removeprefix(f"{path}.").split(".")[0] not in own
+        )
+    return found
+
+
 def _normalised_record(
     release: Release, fields: Mapping[str, Field], value: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -70,6 +70,21 @@ def runbook(context: RenderContext) -> Document:
     )
 
 
+_ROLLING = ("upgrade", "replace", "roll-back")
+
+
+def rolling(context: RenderContext) -> tuple[Section, ...]:
+    """How another bundle takes the place of this one and how to go back, wherever it can run."""
+    known, values = _known(context), _values(context)
+    found: list[Section] = []
+    for name in RUNS_ON:
+        if name in known:
+            parts = procedures(name, values, known, {"servers": _settings(context)})
+            own = tuple(part for part in parts if part.id.endswith(_ROLLING))
+            found.append(Section(name, f"{section(name, values).title}: the commands", own))
+    return tuple(found)
+
+
 def _subject(context: RenderContext) -> tuple[str, ...]:
     facts, hardware = context.plan.facts, context.deployment.hardware
     own = f"{hardware.num_gpus}x {facts.gpu.product}"

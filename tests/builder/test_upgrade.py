@@ -1,0 +1,255 @@
+"""`builder upgrade`: a bundle's deployment for another release, and the page of what changes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from builder import bundle, pipeline, upgrade, upgrade_page
+from builder.bundle import Bundle
+from builder.errors import BadInput
+from builder.upgrade import Upgrade
+from tests.conftest import Run
+
+PRESET = "deepseek-v3.2-nvfp4-gb200"
+NEW = "1.3.0rc29"
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    overrides = ["targets.kubernetes.server=trtllm_serve", "slo.ttft_ms=1000"]
+    folder = tmp_path_factory.mktemp("old") / "bundle"
+    return pipeline.render(PRESET, folder, overrides, more_targets=["kubernetes", "monitoring"])
+
+
+@pytest.fixture(scope="module")
+def found(old: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Upgrade:
+    return upgrade.upgrade(old.folder, NEW, [], tmp_path_factory.mktemp("new"))
+
+
+@pytest.fixture(scope="module")
+def page(found: Upgrade) -> str:
+    return upgrade_page.text(found)
+
+
+def chapter(page: str, title: str) -> str:
+    """A chapter of a page, without its parts of the same level."""
+    return re.split(r"\n## ", page.partition(f"\n## {title}\n")[2])[0]
+
+
+@pytest.mark.parametrize(
+    ("title", "line"),
+    [
+        (
+            "Options of this deployment",
+            "| renamed | `speculative_config.num_nextn_predict_layers` | "
+            "`speculative_config.max_draft_len` | `3` | `3` |  |",
+        ),
+        (f"What {NEW} changes", "| `moe_config.backend` | no longer WIDEEP; now also AUTO, "),
+        (
+            f"What {NEW} changes",
+            "| `enable_sleep` | renamed to sleep_config | no |",
+        ),
+        (f"What {NEW} changes", "| `disable_flashinfer_sampling` | removed | no |"),
+        (f"What {NEW} changes", "| `backend` | type str is now enum; only pytorch | no |"),
+        (
+            f"What {NEW} changes",
+            '| `moe_config.backend` | `"CUTLASS"` | `"AUTO"` | no: set to `"TRTLLM"` |',
+        ),
+        (
+            f"What {NEW} changes",
+            "| `torch_compile_config.max_num_streams` | `1` | `3` | "
+            "no: `torch_compile_config` is not used |",
+        ),
+        (
+            f"What {NEW} changes",
+            '| `sampler_type` | `"auto"` | decided by the engine | yes: not set |',
+        ),
+        (f"What {NEW} changes", "| `--fail_fast_on_attention_window_too_large` | removed |"),
+        (f"What {NEW} changes", "New flags (19): `--agent_percentage`"),
+        (
+            "Metrics and endpoints",
+            "| `time_to_first_token_seconds` | `trtllm_time_to_first_token_seconds` |",
+        ),
+        (
+            "Images",
+            "| trtllm-serve | `nvcr.io/nvidia/tensorrt-llm/release:1.2.1` | "
+            f"`nvcr.io/nvidia/tensorrt-llm/release:{NEW}` |",
+        ),
+        ("Images", "- Triton Inference Server: no published one is listed as of "),
+        ("Memory of each GPU", "| kv bytes per token | 45,312 | 43,896 |"),
+        (
+            "Memory of each GPU",
+            "| KV cache layers of multi-token prediction | one for each draft token | "
+            "one for all draft tokens | 45,312 to 43,896 bytes of KV cache for each token | ",
+        ),
+        ("Known defects", "| fixed | 1.2.1 ends with a segmentation fault after the weights are"),
+        ("Known defects", "| unknown | Triton 26.07 can answer out of order"),
+        (
+            "Known vulnerabilities",
+            "| fixed | TensorRT-LLM 1.2.1 | `CVE-2026-24233` | 8.4 | 1.3.0rc15 |",
+        ),
+        (
+            "Known vulnerabilities",
+            f"| left | TensorRT-LLM {NEW} | `CVE-2026-65119` | 8.4 | no version",
+        ),
+        ("Order of rolling", 'kubectl apply --kustomize "$NEXT/kubernetes"'),
+        ("Order of rolling", 'kubectl apply --kustomize "$PREVIOUS/kubernetes"'),
+    ],
+)
+def test_the_page_says_what_changes_and_why(page: str, title: str, line: str) -> None:
+    assert line in chapter(page, title)
+
+
+def test_objects_are_in_the_order_in_which_they_change(page: str) -> None:
+    rows = re.findall(
+        r"\| (\d) \| (\w+) \S+ \| (\w+) \| ([\w ]+) \|", chapter(page, "Order of rolling")
+    )
+    assert rows == [
+        ("1", "ConfigMap", "new", "restarts nothing"),
+        ("2", "Deployment", "changed", "restarts its pods"),
+        ("3", "ConfigMap", "delete", "after the last old pod"),
+    ]
+
+
+def test_the_new_deployment_renders_the_new_bundle(found: Upgrade, tmp_path: Path) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text(found.deployment)
+    assert pipeline.render(str(file), tmp_path / "next").digest == found.new.digest
+    assert yaml.safe_load(found.deployment)["engine"]["release"] == NEW
+
+
+def moved(folder: Path, text: str, *overrides: str, to: str = NEW) -> Upgrade:
+    file = folder / "deployment.yaml"
+    file.write_text(BASE + text)
+    old = pipeline.render(str(file), folder / "bundle")
+    return upgrade.upgrade(old.folder, to, list(overrides), folder / "scratch")
+
+
+BASE = """\
+name: ours
+checkpoint: nvidia/DeepSeek-V3.2-NVFP4
+hardware: {gpu: gb200, num_gpus: 4}
+engine: {release: 1.2.1}
+workload: {isl: 800, osl: 1600, concurrency: 64}
+targets: [trtllm_serve]
+"""
+MIRROR = "mirror.example/nvidia/tensorrt-llm/release"
+
+
+def test_renamed_options_mirrored_images_and_acceptances_follow(tmp_path: Path) -> None:
+    found = moved(
+        tmp_path,
+        f"images: {{trtllm_serve: '{MIRROR}:1.2.1@sha256:{'0' * 64}'}}\n"
+        "engine_config: {speculative_config: {num_nextn_predict_layers: 2}}\n"
+        "accepted_advisories: [{product: tensorrt_llm, version: 1.2.1, reason: for one week}]\n",
+    )
+    data = yaml.safe_load(found.deployment)
+    assert data["images"] == {"trtllm_serve": f"{MIRROR}:{NEW}"}
+    assert data["engine_config"] == {"speculative_config": {"max_draft_len": 2}}
+    assert "accepted_advisories" not in data
+    assert [row[0] for row in found.edits] == [
+        "engine_config.speculative_config.num_nextn_predict_layers",
+        "images.trtllm_serve",
+        "accepted_advisories.0",
+    ]
+    assert f'`"{MIRROR}:{NEW}"`' in chapter(upgrade_page.text(found), "What to do")
+
+
+@pytest.mark.parametrize(
+    ("text", "to", "words"),
+    [
+        (
+            "engine_config: {disable_flashinfer_sampling: true}\n",
+            "1.3.0rc23",
+            r"deployment.yaml:\d+: engine_config.disable_flashinfer_sampling: unknown option",
+        ),
+        (
+            "engine_config: {disable_flashinfer_sampling: true}\n",
+            NEW,
+            r"deployment.yaml:\d+: engine_config.disable_flashinfer_sampling: .* it is gone since",
+        ),
+        (
+            "engine_config: {enable_attention_dp: true, moe_config: {backend: WIDEEP}}\n",
+            NEW,
+            r"deployment.yaml:\d+: engine_config.moe_config.backend: WIDEEP is not allowed",
+        ),
+        (
+            "images: {trtllm_serve: example.com/own/llm:7}\n",
+            NEW,
+            r"deployment.yaml:\d+: images.trtllm_serve: example.com/own/llm:7 is not known to have "
+            rf"{NEW}; name one that has: --set images.trtllm_serve=REFERENCE",
+        ),
+        ("", "1.3.0rc27", "--to: 1.3.0rc27 has no option table; choose one of 1.0.0, "),
+        ("", "1.2.1", "--to: 1.2.1 is the release of the bundle"),
+        ("", "newest", "--to: release newest of tensorrt_llm has no option table"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_at_its_line(
+    tmp_path: Path, text: str, to: str, words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        moved(tmp_path, text, to=to)
+
+
+def test_overrides_name_an_image_and_remove_an_option(tmp_path: Path) -> None:
+    found = moved(
+        tmp_path,
+        "images: {trtllm_serve: example.com/own/llm:7}\n"
+        "engine_config: {disable_flashinfer_sampling: true, max_beam_width: 1}\n",
+        "images.trtllm_serve=example.com/own/llm:8",
+        "engine_config.disable_flashinfer_sampling=null",
+    )
+    data = yaml.safe_load(found.deployment)
+    assert data["images"] == {"trtllm_serve": "example.com/own/llm:8"}
+    assert data["engine_config"] == {"max_beam_width": 1}
+
+
+def test_a_checkpoint_that_is_not_here_is_planned_from_the_facts_of_the_bundle(
+    tmp_path: Path, make_miniature: Callable[[str], Path]
+) -> None:
+    folder = shutil.copytree(make_miniature("llama-tiny"), tmp_path / "model")
+    old = pipeline.render("llama-tiny", tmp_path / "bundle", [f"checkpoint={folder}"])
+    shutil.rmtree(folder)
+    found = upgrade.upgrade(old.folder, NEW, [], tmp_path / "scratch")
+    assert yaml.safe_load(found.deployment)["checkpoint"] == str(folder)
+
+
+def test_both_sides_of_disaggregated_serving_move_and_stop_together(tmp_path: Path) -> None:
+    old = pipeline.render("deepseek-v3.2-nvfp4-gb200x32", tmp_path / "bundle")
+    own = ["engine_config.moe_config.backend=CUTEDSL"]
+    found = upgrade.upgrade(old.folder, NEW, own, tmp_path / "scratch")
+    assert found.after.prefill
+    assert found.after.prefill.plan.facts.release.name == NEW
+    page = upgrade_page.text(found)
+    kinds = re.findall(r"\| \d \| \w+ \S+(prefill|decode|router) \| changed \| stop it first", page)
+    assert kinds == ["prefill", "decode", "router"]
+    assert "\n### Prefill\n" in chapter(page, "Memory of each GPU")
+
+
+def test_vllm_has_the_same_page(tmp_path: Path) -> None:
+    old = pipeline.render("deepseek-v3.2-nvfp4-gb300-vllm", tmp_path / "bundle")
+    page = upgrade_page.text(upgrade.upgrade(old.folder, "0.32.0", [], tmp_path / "scratch"))
+    assert "| added |  | `shutdown_timeout` | not set | `300` |" in page
+    assert "| `gpu_memory_utilization` | `0.9` | `0.92` | no: set to `0.9` |" in page
+    assert "| `vllm:time_per_output_token_seconds` | removed |" in page
+    assert "| vllm serve | `docker.io/vllm/vllm-openai:v0.14.1` | " in page
+
+
+def test_the_verb_writes_both_files_into_a_new_folder(
+    builder: Run, old: Bundle, tmp_path: Path
+) -> None:
+    done = builder("upgrade", old.folder, "--to", NEW, "-o", tmp_path / "next")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in (tmp_path / "next").iterdir()) == [
+        "deployment.yaml",
+        "upgrade.md",
+    ]
+    assert bundle.read(old.folder).digest == old.digest
+    again = builder("upgrade", old.folder, "--to", NEW, "-o", tmp_path / "next")
+    assert (again.returncode, "exists; choose another folder" in again.stderr) == (2, True)
