@@ -5,8 +5,6 @@ set -euo pipefail
 state=$HOME/.group
 
 if [[ ${1:-} != serve ]]; then
-  # shellcheck source=/dev/null
-  source "$state/environment"
   exec trtllm-llmapi-launch bash "${BASH_SOURCE[0]}" serve
 fi
 bash "$GROUP_SCRIPT" &

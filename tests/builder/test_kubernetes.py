@@ -176,10 +176,12 @@ def test_the_deployment_wins_over_the_pod(tmp_path: Path) -> None:
     assert "HF_HUB_OFFLINE-0" in (tmp_path / "bundle/triton/serve.sh").read_text()
 
 
-def test_a_server_on_several_nodes_needs_more_than_its_image_has(tmp_path: Path) -> None:
+def test_a_server_on_several_nodes_needs_a_secret_that_the_bundle_makes(tmp_path: Path) -> None:
     overrides = ("hardware.num_gpus=16", "targets.kubernetes.server=trtllm_serve")
     found = render(tmp_path, *overrides, preset="deepseek-v3.2-nvfp4-gb200")
-    assert any("over SSH, which the engine's images do not have" in line for line in found), found
+    assert any("know each other by the Secret server-group" in line for line in found), found
+    script = tmp_path / "bundle/kubernetes/secret.sh"
+    assert "kubectl create secret tls" in script.read_text()
 
 
 def test_an_update_that_a_group_of_pods_may_refuse_is_warned_of(tmp_path: Path) -> None:

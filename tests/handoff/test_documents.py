@@ -362,7 +362,7 @@ SIDES = "deepseek-v3.2-nvfp4-gb200x32"
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("sides") / "bundle"
-    secret = "targets.kubernetes.ssh_secret=our-ssh"
+    secret = "targets.kubernetes.group_secret=our-group"
     return pipeline.render(SIDES, folder, [secret], more_targets=["handoff", "monitoring"])
 
 
@@ -384,7 +384,7 @@ def test_it_counts_the_gpus_of_both_sides_and_names_the_secrets_that_pods_mount(
 ) -> None:
     found = text(sides, "runbook.md")
     assert "- **GPUs**: 32x GB200\n" in found and "Decode server\n" not in found
-    assert "| Secret `our-ssh` | type `kubernetes.io/ssh-auth`" in found
+    assert "| Secret `our-group` | type `kubernetes.io/tls`" in found
     gate = "targets.kubernetes.gateway={image: a.example/b:1, tls_secret: door}"
     given, more = ["targets.kubernetes.replicas=3", gate], sides.folder.parent / "more"
     other = pipeline.render(SIDES, more, given, more_targets=["handoff"])

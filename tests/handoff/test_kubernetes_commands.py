@@ -88,10 +88,10 @@ def commands(nodes: int, tmp_path: Path) -> list[Block]:
 def node(nodes: int, tmp_path: Path, one_layer: Path) -> Iterator[Node]:
     """With the GPUs that one server takes, and an image with what a group needs."""
     need_what_a_box_needs()
-    for name in ("mpirun", "ssh", "sshd") if nodes > 1 else ():
+    for name in ("mpirun", "openssl") if nodes > 1 else ():
         tool(name)
     groups.make_key(tmp_path / "key")
-    claims, secrets = {"model": one_layer}, {"server-ssh": tmp_path / "key"}
+    claims, secrets = {"model": one_layer}, {"server-group": tmp_path / "key"}
     with TemporaryDirectory(dir=OUTSIDE) as folder:
         launcher = Path(folder) / "bin" / "trtllm-llmapi-launch"
         launcher.parent.mkdir()

@@ -12,6 +12,7 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests.conftest import ROOT
 from tests.kubernetes import pods
 from tests.kubernetes.object_store import Object, Objects
 from tests.kubernetes.pods import has_ended, is_leaving, is_ready
@@ -19,6 +20,14 @@ from tests.kubernetes.pods import has_ended, is_leaving, is_ready
 LABEL = "leaderworkerset.sigs.k8s.io"
 REVISION = f"{LABEL}/template-revision-hash"
 LEADER = 0
+# What the script makes of a Secret, as files.
+KUBECTL = """\
+#!/usr/bin/env bash
+set -eu
+[[ $* == "create secret tls server-group --cert "* ]]
+cp "$6" "$TO/tls.crt"
+cp "$8" "$TO/tls.key"
+"""
 
 
 def variables(address: str, size: int, index: int) -> dict[str, str]:
@@ -33,10 +42,16 @@ def variables(address: str, size: int, index: int) -> dict[str, str]:
 def make_key(folder: Path) -> None:
     """The folder of the Secret by which the pods of a group know each other."""
     folder.mkdir()
-    key = folder / "ssh-privatekey"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    key.chmod(0o440)
-    os.chown(key, 0, 1000)
+    (folder / "bin").mkdir()
+    kubectl = folder / "bin" / "kubectl"
+    kubectl.write_text(KUBECTL)
+    kubectl.chmod(0o755)
+    variables = {**os.environ, "PATH": f"{kubectl.parent}:{os.environ['PATH']}", "TO": str(folder)}
+    script = ROOT / "templates" / "kubernetes" / "secret.sh"
+    subprocess.run(["bash", script, "server-group"], check=True, env=variables)
+    for name in ("tls.crt", "tls.key"):
+        (folder / name).chmod(0o440)
+        os.chown(folder / name, 0, 1000)
 
 
 def roll(objects: Objects, owner: Object) -> None:

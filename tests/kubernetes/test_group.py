@@ -1,4 +1,4 @@
-"""A server on two pods: real SSH and real Open MPI between hosts with nothing but what a pod has.
+"""A server on two pods: real Open MPI between hosts, without SSH, with nothing but what a pod has.
 
 Each pod is a network, a host name and a set of mounts of its own, as user 1000 without rights, on a
 root that can only be read. The engine's programs are stand-ins on the path.
@@ -46,6 +46,12 @@ trap 'sleep 1; echo drained >>"$SHARED/server"; exit 0' TERM
 echo "up $*" >>"$SHARED/server"
 until [[ -e $SHARED/fail ]]; do sleep 0.1; done
 exit 3
+"""
+# The image has none of them that works.
+SSH = """\
+#!/usr/bin/env bash
+echo "$0 was called" >>"$SHARED/server"
+exit 97
 """
 # What a pod is: everything may be read, its own folders written.
 ENTER = """\
@@ -115,8 +121,8 @@ class Pods:
 
     def wait_until_it_listens(self, index: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        table = Path(f"/proc/{self.processes[index].pid}/net/tcp")  # of the pod's own network
-        listener = f":{int(self.variables['GROUP_SSH_PORT']):04X} 00000000:0000 0A "
+        table = Path(f"/proc/{self.processes[index].pid}/net/tcp6")  # of the pod's own network
+        listener = f":{int(self.variables['GROUP_PORT']):04X} {'0' * 32}:0000 0A "
         while listener not in table.read_text():
             assert time.monotonic() < deadline, self.log(index)
             time.sleep(0.05)
@@ -151,7 +157,12 @@ def lay_stand_ins(folder: Path) -> Path:
     """What the image would have: the engine's programs, and the name of the user."""
     (folder / "bin").mkdir(parents=True)
     os.chown(folder, 1000, 1000)
-    for name, text in {"trtllm-llmapi-launch": LAUNCHER, "trtllm-serve": SERVER}.items():
+    for name, text in {
+        "trtllm-llmapi-launch": LAUNCHER,
+        "trtllm-serve": SERVER,
+        "ssh": SSH,
+        "sshd": SSH,
+    }.items():
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)
     (folder / "passwd").write_text("server:x:1000:1000::/nonexistent:/bin/bash\n")
@@ -162,7 +173,7 @@ def lay_stand_ins(folder: Path) -> Path:
 def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
     if os.getuid() != 0:
         pytest.skip("only root may give each pod a network of its own")
-    for name in ("mpirun", "ssh", "ip", "unshare", "setpriv"):
+    for name in ("mpirun", "openssl", "ip", "unshare", "setpriv"):
         tool(name)
     rendered = cluster_files.render(
         tmp_path_factory.mktemp("group") / "bundle",
@@ -185,7 +196,7 @@ def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
         own = {
             "GROUP_SCRIPT": f"{bundle}/trtllm_serve/serve.sh",
             "GROUP_RANKS_PER_NODE": str(RANKS_PER_NODE),
-            "GROUP_SSH_FOLDER": str(folder / "key"),
+            "GROUP_TLS_FOLDER": str(folder / "key"),
         }
         found = Pods(folder, hosts, bundle, {**variables, **own})
         stack.callback(found.close)
@@ -229,17 +240,17 @@ def test_the_first_pod_ends_as_its_server_does(pods: Pods) -> None:
     assert pods.end(0) == 3
 
 
-def test_a_pod_with_another_key_is_not_trusted(pods: Pods) -> None:
+def test_a_pod_with_another_certificate_is_not_trusted(pods: Pods) -> None:
     groups.make_key(pods.folder / "other")
-    pods.start(1, GROUP_SSH_FOLDER=str(pods.folder / "other"))
+    pods.start(1, GROUP_TLS_FOLDER=str(pods.folder / "other"))
     pods.wait_until_it_listens(1)
     pods.start(0, GROUP_START_TIMEOUT_S="3")
     assert pods.end(0) == 2
     assert "does not answer" in pods.log(0)
-    assert "Host key verification failed" in pods.log(0)
+    assert "certificate verify failed" in pods.log(0)
 
 
-def test_a_pod_without_a_key_says_what_is_missing(pods: Pods) -> None:
-    pods.start(0, GROUP_SSH_FOLDER="/nowhere")
+def test_a_pod_without_a_certificate_says_what_is_missing(pods: Pods) -> None:
+    pods.start(0, GROUP_TLS_FOLDER="/nowhere")
     assert pods.end(0) == 2
-    assert "make the Secret of type kubernetes.io/ssh-auth" in pods.log(0)
+    assert "make the Secret of type kubernetes.io/tls" in pods.log(0)

@@ -26,8 +26,9 @@ NUMBERS = {site.TARGET: "servers", TARGET: "replicas"}
 USES = {
     "server-key": "`key`: the key of the restricted APIs",
     "server-tls": "`tls.crt`, `tls.key`, and `ca.crt` if clients have certificates: TLS of gRPC",
-    "server-ssh": (
-        "type `kubernetes.io/ssh-auth`: an ed25519 key for SSH between the pods of one server"
+    "server-group": (
+        "type `kubernetes.io/tls`, made by `kubernetes/secret.sh`: by its certificate the pods of "
+        "one server know each other"
     ),
 }
 GATEWAY_USE = "`tls.crt`, `tls.key` and `ca.crt` of the gateway, for clients"

@@ -29,8 +29,9 @@ __all__ = ["Options", "all_objects", "diagnostics", "prefill_diagnostics", "rend
 
 
 FOLDER = "kubernetes"
-# What starts the ranks of a server on several nodes.
-GROUP_SCRIPTS = ("group.sh", "rank.sh")
+# What starts the ranks of a server on several nodes, and what makes the Secret for it.
+GROUP_SCRIPTS = ("group.sh", "rank.sh", "remote.py")
+SECRET_SCRIPT = "secret.sh"
 
 Documents = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -51,6 +52,8 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
     rendered: dict[str, File] = router.files if router else {}
     for workload in workloads:
         rendered |= {**workload.scripts, **workload.lists}
+    if any(workload.scripts for workload in workloads):
+        rendered |= dict(_scripts(SECRET_SCRIPT))
     folders = _folders(workloads, router)
     for folder, documents in folders.items():
         for file, content in documents.items():
@@ -72,7 +75,7 @@ def _workloads(context: RenderContext, options: Options) -> Iterator[Workload]:
     replicas = options.replicas or deployment.instances
 
     def workload(one: Container, replicas: int, component: str) -> Workload:
-        scripts = dict(_scripts()) if one.is_started_from_first_node else {}
+        scripts = dict(_scripts(*GROUP_SCRIPTS)) if one.is_started_from_first_node else {}
         return Workload(deployment, one, options, replicas, scripts, component)
 
     if not (context.prefill and options.prefill):
@@ -85,9 +88,9 @@ def _workloads(context: RenderContext, options: Options) -> Iterator[Workload]:
     yield workload(served, replicas, DECODE)
 
 
-def _scripts() -> Iterator[tuple[str, File]]:
+def _scripts(*names: str) -> Iterator[tuple[str, File]]:
     root = resource_root("templates") / FOLDER
-    for name in GROUP_SCRIPTS:
+    for name in names:
         yield f"{FOLDER}/{name}", File((root / name).read_bytes(), executable=True)
 
 

@@ -15,9 +15,12 @@ from .workload import CHANNEL, CLIENT_LABEL, Workload, map_data
 
 # Images of servers are this large, and a node may have to fetch one before anything starts.
 IMAGE_FETCH_S = 1800
-# Source: ai-dynamo/dynamo@015d780, deploy/operator/internal/dynamo/backend_trtllm.go, which starts
-# ranks over SSH in the same way; names of hosts: kubernetes-sigs/lws, KEP of headless services.
-OVER_SSH = "Open MPI over SSH between pods without rights was tried with stand-ins for the engine"
+# Published recipes run mpirun on the first pod too, over SSH (ai-dynamo/dynamo@015d780,
+# deploy/operator/internal/dynamo/backend_trtllm.go; AI-Hypercomputer/gpu-recipes@2e1fd5e,
+# inference/a4xmax) or by `kubectl exec` (kubernetes-sigs/lws@060ab4d, docs/examples/tensorrt-llm).
+# docker/common/install_base.sh@3ea664d of NVIDIA/TensorRT-LLM adds no SSH server to the image.
+# Names of hosts: kubernetes-sigs/lws, KEP of headless services.
+BY_MPIRUN = "Open MPI 4 and 5 between pods without rights were tried with stand-ins for the engine"
 BY_COMMAND = "The same command on each node was tried with two processes of one machine"
 DOMAIN_KIND = "resource.nvidia.com/v1beta1/ComputeDomain"
 GROUP_KIND = "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet"
@@ -84,7 +87,7 @@ def group(workload: Workload) -> dict[str, Any]:
     It has another name than any Service, since its controller makes a Service by its name.
     """
     topology = None if workload.is_side else workload.options.topology_key
-    tried = OVER_SSH if workload.container.is_started_from_first_node else BY_COMMAND
+    tried = BY_MPIRUN if workload.container.is_started_from_first_node else BY_COMMAND
     untried = "not on a cluster; fast networks between nodes come by options of this target"
     parts = {
         "size": workload.nodes,

@@ -102,9 +102,9 @@ class KubernetesOptions(ContainerOptions):
     A deployment of role decode names its `prefill` servers; a router then serves both sides.
     `model` is the volume of the checkpoint, `draft_model` that of the draft model; both are mounted
     read-only. `node_selector` replaces the one for the GPU. `key_secret` holds `key` for the
-    restricted APIs, `tls_secret` the certificate for gRPC, and `ssh_secret` the keys that pods of
-    one server on several nodes use for each other. `resources` are further resources of the
-    cluster, such as network adapters, and `resource_claims` templates of such claims. With
+    restricted APIs, `tls_secret` the certificate for gRPC, and `group_secret` the certificate by
+    which pods of one server on several nodes know each other. `resources` are further resources of
+    the cluster, such as network adapters, and `resource_claims` templates of such claims. With
     `compute_domain`, pods on several nodes share a domain of multi-node NVLink, claimed through
     NVIDIA's DRA driver. Nodes with the same value of the label `topology_key` are near each other:
     a server on several nodes gets a separate domain, both sides of a service share one.
@@ -125,7 +125,7 @@ class KubernetesOptions(ContainerOptions):
     image_pull_secrets: list[ObjectName] = default(list)
     key_secret: ObjectName = "server-key"
     tls_secret: ObjectName = "server-tls"
-    ssh_secret: ObjectName = "server-ssh"
+    group_secret: ObjectName = "server-group"
     topology_key: LabelKey | None = None
     resources: dict[LabelKey, Count] = default(dict)
     resource_claims: list[ObjectName] = default(list)
@@ -173,7 +173,7 @@ def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Dia
     sides = [side for side in (context.prefill, context) if side]
     served = container.container(context, options)
     if any(replace(served, context=side).is_started_from_first_node for side in sides):
-        yield _ssh_warning(options)
+        yield _group_warning(options)
     gpu = load_gpu(context.deployment.hardware.gpu)
     several = sum(side.nodes for side in sides) > 1
     asked = options.compute_domain or options.resource_claims
@@ -197,14 +197,11 @@ def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Dia
         yield unpinned(f"targets.{TARGET}.gateway.image", options.gateway.image)
 
 
-def _ssh_warning(options: KubernetesOptions) -> Diagnostic:
-    """What servers whose ranks one node starts need of their image and of the cluster."""
-    what = "pods of one server reach each other over SSH, which the engine's images do not have"
-    remedy = (
-        "add openssh-server to the image, and keep an ed25519 key in the Secret "
-        f"{options.ssh_secret} of type kubernetes.io/ssh-auth"
-    )
-    return Diagnostic(f"targets.{TARGET}.ssh_secret", what, remedy, severity="warning")
+def _group_warning(options: KubernetesOptions) -> Diagnostic:
+    """What servers whose ranks one node starts need of the cluster."""
+    what = f"the pods of one server know each other by the Secret {options.group_secret}"
+    remedy = f"make it once in your namespace: bash kubernetes/secret.sh {options.group_secret}"
+    return Diagnostic(f"targets.{TARGET}.group_secret", what, remedy, severity="warning")
 
 
 def _has_domain(gpu: Gpu) -> bool:

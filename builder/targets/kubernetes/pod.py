@@ -18,8 +18,8 @@ LEADER_HOST = "LWS_LEADER_ADDRESS"
 STAYS = "Its ranks answer until the first pod takes no connections: its name may be the next one's"
 # Where a pod keeps the address of the first one, in a folder that it may write to.
 LEADER_FILE = "$TMPDIR/leader"
-SSH_FOLDER = "/run/secrets/server-ssh"
-SSH_PORT = 2222
+GROUP_FOLDER = "/run/secrets/server-group"
+GROUP_PORT = 2222
 SECRET_MODE = 0o440
 CHECK = "sha256sum --check --quiet --strict"
 
@@ -103,8 +103,8 @@ def worker_pod(workload: Workload) -> dict[str, Any]:
         if name not in ("startupProbe", "livenessProbe", "lifecycle")
     }
     if workload.container.is_started_from_first_node:
-        server["ports"] = [{"name": "ssh", "containerPort": SSH_PORT, "protocol": "TCP"}]
-        server["readinessProbe"] = {"tcpSocket": {"port": "ssh"}, **READINESS}
+        server["ports"] = [{"name": "ranks", "containerPort": GROUP_PORT, "protocol": "TCP"}]
+        server["readinessProbe"] = {"tcpSocket": {"port": "ranks"}, **READINESS}
     else:
         del server["ports"], server["readinessProbe"]
         stay = {"exec": {"command": ["bash", "-c", _stay(workload)]}}
@@ -235,8 +235,8 @@ def _environment(workload: Workload) -> dict[str, str]:
         **container.environment,
         "GROUP_SCRIPT": container.command[1],
         "GROUP_RANKS_PER_NODE": str(container.gpus),
-        "GROUP_SSH_PORT": str(SSH_PORT),
-        "GROUP_SSH_FOLDER": SSH_FOLDER,
+        "GROUP_PORT": str(GROUP_PORT),
+        "GROUP_TLS_FOLDER": GROUP_FOLDER,
         "GROUP_START_TIMEOUT_S": str(container.start_s.value),
     }
 
@@ -333,7 +333,7 @@ def _secrets(workload: Workload) -> list[tuple[str, str, str]]:
     rows = {
         ("server-key", options.key_secret, KEY_FOLDER): container.server.has_key,
         ("server-tls", options.tls_secret, TLS_FOLDER): bool(container.server.tls),
-        ("server-ssh", options.ssh_secret, SSH_FOLDER): container.is_started_from_first_node,
+        ("server-group", options.group_secret, GROUP_FOLDER): container.is_started_from_first_node,
     }
     return [row for row, is_needed in rows.items() if is_needed]
 
