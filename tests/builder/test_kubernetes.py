@@ -145,7 +145,6 @@ def test_prefill_servers_are_warned_of_where_they_are_named(tmp_path: Path) -> N
     )
     where = "targets.kubernetes.prefill.deployment.engine_config.cuda_graph_config"
     assert any(line.startswith(where) for line in found), found
-    assert any("compute_domain: is off" in line for line in found)
 
 
 def test_a_release_without_an_image_needs_one(tmp_path: Path) -> None:
@@ -193,24 +192,27 @@ def test_an_update_that_a_group_of_pods_may_refuse_is_warned_of(tmp_path: Path) 
         assert any("update.max_unavailable: is 0" in line for line in found) == warned
 
 
-def test_pods_on_several_nodes_share_a_domain_of_nvlink_if_asked(tmp_path: Path) -> None:
+def test_a_domain_of_nvlink_that_is_left_out_is_warned_of(tmp_path: Path) -> None:
+    overrides = ("hardware.num_gpus=16", "targets.kubernetes.server=trtllm_serve")
+    off = "targets.kubernetes.compute_domain=false"
+    found = render(tmp_path, *overrides, off, preset="deepseek-v3.2-nvfp4-gb200")
+    assert any("compute_domain: is off" in line for line in found)
+    assert not (tmp_path / "bundle/kubernetes/shared/compute-domain.yaml").exists()
+
+
+def test_pods_on_several_nodes_share_a_domain_of_nvlink(tmp_path: Path) -> None:
     """Every pod of the group claims a channel by the template that the domain makes."""
     overrides = ("hardware.num_gpus=16", "targets.kubernetes.server=trtllm_serve")
-    asked, preset = "targets.kubernetes.compute_domain=true", "deepseek-v3.2-nvfp4-gb200"
-    found = render(tmp_path / "without", *overrides, preset=preset)
-    assert any("compute_domain: is off" in line for line in found)
-    found = render(tmp_path / "with", *overrides, asked, preset=preset)
+    found = render(tmp_path / "with", *overrides, preset="deepseek-v3.2-nvfp4-gb200")
     assert not any("compute_domain" in line for line in found)
-    assert any("topology_key: is not given" in line for line in found)
-    near = "targets.kubernetes.topology_key=nvidia.com/gpu.clique"
-    found = render(tmp_path / "near", *overrides, asked, near, preset=preset)
-    assert not any("topology_key" in line for line in found)
     folder = tmp_path / "with/bundle/kubernetes"
     domain = yaml.safe_load((folder / "shared/compute-domain.yaml").read_text())
     assert (domain["kind"], domain["spec"]["numNodes"]) == ("ComputeDomain", 0)
     template = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
     assert "compute-domain.yaml" in (folder / "shared/kustomization.yaml").read_text()
     [group] = yaml.safe_load_all((folder / "base/workload.yaml").read_text())
+    near = group["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/exclusive-topology"]
+    assert near == "nvidia.com/gpu.clique"
     pods = group["spec"]["leaderWorkerTemplate"]
     for name in ("leaderTemplate", "workerTemplate"):
         pod = pods[name]["spec"]

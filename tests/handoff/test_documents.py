@@ -395,7 +395,7 @@ def test_it_counts_the_gpus_of_both_sides_and_names_the_secrets_that_pods_mount(
 def test_it_lists_the_ports_of_every_component(sides: Bundle) -> None:
     found = text(sides, "runbook.md")
     name = "deepseek-v3-2-nvfp4-gb200x32"
-    services = f"{name}-prefill-0, {name}-prefill-1, {name}-prefill-pods"
+    services = f"{name}-prefill, {name}-prefill-pods"
     for row in (
         f"| `8000` | HTTP | router | {name}, {name}-pods |",
         f"| HTTP | prefill | {services} |",

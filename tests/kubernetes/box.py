@@ -133,6 +133,8 @@ class Box:
         match self.container[probe]:
             case {"httpGet": {"path": path, "port": port}}:
                 return self.ask(path, port) is not None
+            case {"exec": {"command": ["python3", *arguments]}}:
+                return self.run(*arguments).returncode == 0
             case {"tcpSocket": {"port": port}}:
                 return self.run("-c", CONNECT, str(self._port(port))).returncode == 0
         raise AssertionError(f"{probe} is of no kind known here")

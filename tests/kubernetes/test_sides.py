@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,11 +42,8 @@ PREFILL = {
     "targets": {"trtllm_serve": {"port": 8100}},
 }
 SERVERS = {"prefill": 2, "decode": 1}
-# What runs the servers of a side, and the label that tells the pods of one from the others.
-RUNNERS = {
-    "StatefulSet": "apps.kubernetes.io/pod-index",
-    "LeaderWorkerSet": "leaderworkerset.sigs.k8s.io/group-index",
-}
+# What runs the servers of a side.
+RUNNERS = ("StatefulSet", "LeaderWorkerSet")
 COMPONENT = "app.kubernetes.io/component"
 
 
@@ -71,16 +72,17 @@ class Sides:
         found: dict[str, Any] = yaml.safe_load(path.read_text())
         return found
 
-    def listed(self, side: str) -> list[tuple[str, int]]:
-        """The servers of a side that the router knows, as host and port."""
+    def asked(self, side: str) -> tuple[str, int]:
+        """Where the router asks the servers of a side, as host and port."""
         given = self.router_options
         named = {"prefill": "context_servers", "decode": "generation_servers"}[side]
-        assert given[named]["num_instances"] == len(given[named]["urls"])
-        hosts = (url.split(":") for url in given[named]["urls"])
-        return [(host, int(port)) for host, port in hosts]
+        assert given[named]["num_instances"] == 1
+        [url] = given[named]["urls"]
+        host, port = url.split(":")
+        return host, int(port)
 
 
-@pytest.fixture(scope="module", params=[*RUNNERS])
+@pytest.fixture(scope="module", params=RUNNERS)
 def sides(request_file: Path, request: pytest.FixtureRequest) -> Sides:
     kind: str = request.param
     named = {"StatefulSet": str(request_file), "LeaderWorkerSet": PUBLISHED}
@@ -99,20 +101,53 @@ def request_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("side", SERVERS)
-def test_the_router_knows_each_server_by_a_service_of_its_own(side: str, sides: Sides) -> None:
-    runner = sides.runners[side]
+def test_the_router_asks_a_side_by_one_service_that_has_only_pods_that_are_ready(
+    side: str, sides: Sides
+) -> None:
+    """Were its servers listed one by one, it would ask one that is away as well."""
     services = {row["metadata"]["name"]: row["spec"] for row in of_kind(sides.folder, "Service")}
-    listed = sides.listed(side)
-    assert len(set(listed)) == len(listed) == runner["spec"]["replicas"]
-    [pod, *_] = cluster_files.pods(runner)
+    host, port = sides.asked(side)
+    found = services[host]
+    assert not found.get("publishNotReadyAddresses") and "clusterIP" not in found
+    assert found["selector"][COMPONENT] == side
+    [pod, *_] = cluster_files.pods(sides.runners[side])
     [container] = pod["containers"]
     open_ports = {row["name"]: row["containerPort"] for row in container["ports"]}
-    for number, (host, port) in enumerate(listed):
-        selector = dict(services[host]["selector"])
-        assert selector.pop(RUNNERS[runner["kind"]]) == str(number)
-        assert selector.pop(COMPONENT) == side
-        [exposed] = services[host]["ports"]
-        assert (exposed["port"], open_ports[exposed["targetPort"]]) == (port, port)
+    [exposed] = found["ports"]
+    assert (exposed["port"], open_ports[exposed["targetPort"]]) == (port, port)
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Healthy by its own words; it generates as long as its server says so."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200 if getattr(self.server, "generates", False) else 500)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe"])
+@pytest.mark.parametrize("generates", [True, False])
+def test_a_server_is_ready_when_it_generates(probe: str, generates: bool, sides: Sides) -> None:
+    """Not when it says that it is healthy."""
+    pod = next(cluster_files.pods(sides.runners["decode"]))
+    _, *arguments = pod["containers"][0][probe]["exec"]["command"]
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        server.generates = generates  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        here = [word.replace(":8000/", f":{server.server_port}/") for word in arguments]
+        asked = subprocess.run([sys.executable, *here], capture_output=True, check=False)
+        server.shutdown()
+        thread.join()
+    assert (asked.returncode == 0) == generates
 
 
 def test_clients_find_the_router_alone(sides: Sides) -> None:
@@ -150,7 +185,7 @@ def reachable(sides: Sides, source: str, target: str) -> set[int | None]:
 
 
 def test_policies_let_pass_what_the_service_needs_and_no_more(sides: Sides) -> None:
-    ports = {side: {port for _, port in sides.listed(side)} for side in SERVERS}
+    ports = {side: {sides.asked(side)[1]} for side in SERVERS}
     for side, other in (("prefill", "decode"), ("decode", "prefill"), ("decode", "decode")):
         assert None in reachable(sides, side, other)
     for side in SERVERS:
@@ -206,9 +241,25 @@ def test_the_router_waits_as_long_as_its_servers_may_take(sides: Sides) -> None:
     assert limit_s(sides.router) >= waits_s > max(map(limit_s, servers))
 
 
-def test_work_on_nodes_takes_no_server_that_is_asked(sides: Sides) -> None:
-    budgets = of_kind(sides.folder, "PodDisruptionBudget")
-    assert [row["spec"]["maxUnavailable"] for row in budgets] == [0, 0, 0]
+def test_work_on_nodes_takes_one_server_of_several_at_a_time(sides: Sides) -> None:
+    """All pods of groups count, so that a second server waits for every pod of the first."""
+    budgets = {
+        row["metadata"]["labels"][COMPONENT]: row["spec"]
+        for row in of_kind(sides.folder, "PodDisruptionBudget")
+    }
+    assert budgets["router"]["maxUnavailable"] == 1
+    for side, runner in sides.runners.items():
+        assert budgets[side]["maxUnavailable"] == (runner["spec"]["replicas"] > 1)
+        for template in templates(runner):
+            labels = template["metadata"]["labels"]
+            assert budgets[side]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def templates(runner: Object) -> list[Object]:
+    group = runner["spec"].get("leaderWorkerTemplate")
+    if group is None:
+        return [runner["spec"]["template"]]
+    return [group["leaderTemplate"], group["workerTemplate"]]
 
 
 def test_both_sides_are_near_each_other_where_the_deployment_says_so(request_file: Path) -> None:
@@ -255,7 +306,7 @@ def running(request_file: Path, one_layer: Path) -> Iterator[dict[str, Box]]:
         joined = stack.enter_context(network(outside))
         found = {}
         for side, pod in pods.items():
-            host = stack.enter_context(joined.joined(f"chat-{side}-0", "default"))
+            host = stack.enter_context(joined.joined(f"chat-{side}", "default"))
             found[side] = stack.enter_context(boxed(pod, volumes, programs, host))
         yield found
 

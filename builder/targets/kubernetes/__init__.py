@@ -22,7 +22,7 @@ from ..disaggregated import PREFILL_FOLDER
 from . import gateway, objects
 from .gateway import Router
 from .options import KubernetesOptions as Options
-from .options import diagnostics, prefill_diagnostics, warnings
+from .options import diagnostics, domain_is_on, prefill_diagnostics, warnings
 from .workload import DECODE, PREFILL, SERVER, Workload
 
 __all__ = ["Options", "all_objects", "diagnostics", "prefill_diagnostics", "render", "warnings"]
@@ -73,10 +73,11 @@ def _workloads(context: RenderContext, options: Options) -> Iterator[Workload]:
     """The servers, or those of both sides, prefill first."""
     deployment, served = context.deployment, container(context, options)
     replicas = options.replicas or deployment.instances
+    has_domain = domain_is_on(context, options)
 
     def workload(one: Container, replicas: int, component: str) -> Workload:
         scripts = dict(_scripts(*GROUP_SCRIPTS)) if one.is_started_from_first_node else {}
-        return Workload(deployment, one, options, replicas, scripts, component)
+        return Workload(deployment, one, options, replicas, scripts, has_domain, component)
 
     if not (context.prefill and options.prefill):
         yield workload(served, replicas, SERVER)
@@ -130,7 +131,7 @@ def _shared(workloads: Sequence[Workload], router: Router | None) -> Documents:
     parts: Documents = {
         "files": maps,
         "model-volumes": list(objects.model_volumes(workloads)),
-        "compute-domain": [objects.compute_domain(front)] if front.options.compute_domain else [],
+        "compute-domain": [objects.compute_domain(front)] if front.has_domain else [],
         "network-policy": policies,
         "disruption-budget": budgets,
     }

@@ -174,9 +174,12 @@ ROUTER_PATH = f"{ROUTER}/{ROUTER_FILE}"
 CPUS, MEMORY_GIB = 4, 16
 # Source: NVIDIA Container Toolkit, GPU enumeration: `none` is the driver without a GPU.
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "none", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
-ONLY_ONE = (
-    "One, since its file is all that it knows: servers are asked in turn, and one that is away is "
-    "asked as well"
+# Source: NVIDIA/TensorRT-LLM tensorrt_llm/llmapi/disagg_utils.py@0228a71, node_id: two routers may
+# number requests alike, and numbers tell prefill and decode servers whose KV cache is whose.
+ONLY_ONE = "One: two might give requests the same numbers"
+MOVES = (
+    "It moves with work on its node: answers under way come to their end, and new requests find "
+    "the next one after its start. To start that first: kubectl rollout restart"
 )
 
 
@@ -190,8 +193,7 @@ class Router:
     @property
     def files(self) -> dict[str, File]:
         prefill, decode = (
-            [f"{side.server_name(number)}:{_port(side)}" for number in range(side.replicas)]
-            for side in (self.prefill, self.decode)
+            [f"{side.own_name}:{_port(side)}"] for side in (self.prefill, self.decode)
         )
         given = router_document(self.decode.options.host, _port(self.decode), prefill, decode)
         title = f"The router of the prefill and decode servers of {self.decode.deployment.name}."
@@ -243,7 +245,7 @@ class Router:
         return around.policy(self.decode, self.decode.called(ROUTER), ROUTER, ingress, servers)
 
     def disruption_budget(self) -> dict[str, Any]:
-        return around.budget(self.decode, self.decode.called(ROUTER), ROUTER, around.ONLY_ONE)
+        return around.budget(self.decode, self.decode.called(ROUTER), ROUTER, "", MOVES)
 
     def _pod(self) -> dict[str, Any]:
         scratch = {"sizeLimit": f"{SCRATCH_GIB}Gi"}

@@ -24,11 +24,6 @@ BY_MPIRUN = "Open MPI 4 and 5 between pods without rights were tried with stand-
 BY_COMMAND = "The same command on each node was tried with two processes of one machine"
 DOMAIN_KIND = "resource.nvidia.com/v1beta1/ComputeDomain"
 GROUP_KIND = "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet"
-# The labels that distinguish a server from the others of its side.
-# Source: kubernetes-sigs/lws@9f47d6c, api/leaderworkerset/v1/leaderworkerset_types.go; for pods,
-# kubernetes/api, apps/v1/types.go, PodIndexLabel.
-GROUP_NUMBER = "leaderworkerset.sigs.k8s.io/group-index"
-POD_NUMBER = "apps.kubernetes.io/pod-index"
 TOPOLOGY_ANNOTATION = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
 
@@ -86,7 +81,7 @@ def group(workload: Workload) -> dict[str, Any]:
 
     It has another name than any Service, since its controller makes a Service by its name.
     """
-    topology = None if workload.is_side else workload.options.topology_key
+    topology = None if workload.is_side else workload.topology_key
     tried = BY_MPIRUN if workload.container.is_started_from_first_node else BY_COMMAND
     untried = "not on a cluster; fast networks between nodes come by options of this target"
     parts = {
@@ -125,16 +120,10 @@ def compute_domain(workload: Workload) -> dict[str, Any]:
 
 
 def services(workload: Workload) -> Iterator[dict[str, Any]]:
-    """One address for clients, or one for each server of a side; and one that lists the pods, for
-    a router that chooses among them."""
+    """One address for who asks, behind which are the pods that are ready; and one that lists them,
+    for a router that chooses among them."""
     pods = first_pods(workload)
-    if workload.is_side:
-        label = GROUP_NUMBER if workload.nodes > 1 else POD_NUMBER
-        for number in range(workload.replicas):
-            name = workload.server_name(number)
-            yield service(workload, name, {**pods, label: str(number)})
-    else:
-        yield service(workload, workload.name, pods)
+    yield service(workload, workload.own_name, pods)
     yield service(workload, f"{workload.own_name}-pods", pods, headless=True)
 
 
@@ -178,27 +167,28 @@ def tcp(ports: Iterable[int]) -> list[dict[str, Any]]:
 
 # Why a pod does not give way.
 ONLY_ONE = "The only one, so that draining its node waits: start another first, then drain"
-ALL_ARE_ASKED = (
-    "The router asks every server, so that draining a node waits: stop the service first"
-)
+# Source: kubernetes-sigs/lws@060ab4d, RecreateGroupOnPodRestart: a pod takes its group along.
+GROUPS = "A pod takes its server along, and the next one waits until all pods of that are ready"
 
 
 def disruption_budget(workload: Workload) -> dict[str, Any]:
     scale = workload.options.autoscaling
     least = scale.min_replicas if scale else workload.replicas
     missed = "" if least > 1 else ONLY_ONE
-    if workload.is_side:
-        missed = ALL_ARE_ASKED
-    return budget(workload, workload.own_name, workload.component, missed)
+    given = GROUPS if workload.nodes > 1 else ""
+    return budget(workload, workload.own_name, workload.component, missed, given)
 
 
-def budget(workload: Workload, name: str, component: str, missed: str) -> dict[str, Any]:
+def budget(
+    workload: Workload, name: str, component: str, missed: str, given: str = ""
+) -> dict[str, Any]:
     """One pod at a time gives way to work on nodes, unless it would be `missed`, which is why.
+    What comes of that is in `given`.
 
     One that does not serve is in no way.
     """
     spec = {
-        "maxUnavailable": CommentedValue(0, missed) if missed else 1,
+        "maxUnavailable": CommentedValue(0 if missed else 1, missed or given),
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": workload.selector(component)},
     }

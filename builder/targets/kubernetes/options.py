@@ -106,8 +106,9 @@ class KubernetesOptions(ContainerOptions):
     which pods of one server on several nodes know each other. `resources` are further resources of
     the cluster, such as network adapters, and `resource_claims` templates of such claims. With
     `compute_domain`, pods on several nodes share a domain of multi-node NVLink, claimed through
-    NVIDIA's DRA driver. Nodes with the same value of the label `topology_key` are near each other:
-    a server on several nodes gets a separate domain, both sides of a service share one.
+    NVIDIA's DRA driver; it is on where NVLink goes from node to node. Nodes with the same value of
+    the label `topology_key` are near each other: a server on several nodes gets a separate domain,
+    both sides of a service share one.
 
     Before it starts, a pod compares its files with their digests, and models with known digests;
     with `verify_weights` the weights too, which reads them once more. `monitoring_namespace` may
@@ -129,7 +130,7 @@ class KubernetesOptions(ContainerOptions):
     topology_key: LabelKey | None = None
     resources: dict[LabelKey, Count] = default(dict)
     resource_claims: list[ObjectName] = default(list)
-    compute_domain: bool = False
+    compute_domain: bool | None = None
     monitoring_namespace: ObjectName = "monitoring"
     monitoring_pods: Annotated[dict[LabelKey, LabelValue], Bounds(min_length=1)] = default(
         lambda: {"app.kubernetes.io/name": "prometheus"}
@@ -176,17 +177,14 @@ def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Dia
         yield _group_warning(options)
     gpu = load_gpu(context.deployment.hardware.gpu)
     several = sum(side.nodes for side in sides) > 1
-    asked = options.compute_domain or options.resource_claims
-    if several and _has_domain(gpu) and not asked:
+    if (
+        several
+        and _has_domain(gpu)
+        and not (options.compute_domain is not False or options.resource_claims)
+    ):
         what = f"is off: pods on several nodes of {gpu.name} reach each other's memory by no NVLink"
-        remedy = "give true where NVIDIA's DRA driver runs, or name its claim in resource_claims"
+        remedy = "remove it where NVIDIA's DRA driver runs"
         yield Diagnostic(f"targets.{TARGET}.compute_domain", what, remedy, severity="warning")
-    if options.compute_domain and options.topology_key is None:
-        what = (
-            "is not given: pods of the domain may come to nodes of two racks, and wait for NVLink"
-        )
-        remedy = f"name the label that nodes of one rack share, as {NVLINK_LABEL} is"
-        yield Diagnostic(f"targets.{TARGET}.topology_key", what, remedy, severity="warning")
     if any(side.nodes > 1 for side in sides) and not options.update.max_unavailable:
         # Source: kubernetes-sigs/lws, issue 776.
         what = "is 0, which the StatefulSets behind a LeaderWorkerSet may refuse"
@@ -202,6 +200,14 @@ def _group_warning(options: KubernetesOptions) -> Diagnostic:
     what = f"the pods of one server know each other by the Secret {options.group_secret}"
     remedy = f"make it once in your namespace: bash kubernetes/secret.sh {options.group_secret}"
     return Diagnostic(f"targets.{TARGET}.group_secret", what, remedy, severity="warning")
+
+
+def domain_is_on(context: RenderContext, options: KubernetesOptions) -> bool:
+    """Whether pods claim a domain of multi-node NVLink: as the deployment says, or as they need."""
+    if options.compute_domain is not None:
+        return options.compute_domain
+    several = context.nodes > 1 or context.prefill is not None
+    return several and _has_domain(load_gpu(context.deployment.hardware.gpu))
 
 
 def _has_domain(gpu: Gpu) -> bool:

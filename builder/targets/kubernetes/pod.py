@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable
+from pathlib import PurePosixPath
 from typing import Any
 
 from ...facts.hardware import load as load_gpu
@@ -29,6 +31,15 @@ CHECK = "sha256sum --check --quiet --strict"
 STARTUP_PERIOD_S = 10
 READINESS = {"periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3}
 LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 12}
+
+# One token. A server that is busy may let it wait; one that has ended refuses at once.
+GENERATION_PERIOD_S, GENERATION_TIMEOUT_S = 10, 120
+GENERATES = """\
+import sys, urllib.request
+kind = {"Content-Type": "application/json"}
+request = urllib.request.Request(sys.argv[1], sys.argv[2].encode(), kind)
+urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).read()
+"""
 
 SECURITY = {
     "runAsNonRoot": True,
@@ -189,6 +200,7 @@ def _server(workload: Workload) -> dict[str, Any]:
             for name, port in container.ports.items()
         ],
         **probes(container, container.start_s),
+        **(_generation(workload) if workload.is_side else {}),
         "lifecycle": {"preStop": {"sleep": {"seconds": options.deregistration_s}}},
         "resources": _resources(workload),
         "securityContext": RESTRICTED,
@@ -214,6 +226,29 @@ def probes(container: Container, start_s: CommentedValue) -> dict[str, Any]:
             "Asked neither before the first answer nor while the pod ends",
         ),
     }
+
+
+def _generation(workload: Workload) -> dict[str, Any]:
+    """The probes of a server that a router asks: it has to answer the smallest request.
+
+    A process that listens may have lost a rank, and its first answer may take minutes. Decode
+    servers answer whole requests (NVIDIA/TensorRT-LLM tensorrt_llm/serve/openai_disagg_service.py
+    @00bb903, need_ctx); that prefill servers do is assumed.
+    """
+    container = workload.container
+    [folder, *_] = container.models.values()
+    model = container.server.entry.get("model_name") or PurePosixPath(folder).name
+    canary = container.server.record.canary_for(str(model))
+    url = f"http://localhost:{container.ports['http']}{canary['path']}"
+    command = ["python3", "-c", GENERATES, url, json.dumps(canary["body"])]
+    asked = {"exec": {"command": command}, "timeoutSeconds": GENERATION_TIMEOUT_S}
+    start = probes(container, container.start_s)["startupProbe"]
+    started = {"periodSeconds": STARTUP_PERIOD_S, "failureThreshold": start["failureThreshold"]}
+    ready = {
+        "periodSeconds": GENERATION_PERIOD_S,
+        "failureThreshold": READINESS["failureThreshold"],
+    }
+    return {"startupProbe": {**asked, **started}, "readinessProbe": {**asked, **ready}}
 
 
 def _command(workload: Workload) -> list[str]:
@@ -365,8 +400,8 @@ def _near(workload: Workload) -> dict[str, Any]:
 
 
 def _together(workload: Workload) -> dict[str, Any]:
-    """All pods of both sides in one domain, if the deployment says which."""
-    if (key := workload.options.topology_key) is None:
+    """All pods of both sides in one domain, if it is known which nodes that has."""
+    if (key := workload.topology_key) is None:
         return {}
     term = {
         "topologyKey": key,

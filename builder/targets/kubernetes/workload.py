@@ -21,7 +21,7 @@ from ...facts.checkpoint_files import HASHED_BYTES
 from ...render import as_text
 from ..container import Container
 from ..disaggregated import ROUTER
-from .options import KubernetesOptions, Volume
+from .options import NVLINK_LABEL, KubernetesOptions, Volume
 
 # Kubernetes adds to the names of what it makes itself; with the longest of these, a label's value
 # of 63 letters is still long enough.
@@ -150,6 +150,7 @@ class Workload:
     options: KubernetesOptions
     replicas: int
     scripts: Mapping[str, File]
+    has_domain: bool
     component: str = SERVER
 
     @cached_property
@@ -170,10 +171,6 @@ class Workload:
         """Of the objects that another side has too."""
         return self.called(self.component) if self.is_side else self.name
 
-    def server_name(self, number: int) -> str:
-        """The Service of one server of a side."""
-        return f"{self.own_name}-{number}"
-
     @property
     def asked_component(self) -> str:
         """Whose pods answer clients."""
@@ -187,10 +184,15 @@ class Workload:
         return (SERVER,) if self.nodes > 1 else ()
 
     @property
+    def topology_key(self) -> str | None:
+        """The label of nodes that are near each other, as those of one domain of NVLink are."""
+        return self.options.topology_key or (NVLINK_LABEL if self.has_domain else None)
+
+    @property
     def claims(self) -> dict[str, str]:
         """The templates of the claims of a pod, by their names in it."""
         found = {name: name for name in self.options.resource_claims}
-        return found | ({CHANNEL: self.called(CHANNEL)} if self.options.compute_domain else {})
+        return found | ({CHANNEL: self.called(CHANNEL)} if self.has_domain else {})
 
     @property
     def files(self) -> dict[str, File]:
