@@ -344,8 +344,7 @@ def _memory(memory: Mapping[str, Any], num_gpus: int) -> str:
 
 
 def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
-    from ..estimates import plan_estimate, refusals
-    from ..estimates.intervals import number
+    from ..estimates import Interval, plan_estimate, refusals
     from ..facts.published_results import MEASURES
 
     if "refused" in estimate:
@@ -354,11 +353,11 @@ def _speed(estimate: Mapping[str, Any]) -> Iterator[str]:
             command = refusals.command(estimate["isl"], estimate["osl"], loads)
             yield from wrapped("  measure: ", command)
     else:
-        rows = [["ESTIMATED SPEED", "VALUE", "FROM", "TO", "UNIT"]]
+        rows = [("ESTIMATED SPEED", "VALUE (INTERVAL)", "UNIT")]
         for key, (name, unit) in MEASURES.items():
-            ends = (number(estimate[key][end]) for end in ("value", "low", "high"))
-            rows.append([name, *ends, unit])
-        yield columns(rows, range(1, 4))
+            interval, shown = Interval(**estimate[key]).in_unit(unit)
+            rows.append((name, str(interval), shown))
+        yield columns(rows)
         yield from wrapped("  from ", plan_estimate.evidence_text(estimate))
         for note in estimate["notes"]:
             yield from wrapped("  note: ", note)

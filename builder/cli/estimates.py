@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,10 +17,11 @@ from .terminal import WIDTH, Parser, add_deployment, add_json, columns, print_js
 
 if TYPE_CHECKING:
     from ..choice.selection import Option, Selection
-    from ..estimates import Estimate, Question, Refusal
+    from ..estimates import Estimate, Interval, Question, Refusal
     from ..planning import Plan
 
 MAX_CONCURRENCY = 1_000_000
+_LOADS = 2  # in a table of 80 columns
 MAX_SHOWN = 40  # characters of a value that is refused
 
 
@@ -191,9 +192,10 @@ def _text(
     known = [(load, found) for load, found in rows if not isinstance(found, Refusal)]
     if known:
         yield ""
-        yield columns(_table(known, count, price), range(8))
-        yield "from and to: bounds of the 80 % interval"
-        yield ""
+        for first in range(0, len(known), _LOADS):
+            yield columns(_table(known[first : first + _LOADS], count, price))
+            yield ""
+        yield "in parentheses: 80 % intervals"
         yield from _evidence(found for _, found in known)
     for load, found in rows:
         if isinstance(found, Refusal):
@@ -204,20 +206,20 @@ def _text(
 def _table(
     known: Sequence[tuple[int, Estimate]], instances: int, price: float | None
 ) -> list[tuple[str, ...]]:
-    from ..estimates.intervals import number
-
-    heads = ("LOAD", "TPOT ms", "TTFT ms", "E2E s", "OUT tok/s", "/USER", "/GPU")
-    rows: list[tuple[str, ...]] = [heads if price is None else (*heads, "USD/M")]
-    for load, found in known:
-        measures = [
-            *(found.tpot_ms, found.ttft_ms, found.e2e_ms.map(0.001)),
-            *(found.output_tok_s.map(instances), found.tok_s_per_user, found.tok_s_per_gpu),
-        ]
-        if price is not None:
-            measures.append(found.usd_per_million_tokens(price))
-        rows.append((f"{load:,}", *(number(value.value) for value in measures)))
-        rows.append(("from", *(number(value.low) for value in measures)))
-        rows.append(("to", *(number(value.high) for value in measures)))
+    """Values with their 80 % intervals: a row for each measure, a column for each load."""
+    rows = [("CONCURRENT REQUESTS", *(f"{load:,}" for load, _ in known))]
+    measures: list[tuple[str, Callable[[Estimate], Interval]]] = [
+        ("TPOT ms", lambda found: found.tpot_ms),
+        ("TTFT ms", lambda found: found.ttft_ms),
+        ("E2E s", lambda found: found.e2e_ms.map(0.001)),
+        ("output tok/s", lambda found: found.output_tok_s.map(instances)),
+        ("tok/s per user", lambda found: found.tok_s_per_user),
+        ("tok/s per GPU", lambda found: found.tok_s_per_gpu),
+    ]
+    if price is not None:
+        measures.append(("USD per million", lambda found: found.usd_per_million_tokens(price)))
+    for name, of in measures:
+        rows.append((name, *(str(of(found)) for _, found in known)))
     return rows
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, hypot, log
+from math import exp, floor, hypot, log, log10
 from typing import NamedTuple
 
 from .interpolation import RequestMs
 
+MS_PER_S = 1000
 # Largest half widths of the time to the last token, as a share of it.
 MOST_HALF_WIDTH = 0.17
 MOST_OWN_HALF_WIDTH = 0.30  # where only the user measured: few runs are worth a wide interval
@@ -30,8 +31,21 @@ class Interval:
     value: float
     high: float
 
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """The value, three digits of it, and its ends with as many decimals."""
+        decimals = max(0, 2 - floor(log10(abs(self.value) or 1)))
+        value, low, high = (f"{one:,.{decimals}f}" for one in (self.value, self.low, self.high))
+        return value, low, high
+
     def __str__(self) -> str:
-        return f"{number(self.value)} ({number(self.low)} to {number(self.high)})"
+        return "{} ({} to {})".format(*self.texts)
+
+    def in_unit(self, unit: str) -> tuple[Interval, str]:
+        """The interval and its unit: seconds instead of milliseconds from a second on."""
+        if unit == "ms" and self.value >= MS_PER_S:
+            return self.map(1 / MS_PER_S), "s"
+        return self, unit
 
     def map(self, factor: float) -> Interval:
         """The interval of the value times a factor above zero."""

@@ -33,6 +33,7 @@ MAX_TICKS = 7
 PHONE_TICKS = 4  # that a narrow chart has room for; of more it shows every other one
 NEAR = 2  # a limit up to so many times the largest value is on the scale
 TOLERANCE = 1e-9  # of sums of ticks
+FULL = 0.985  # share of an axis up to which the largest value may be
 
 LETTER, LINE = 7.8, 13  # width of a letter and height of a line of a label
 PHONE = 1.45  # how much larger labels are drawn on a phone
@@ -45,7 +46,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A data point; `tip` has the lines of its tooltip."""
+    """A data point; `tip` has the lines of its tooltip, the first one its name."""
 
     x: float
     y: float
@@ -252,6 +253,7 @@ def linear_scale(values: Sequence[float], start: float, end: float) -> Scale:
     power = 10.0 ** math.floor(math.log10(top / 5))
     step = next(one * power for one in TICK_STEPS if one * power * 5 >= top * (1 - TOLERANCE))
     count = math.ceil(top / step - TOLERANCE)
+    count += top > FULL * step * count  # no mark on the frame
     ticks = tuple(step * index for index in range(count + 1))
     return Scale(0.0, ticks[-1], start, end, False, ticks)
 

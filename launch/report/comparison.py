@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .evidence import RunEvidence
-from .number_format import milliseconds, number, signed_percent, unit, usd
+from .evidence import RunEvidence, every_point
+from .number_format import milliseconds, number, signed_percent, usd
 from .results import BenchResults, LoadPoint
-from .tables import PageTable, numeric, texts
+from .tables import LOAD, PageTable, numeric, texts
 
 SYSTEM_SETTINGS = ("model", "precision", "gpu", "num_gpus", "engine", "release", "target")
 BENCH_SETTINGS = ("tool", "api", "workload", "isl", "osl", "slo", "price_per_gpu_hour_usd", "seed")
@@ -69,7 +69,7 @@ def _difference(run: RunEvidence, point: LoadPoint, base: LoadPoint) -> dict[str
 
 
 def overview(runs: Sequence[RunEvidence]) -> PageTable:
-    titles = ("failed", "highest output", "per GPU", "best for a user", "shortest TTFT p50",
+    titles = ("failed", "most tokens/s", "per GPU", "best for a user", "shortest TTFT p50",
               "shortest e2e p50", "within SLO", "million tokens")  # fmt: skip
     table = PageTable("The runs at a glance", [("run", "text"), *numeric(*titles)])
     for run in runs:
@@ -96,7 +96,7 @@ def _overview(run: RunEvidence) -> tuple[object, ...]:
     return (
         run.title,
         failed,
-        f"{unit(best.rate('output_tokens_per_s'), 'tokens/s')} at {best.label}",
+        f"{number(best.rate('output_tokens_per_s'))} at {best.load}",
         number(None if run.rehearsal else best.rate("output_tokens_per_s_per_gpu")),
         number(max(users, default=None)),
         milliseconds(min(ttfts, default=None)),
@@ -144,8 +144,9 @@ def _text(value: object) -> str:
 def changes(runs: Sequence[RunEvidence]) -> PageTable:
     base = next(iter(_comparable(runs)), runs[0]).title
     left_out = "rehearsals, other workloads and loads with failed requests are left out"
-    columns = [("run", "text"), ("load", "code"), *numeric(*(title for title, _ in MEASURES))]
+    columns = [("run", "text"), LOAD, *numeric(*(title for title, _ in MEASURES))]
     table = PageTable(f"Changes against {base}; {left_out}", columns)
+    words = {point.label: point.load for _, point in every_point(runs)}
     for row in differences(runs):
-        table.add(row["run"], row["load"], *map(signed_percent, row["changes"].values()))
+        table.add(row["run"], words[row["load"]], *map(signed_percent, row["changes"].values()))
     return table

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from builder.facts.published_results import LATENCIES, MEASURES
 
 from .evidence import RunEvidence
-from .number_format import SPACE, number, percent, unit
+from .number_format import percent, unit_text
 from .results import JsonObject, LoadPoint
 
 INSIDE = "inside"
@@ -105,17 +105,18 @@ def _measure(name: str, ends: Mapping[str, float], point: LoadPoint | None) -> E
 def _summary(measures: tuple[EstimatedMeasure, ...], point: LoadPoint) -> str:
     outside, inside = [], 0
     for one in measures:
-        interval = f"{number(one.low)} to {number(one.high)}{SPACE}{one.unit} of the estimate"
+        ends = (unit_text(end, one.unit) for end in (one.low, one.high))
+        interval = f"{' to '.join(ends)} of the estimate"
         if one.verdict == INSIDE:
             inside += 1
         elif one.measured is not None:
-            measured = f"{one.name} {unit(one.measured, one.unit)}"
+            measured = f"{one.name} {unit_text(one.measured, one.unit)}"
             outside.append(f"{measured}, {one.verdict} the {interval}")
     if not outside:
-        return f"At {point.label} every measured value is inside the interval of its estimate."
+        return f"At {point.load_text} every measured value is inside the interval of its estimate."
     known = inside + len(outside)
     count = f"{inside} of {known} measured values are inside the interval of their estimate"
-    return f"At {point.label} {count}. Outside: {'; '.join(outside)}."
+    return f"At {point.load_text} {count}. Outside: {'; '.join(outside)}."
 
 
 def _evidence(rows: int | None, found: JsonObject) -> Iterator[str]:

@@ -13,9 +13,10 @@ from .evidence import RunEvidence, every_point
 from .number_format import milliseconds, number, percent, unit
 from .published import PublishedFigure
 from .results import LoadPoint
-from .tables import PageTable, numeric, runs_table
+from .tables import BAR, LOAD, NUMERIC, PageTable, numeric, runs_table, texts
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
+LONG_MS = 10_000  # from here on an axis is in seconds
 FEW = 2  # runs up to which bands and p90 lines are drawn
 
 XY = tuple[float | None, float | None]
@@ -25,7 +26,10 @@ LoadOf = Callable[[LoadPoint], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart, `None` without measurements, and its table; `strokes` are its kinds of lines."""
+    """A chart and its table; `strokes` are its kinds of lines.
+
+    With one load in each run, bars replace the chart; without measurements there is neither.
+    """
 
     name: str
     title: str
@@ -34,6 +38,7 @@ class Figure:
     logarithmic: Markup | None
     table: PageTable
     strokes: tuple[str, ...] = ()
+    bars: PageTable | None = None
 
 
 def draw(runs: Sequence[RunEvidence]) -> list[Figure]:
@@ -62,14 +67,14 @@ def _throughput(runs: Sequence[RunEvidence]) -> Figure:
         ),
     )
     titles = ("output tokens/s", "e2e p50", "e2e p90", "e2e p99", "requests/s", "total tokens/s")
-    table = runs_table(drawn.title, runs, [("load", "code"), *numeric(*titles)])
+    table = runs_table(drawn.title, runs, [LOAD, *numeric(*titles)])
     for run, point in every_point(runs):
         e2e = point.stats("e2e_ms")
-        table.add(run.title, point.label, _rate(point, "output_tokens_per_s"),
+        table.add(run.title, point.load, _rate(point, "output_tokens_per_s"),
                   *map(milliseconds, (e2e.p50, e2e.p90, e2e.p99)), _rate(point, "requests_per_s"),
                   _rate(point, "total_tokens_per_s"))  # fmt: skip
-    how = "Up and left is better. Labels read load:tokens per second; c8 is 8 concurrent requests."
-    return _figure(drawn, how, table)
+    how = f"Up and left is better. {_numbers(runs)}"
+    return _figure(drawn, how, table, runs)
 
 
 def _interactivity(runs: Sequence[RunEvidence]) -> Figure:
@@ -97,15 +102,16 @@ def _interactivity(runs: Sequence[RunEvidence]) -> Figure:
         front=tuple(pareto_front(marks)),
     )
     titles = ("tokens/s/user", "tokens/s/GPU", "TPOT mean", "TPOT p50", "TPOT p99")
-    table = runs_table(drawn.title, runs, [("load", "code"), *numeric(*titles)])
+    table = runs_table(drawn.title, runs, [LOAD, *numeric(*titles)])
     for run, point in every_point(runs):
         tpot = point.stats("tpot_ms")
         per_gpu = None if run.rehearsal else point.rate("output_tokens_per_s_per_gpu")
-        table.add(run.title, point.label, _rate(point, "output_tokens_per_s_per_user"),
+        table.add(run.title, point.load, _rate(point, "output_tokens_per_s_per_user"),
                   number(per_gpu), *map(milliseconds, (tpot.mean, tpot.p50, tpot.p99)),
                  )  # fmt: skip
-    how = "Up and right is better. No run beats the grey Pareto front in both at once."
-    return _figure(drawn, how, table)
+    how = f"Up and right is better. {_numbers(runs)}"
+    how += " No run beats the grey Pareto front in both at once."
+    return _figure(drawn, how, table, runs)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -125,32 +131,36 @@ def _percentiles(
     of_messages = of == "messages"
     short = "gap" if of_messages else name.removesuffix("_ms").upper()
     limits = [run.bench.slo[name] for run in runs if name in run.bench.slo]
+    longest = [
+        point.stats(name).p99 or point.stats(name).p50 or 0 for _, point in every_point(runs)
+    ]
+    per_unit, axis_unit = (1000, "s") if max(longest) >= LONG_MS else (1, "ms")
     slo = None if of_messages else min(limits, default=None)
     is_full = len(runs) <= FEW
     titles = ("mean", *PERCENTILES, "max")
     title = title if of_messages else f"{title} ({short})"
-    table = runs_table(title, runs, [("load", "code"), *numeric(*titles)])
+    table = runs_table(title, runs, [LOAD, *numeric(*titles)])
     series = []
     for index, run in enumerate(runs):
         points = [point for point in run.bench.points if of in (None, point.itl_of)]
-        series.append(_tails(index, run, points, name, load_of, is_full))
+        series.append(_tails(index, run, points, name, load_of, is_full, per_unit))
         for point in points:
             stats = point.stats(name)
             values = (stats.mean, stats.p50, stats.p90, stats.p95, stats.p99, stats.max)
-            table.add(run.title, point.label, *map(milliseconds, values))
+            table.add(run.title, point.load, *map(milliseconds, values))
     drawn = Chart(
         name="gaps" if of_messages else name.removesuffix("_ms"),
         title=title,
         x_title=load_title,
-        y_title=f"{short} (ms)",
+        y_title=f"{short} ({axis_unit})",
         series=tuple(series),
-        limit=None if slo is None else (slo, f"SLO {milliseconds(slo)}"),
+        limit=None if slo is None else (slo / per_unit, f"SLO {milliseconds(slo)}"),
         x_is_load=True,
     )
     how = "Lower is better."
     if of_messages:
         how += " A message may hold several tokens: no figure here is one of tokens."
-    return _figure(drawn, how, table, ("p50", "p90", "p99") if is_full else ("p50", "p99"))
+    return _figure(drawn, how, table, runs, ("p50", "p90", "p99") if is_full else ("p50", "p99"))
 
 
 def _tails(
@@ -160,18 +170,20 @@ def _tails(
     name: str,
     load_of: LoadOf,
     is_full: bool,
+    per_unit: float,
 ) -> Series:
     marks, p90, p99, band = [], [], [], []
     for point in points:
         stats = point.stats(name)
         if not (load := load_of(point)) or stats.p50 is None:
             continue
-        marks.append(Mark(load, stats.p50, "", _tip(run, point)))
+        median = stats.p50 / per_unit
+        marks.append(Mark(load, median, "", _tip(run, point)))
         if stats.p90 is not None:
-            p90.append((load, stats.p90))
+            p90.append((load, stats.p90 / per_unit))
         if stats.p99 is not None:
-            p99.append((load, stats.p99))
-            band.append((load, stats.p50, stats.p99))
+            p99.append((load, stats.p99 / per_unit))
+            band.append((load, median, stats.p99 / per_unit))
     tail = ("line p99", tuple(p99))
     if not is_full:
         return Series(index, tuple(marks), (tail,))
@@ -194,23 +206,61 @@ def _series(index: int, run: RunEvidence, coordinates: Coordinates) -> Series:
     for point in run.bench.points:
         x, y = coordinates(run, point)
         if x is not None and y is not None:
-            marks.append(Mark(x, y, f"{point.label}:{_plain(point)}", _tip(run, point)))
+            marks.append(Mark(x, y, _mark_label(point), _tip(run, point)))
     return Series(index, tuple(marks))
 
 
-def _plain(point: LoadPoint) -> str:
-    rate = point.rate("output_tokens_per_s")
-    if rate is None:
-        return ""
-    return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+def _numbers(runs: Sequence[RunEvidence]) -> str:
+    return f"The number at a mark is its load in {_load(runs)[1]}."
 
 
-def _figure(drawn: Chart, how: str, table: PageTable, strokes: tuple[str, ...] = ()) -> Figure:
+def _mark_label(point: LoadPoint) -> str:
+    return number(point.rate_per_s or point.concurrency)
+
+
+def _figure(
+    drawn: Chart,
+    how: str,
+    table: PageTable,
+    runs: Sequence[RunEvidence],
+    strokes: tuple[str, ...] = (),
+) -> Figure:
     table.without_empty_columns()
-    if not any(one.marks for one in drawn.series):
+    most = max(len(one.marks) for one in drawn.series)
+    if most == 0:
         return Figure(drawn.name, drawn.title, how, None, None, table)
+    absent = [runs[one.index] for one in drawn.series if not one.marks]
+    if most == 1:  # what is known of marks
+        how = "Higher is better." if "Up" in how else "Lower is better."
+    how += "".join(f" {run.title} is not here: {_absence(drawn.name, run)}." for run in absent)
+    if most == 1:
+        return Figure(drawn.name, drawn.title, how, None, None, table, (), _bars(drawn))
     linear, logarithmic = chart.svg(drawn, False), chart.svg(drawn, True)
     return Figure(drawn.name, drawn.title, how, linear, logarithmic, table, strokes)
+
+
+def _absence(figure: str, run: RunEvidence) -> str:
+    """Why a run has no series in a chart."""
+    kinds = {point.itl_of for point in run.bench.points if point.stats("itl_ms").p50 is not None}
+    if figure == "interactivity" and run.rehearsal:
+        return "a rehearsal has no GPU"
+    if figure == "itl" and "messages" in kinds:
+        return "its messages hold several tokens, so gaps between tokens cannot be measured"
+    if figure == "gaps" and "tokens" in kinds:
+        return "it sends a token per message"
+    return "not measured"
+
+
+def _bars(drawn: Chart) -> PageTable:
+    """The figures of runs with one load each, as bars."""
+    table = PageTable("", [*texts("run and load"), (drawn.y_title, NUMERIC), ("", BAR)])
+    longest = max(mark.y for one in drawn.series for mark in one.marks)
+    for one in drawn.series:
+        for mark in one.marks:
+            table.add(mark.tip[0], number(mark.y), mark.y / longest)
+    if len(table.rows) > 1:
+        return table
+    return PageTable("", table.columns[:-1], 0, [row[:-1] for row in table.rows])
 
 
 def _rate(point: LoadPoint, name: str) -> str:
@@ -220,7 +270,7 @@ def _rate(point: LoadPoint, name: str) -> str:
 def _tip(run: RunEvidence, point: LoadPoint) -> tuple[str, ...]:
     e2e, ttft, itl = (point.stats(name) for name in ("e2e_ms", "ttft_ms", "itl_ms"))
     lines = [
-        f"{run.title}, {point.label}",
+        f"{run.title}, {point.load_text}",
         f"{number(point.rate('output_tokens_per_s'))} output tokens/s",
         f"e2e {_tail(e2e.p50, e2e.p99)}",
         f"TTFT {_tail(ttft.p50, ttft.p99)}",
@@ -251,14 +301,14 @@ def _published_marks(
     for row in unique.values():
         x, y = coordinates(row)
         if x and y:
-            marks.append(Mark(x, y, row.label, _published_tip(row)))
+            marks.append(Mark(x, y, row.mark_label, _published_tip(row)))
     return tuple(marks)
 
 
 def _published_tip(row: PublishedFigure) -> tuple[str, ...]:
     lines = [
         f"Published: {row.source}",
-        f"{unit(row.output_tokens_per_s, 'output tokens/s')} at {row.label.partition(':')[0]}",
+        f"{unit(row.output_tokens_per_s, 'output tokens/s')} at {row.load_text}",
         f"median latency {milliseconds(row.e2e_ms)}" if row.e2e_ms else "",
         row.workload,
         *(f"differs: {cause}" for cause in row.causes if cause.is_known),

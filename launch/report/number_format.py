@@ -37,6 +37,11 @@ def milliseconds(value: float | None) -> str:
     return unit(value, "ms")
 
 
+def unit_text(value: float | None, name: str) -> str:
+    """A value with its unit; milliseconds may become seconds."""
+    return milliseconds(value) if name == "ms" else unit(value, name)
+
+
 def percent(share: float | None) -> str:
     return UNKNOWN if share is None else unit(share * 100, "%")
 

@@ -103,8 +103,8 @@ def _head(runs: Sequence[RunEvidence]) -> dict[str, Any]:
         subject = list(dict.fromkeys(run.bench.subject.name for run in runs))
     else:
         kind, heading, subject = "Benchmark", runs[0].title, _subject(runs[0])
-    kind = f"{kind}, with a rehearsal" if len(runs) > 1 and rehearsal else kind
-    kind = "Rehearsal" if len(runs) == 1 and rehearsal else kind
+    kind = f"{kind}, with a rehearsal" if rehearsal else kind
+    kind = "Rehearsal" if all(run.rehearsal for run in runs) else kind
     return {
         "title": f"{kind}: {heading}",
         "kind": kind,
@@ -143,7 +143,7 @@ def _charts(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     if not any(run.bench.points for run in runs):
         return {"figures": drawn, "undrawn": undrawn, "legend": []}
     for figure in figures.draw(runs):
-        if figure.linear:
+        if figure.linear or figure.bars:
             drawn.append(figure)
         elif figure.table.rows:
             undrawn.append(figure.table)

@@ -291,13 +291,16 @@ class PublishedFigure:
     @property
     def key(self) -> tuple[str, str, str]:
         """Equal for one figure that several bundles carry."""
-        return self.source, self.label, self.note
+        rate = self.output_tokens_per_s or self.tokens_per_s_per_gpu
+        return self.source, f"{self.concurrency}: {rate}", self.note
 
     @property
-    def label(self) -> str:
-        load = f"c{self.concurrency}" if self.concurrency else "published"
-        rate = self.output_tokens_per_s or self.tokens_per_s_per_gpu
-        return f"{load}:{rate:.0f}" if rate else load
+    def mark_label(self) -> str:
+        return f"{number(self.concurrency)}, published" if self.concurrency else "published"
+
+    @property
+    def load_text(self) -> str:
+        return f"{self.concurrency:,} concurrent" if self.concurrency else "an unknown load"
 
     @property
     def same_conditions(self) -> bool:
@@ -386,11 +389,11 @@ def _comparison(
     point = None if run.rehearsal else _nearest(run, figure)
     if measure is None or point is None or not (here := point.rate(measure)):
         return {"speeds": None, "ratio": None, "causes": ()}
-    load = f" at c{figure['concurrency']}" if "concurrency" in figure else ""
+    load = f" at {figure['concurrency']:,} concurrent" if "concurrency" in figure else ""
     return {
         "speeds": (
             f"{number(figure[measure])}{SPACE}{RATES[measure]}{load}",
-            f"{number(here)}{SPACE}{RATES[measure]} at {point.label}",
+            f"{number(here)}{SPACE}{RATES[measure]} at {point.load}",
         ),
         "ratio": here / figure[measure],
         "causes": tuple(causes(run, row, figure, point, measure)),

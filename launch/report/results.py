@@ -16,6 +16,7 @@ from builder.errors import BadInput
 
 from ..bench.results import FORMAT
 from ..smoke.results import CheckResult
+from .number_format import number
 
 # Of a result file with a figure for every token of thousands of requests.
 MAX_VALUES = 4_000_000
@@ -235,6 +236,20 @@ class LoadPoint:
     tasks_ok: int | None = json_field("tasks.ok")
     task_s: Distribution
     server: Mapping[str, float | None]
+
+    @property
+    def load(self) -> str:
+        """The load in a table."""
+        if self.rate_per_s:
+            return f"{number(self.rate_per_s)} requests/s"
+        return f"{number(self.concurrency)} concurrent" if self.concurrency else self.label
+
+    @property
+    def load_text(self) -> str:
+        """The load in a sentence."""
+        if self.rate_per_s or not self.concurrency:
+            return self.load
+        return f"{self.load} request{'s' * (self.concurrency > 1)}"
 
     def stats(self, name: str) -> Distribution:
         return self.distributions.get(name, UNKNOWN)

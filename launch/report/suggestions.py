@@ -285,6 +285,7 @@ def _holds(value: float, test: Mapping[str, str | float], known: Mapping[str, fl
 def _beside(runs: Sequence[RunEvidence]) -> Found:
     """Other runs of the page that differ in one decision: their changes at the same loads."""
     base, *others = runs
+    words = {point.label: number(point.concurrency) for point in base.bench.points}
     changes = comparison.differences(runs) if not base.rehearsal else []
     for other in others:
         rows = [row for row in changes if row["run"] == other.title]
@@ -304,8 +305,8 @@ def _beside(runs: Sequence[RunEvidence]) -> Found:
             if len(shares) == len(rows) and measure in MEASURED:
                 ends = (min(shares), max(shares))
                 effects[measure] = ends if len(rows) > 1 else _repeated(ends[0])
-        loads = ", ".join(row["load"] for row in rows)
-        why = f"{other.title} differs in the {names[0]} alone; both were measured at {loads}."
+        loads = ", ".join(words[row["load"]] for row in rows)
+        why = f"{other.title} differs in the {names[0]} alone, measured at {loads} concurrent."
         yield Suggestion(edit, effects, why, "measured", f"{base.title} and {other.title}")
 
 
@@ -357,7 +358,7 @@ def _estimated(run: RunEvidence, point: LoadPoint, goal: Sequence[str]) -> Found
             ESTIMATED[name]: (factor.low - 1, factor.high - 1)
             for name, factor in one.factors.items()
         }
-        why = f"Public measurements of this model, GPU, precision and engine, at {point.label}."
+        why = f"Public measurements of this model, GPU, precision and engine, at {point.load_text}."
         made = Suggestion(edit, effects, why, "published", one.source)
         key = one.num_gpus, any("speculative" in path for path in edit)
         if key not in best or made.gain(goal) > best[key].gain(goal):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from .estimated import RunEstimate
 from .evidence import RunEvidence, every_point
-from .number_format import UNKNOWN, milliseconds, number, percent, unit, usd
+from .number_format import UNKNOWN, milliseconds, number, percent, unit, unit_text, usd
 from .published import PublishedFigure
 from .results import BenchResults, JsonObject
 
@@ -27,14 +27,16 @@ WORST_FIRST = "failed warned passed skipped"  # an unknown outcome comes before 
 
 
 Column = tuple[str, str]  # its title and kind
+LOAD: Column = ("load", "load")
+BAR = "bar"
 
 
 @dataclass(slots=True)
 class PageTable:
     """A table whose first column heads its rows.
 
-    The kind of a column is its alignment: `num` right, `code` and `text` left. Rows leave out the
-    cells before `first`.
+    The kind of a column is its alignment: `num` right, `code` and `text` left; the cells of a `bar`
+    are shares. Rows leave out the cells before `first`.
     """
 
     caption: str
@@ -74,12 +76,12 @@ def runs_table(caption: str, runs: Sequence[RunEvidence], columns: Sequence[Colu
 
 
 def errors(runs: Sequence[RunEvidence]) -> PageTable:
-    columns = [("load", "code"), ("kind", "text"), ("requests", NUMERIC), ("an example", "text")]
+    columns = [LOAD, ("kind", "text"), ("requests", NUMERIC), ("an example", "text")]
     table = runs_table("Failed requests by kind", runs, columns)
     for run, point in every_point(runs):
         for error in point.errors:
             example = error.example[:MAX_EXAMPLE]
-            table.add(run.title, point.label, error.kind, number(error.count), example)
+            table.add(run.title, point.load, error.kind, number(error.count), example)
     return table
 
 
@@ -101,12 +103,13 @@ def published(rows: Iterable[PublishedFigure]) -> PageTable:
 
 def estimated(found: RunEstimate) -> PageTable:
     columns = [("measure", "text"), ("measured", NUMERIC), ("interval", "text"),
-               *numeric("from", "estimate", "to"), ("unit", "text")]  # fmt: skip
+               *numeric("from", "estimate", "to")]  # fmt: skip
     caption = f"Estimate of {found.load}; four times of five a value is between the ends"
     table = PageTable(caption, columns)
     for one in found.measures:
-        ends = map(number, (one.low, one.value, one.high))
-        table.add(one.name, number(one.measured), one.verdict, *ends, one.unit)
+        values = (one.measured, one.low, one.value, one.high)
+        measured, *ends = (unit_text(value, one.unit) for value in values)
+        table.add(one.name, measured, one.verdict, *ends)
     return table
 
 
@@ -126,12 +129,12 @@ def server_side(runs: Sequence[RunEvidence]) -> PageTable:
     titles = ("drafts accepted", "tokens per step", "KV cache reused", "queue p50", "within SLO",
               "million output tokens", "a task")  # fmt: skip
     caption = "Speculation, cache, queue, service level and cost"
-    table = runs_table(caption, runs, [("load", "code"), *numeric(*titles)])
+    table = runs_table(caption, runs, [LOAD, *numeric(*titles)])
     for run, point in every_point(runs):
         costs = (point.usd_per_million_output_tokens, point.usd_per_task)
         if run.rehearsal:
             costs = (None, None)  # a miniature on CPU has no price
-        table.add(run.title, point.label, percent(point.acceptance_rate),
+        table.add(run.title, point.load, percent(point.acceptance_rate),
                   number(point.tokens_per_step), percent(point.kv_reused_share),
                   milliseconds(point.stats("queue_ms").p50), percent(point.goodput_share),
                   *map(usd, costs))  # fmt: skip
@@ -140,11 +143,11 @@ def server_side(runs: Sequence[RunEvidence]) -> PageTable:
 
 def tasks(runs: Sequence[RunEvidence]) -> PageTable:
     titles = ("tasks", "completed", "time p50", "time p99", "cost")
-    table = runs_table("Tasks of several calls", runs, [("load", "code"), *numeric(*titles)])
+    table = runs_table("Tasks of several calls", runs, [LOAD, *numeric(*titles)])
     for run, point in every_point(runs):
         if point.tasks is not None:
             times = (unit(point.task_s.p50, "s"), unit(point.task_s.p99, "s"))
-            table.add(run.title, point.label, number(point.tasks), number(point.tasks_ok), *times,
+            table.add(run.title, point.load, number(point.tasks), number(point.tasks_ok), *times,
                       usd(point.usd_per_task))  # fmt: skip
     return table
 
@@ -159,7 +162,7 @@ def metrics(run: RunEvidence) -> PageTable | None:
         return None
     left = len(names) - MAX_METRICS
     more = f"; {left} more are in bench.json" if left > 0 else ""
-    columns = [("metric", "code"), *numeric(*(point.label for point in points))]
+    columns = [("metric", "code"), *numeric(*(point.load for point in points))]
     table = PageTable(f"Metrics of the server, {run.title}{more}", columns)
     for name in list(names)[:MAX_METRICS]:
         table.add(name, *(number(point.server.get(name)) for point in points))
@@ -193,17 +196,16 @@ def memory(run: RunEvidence) -> PageTable | None:
     found = (run.manifest or {}).get("memory", {})
     if not (budget := found.get("per_gpu")):
         return None
-    table = PageTable("Memory budget of each GPU, estimated", [("part", "text"), ("size", NUMERIC)])
-    free = total = budget["total_gib"]
-    for key, name in MEMORY_PARTS.items():
-        free -= budget[key]
-        table.add(name, f"{number(budget[key])} GiB")
-    if free > 0:
-        table.add("free", f"{number(free)} GiB")
-    table.add("total", f"{number(total)} GiB")
-    table.add("KV cache per token", f"{number(found['kv_bytes_per_token'])} bytes")
-    table.add("tokens in the KV cache", number(found["kv_tokens"]))
-    table.add("concurrent requests", number(found["max_concurrency"]))
+    columns = [("part", "text"), ("size", NUMERIC), ("share", BAR)]
+    table = PageTable("Memory budget of each GPU, estimated", columns)
+    total = budget["total_gib"]
+    sizes = {name: budget[key] for key, name in MEMORY_PARTS.items()}
+    sizes["free"] = max(0.0, total - sum(sizes.values()))
+    for name, size in (*sizes.items(), ("total", total)):
+        table.add(name, unit(size, "GiB"), size / total)
+    table.add("KV cache per token", unit(found["kv_bytes_per_token"], "bytes"), "")
+    table.add("tokens in the KV cache", number(found["kv_tokens"]), "")
+    table.add("concurrent requests", number(found["max_concurrency"]), "")
     return table
 
 

@@ -69,13 +69,15 @@ def _single(run: RunEvidence) -> tuple[str, list[str]]:
         title = f"The rehearsal found failures: {found}" if run.rehearsal else found
         most = "No load was served without a failed request."
         if best:
-            most = f"Without a failed request it delivers up to {_output(best)}, at {best.label}."
+            most = (
+                f"Without a failed request it delivers up to {_output(best)}, at {best.load_text}."
+            )
         return title, [most]
     if best is None:
         return "No output was measured", [_failures(result)]
     if run.rehearsal:
         title = "The deployment works end to end; its speed says nothing about the GPU"
-        first = "Every figure here is that of a miniature on CPU."
+        first = ""
     elif result.slo and result.largest_concurrency_within_slo:
         largest = result.largest_concurrency_within_slo
         title = f"Within the SLO with up to {number(largest)} concurrent requests"
@@ -87,9 +89,9 @@ def _single(run: RunEvidence) -> tuple[str, list[str]]:
             f"{_slo(result)} was asked for; the smallest load came to {_latency(result.points[0])}."
         )
     else:
-        title = f"{_output(best)} at {best.label}"
+        title = f"{_output(best)} at {best.load_text}"
         first = f"There a median request takes {_median(best)}."
-    return title, [first, _range(result), _failures(result)]
+    return title, [first, _failures(result)]
 
 
 def _found_failures(run: RunEvidence) -> str:
@@ -124,7 +126,7 @@ def _several(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
             real.append(run)
     title, sentences = _winner(real)
     if all(run.rehearsal for run in runs):
-        title = "Rehearsals side by side; their speed says nothing about the GPU"
+        title = "Side by side on CPU; the speed says nothing about the GPU"
     if len(failing) > 1:
         title = f"{len(failing)} of {len(runs)} runs have failures"
         sentences = [*(f"{name}: {found}." for name, found in failing.items()), *sentences]
@@ -141,7 +143,9 @@ def _winner(runs: Sequence[RunEvidence]) -> tuple[str, list[str]]:
     if not all(is_same_workload(tops[0][0].bench, run.bench) for run, _ in tops):
         return "Runs of different workloads side by side", ["Their speeds cannot be compared."]
     run, point = max(tops, key=lambda pair: pair[1].rate("output_tokens_per_s") or 0)
-    sentences = [f"The highest output is that of {run.title}: {_output(point)} at {point.label}."]
+    sentences = [
+        f"The highest output is that of {run.title}: {_output(point)} at {point.load_text}."
+    ]
     return f"{run.title} delivers most", [*sentences, *_shortest(runs)]
 
 
@@ -150,7 +154,7 @@ def _shortest(runs: Sequence[RunEvidence]) -> Iterator[str]:
     for run in runs:
         for point in run.bench.clean_points:
             if (median := point.stats("e2e_ms").p50) is not None:
-                medians.append((median, run.title, point.label))
+                medians.append((median, run.title, point.load_text))
     if medians:
         median, title, label = min(medians)
         yield f"The shortest median latency is that of {title}: {milliseconds(median)} at {label}."
@@ -166,26 +170,22 @@ def tiles(evidence: RunEvidence) -> list[Tile]:
     per_gpu = None if evidence.rehearsal else best.rate("output_tokens_per_s_per_gpu")
     rows = [
         Tile("Highest output", unit(best.rate("output_tokens_per_s"), "tokens/s"),
-             f"at {best.label}" + (f", {number(per_gpu)} from each GPU" if per_gpu else "")),
+             f"at {best.load_text}" + (f", {number(per_gpu)} from each GPU" if per_gpu else "")),
         Tile("For one user", unit(quick.rate("output_tokens_per_s_per_user"), "tokens/s"),
-             f"at {quick.label}, TPOT {milliseconds(quick.stats('tpot_ms').mean)}"),
+             f"at {quick.load_text}, TPOT {milliseconds(quick.stats('tpot_ms').mean)}"),
         Tile("First token", milliseconds(quick_ttft.p50),
-             f"median at {quick.label}, p99 {milliseconds(quick_ttft.p99)}"),
+             f"median at {quick.load_text}, p99 {milliseconds(quick_ttft.p99)}"),
         Tile("Whole request", _median(quick),
-             f"median at {quick.label}, {number(quick.stats('output_tokens').mean)} tokens"),
+             f"median at {quick.load_text}, {number(quick.stats('output_tokens').mean)} tokens"),
     ]  # fmt: skip
     if not evidence.rehearsal:
-        rows += _slo_and_cost(run, best)
+        rows += _costs(run, best)
     return [row for row in rows if row.value != UNKNOWN]
 
 
-def _slo_and_cost(run: BenchResults, best: LoadPoint) -> Iterator[Tile]:
-    """Service level and cost; not for rehearsals."""
-    if run.slo:
-        yield Tile(
-            "Within the SLO", unit(run.largest_concurrency_within_slo, "concurrent"), _slo(run)
-        )
-    at = f"at {best.label} and {usd(run.price_per_gpu_hour_usd)} per GPU hour"
+def _costs(run: BenchResults, best: LoadPoint) -> Iterator[Tile]:
+    """Costs; not for rehearsals."""
+    at = f"at {best.load_text} and {usd(run.price_per_gpu_hour_usd)} per GPU hour"
     if (cost := best.usd_per_million_output_tokens) is not None:
         yield Tile("Cost", usd(cost), f"per million output tokens, {at}")
     if (cost := best.usd_per_task) is not None:
@@ -224,7 +224,7 @@ def _notices(run: RunEvidence) -> Iterator[Notice]:
         reason = result.failure or "The run did not keep why"
         yield Notice("bad", "Ended by a failure", f"{reason}. Loads after it are missing.")
     if result.near_limit:
-        limited = ", ".join(point.label for point in result.points if point.client_limited)
+        limited = ", ".join(point.load_text for point in result.points if point.client_limited)
         text = f"The client ran at {percent(result.share_of_limit)} of its own limit"
         text += f" at {limited}" if limited else ""
         text += "; from 70 % on the client may limit the figures, so they may be too low."
@@ -252,19 +252,6 @@ def _latency(point: LoadPoint) -> str:
 
 def _slo(run: BenchResults) -> str:
     return ", ".join(f"{SLO_NAMES[key]} {milliseconds(value)}" for key, value in run.slo.items())
-
-
-def _range(run: BenchResults) -> str:
-    if not run.points or (first := run.points[0]).label == (last := run.points[-1]).label:
-        return ""
-    output = "{} to {} tokens/s".format(*map(_tokens_per_s, (first, last)))
-    median = "{} to {}".format(*map(_median, (first, last)))
-    loads = f"From {first.label} to {last.label}"
-    return f"{loads} output goes from {output} and the median latency from {median}."
-
-
-def _tokens_per_s(point: LoadPoint) -> str:
-    return number(point.rate("output_tokens_per_s"))
 
 
 def _median(point: LoadPoint) -> str:

@@ -24,6 +24,7 @@ from builder.estimates import (
     own_runs,
     roofline,
 )
+from builder.estimates.intervals import Interval
 from builder.estimates.measurements import OWN, Row, time_text
 from builder.estimates.names import facts_of
 from builder.estimates.roofline import WEIGHT_BYTES, Speeds, shape_of, speeds
@@ -721,12 +722,19 @@ class TestBatch:
 
 
 class TestCommand:
+    def test_ends_have_as_many_decimals_as_the_value(self) -> None:
+        assert str(Interval(7.83, 8.35, 8.9)) == "8.35 (7.83 to 8.90)"
+        assert str(Interval(2272.8, 2454.4, 2650.0)) == "2,454 (2,273 to 2,650)"
+        assert str(Interval(9.61, 10.25, 100.4).map(0.1)) == "1.02 (0.96 to 10.04)"
+        later, unit = Interval(12365, 13351, 14417).in_unit("ms")
+        assert (str(later), unit) == ("13.4 (12.4 to 14.4)", "s")
+
     def test_the_table_fits_a_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
         words = ["estimate", "gpt-oss-120b-h200", "--concurrency", "4,16,64", "--price", "3.5"]
         assert main(words) == 0
         text = capsys.readouterr().out
         assert max(map(len, text.splitlines())) <= 80
-        assert "USD/M" in text
+        assert "USD per million" in text
         assert "measurements" in text
 
     def test_a_refusal_says_the_command_that_measures(

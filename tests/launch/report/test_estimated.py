@@ -47,7 +47,8 @@ def test_measured_values_inside_are_said_to_be_inside(estimate: samples.Json) ->
     found = _found(_run(estimate))
     assert found.is_compared
     assert {one.verdict for one in found.measures} == {"inside"}
-    assert found.summary == "At c64 every measured value is inside the interval of its estimate."
+    every = "every measured value is inside the interval of its estimate."
+    assert found.summary == f"At 64 concurrent requests {every}"
 
 
 def test_each_value_outside_is_named_with_its_side(estimate: samples.Json) -> None:

@@ -43,9 +43,10 @@ def runs(tmp_path: Path) -> Runs:
     ("values", "ticks"),
     [
         ([276, 4361], (0, 1000, 2000, 3000, 4000, 5000)),
-        ([0.3], (0, 0.1, 0.2, 0.3)),
-        ([1.0], (0, 0.2, 0.4, 0.6, 0.8, 1.0)),
-        ([], (0, 0.2, 0.4, 0.6, 0.8, 1.0)),
+        ([0.29], (0, 0.1, 0.2, 0.3)),
+        ([0.3], (0, 0.1, 0.2, 0.3, 0.4)),
+        ([1.0], (0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)),
+        ([], (0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)),
     ],
 )
 def test_linear_axes_start_at_zero_and_end_at_a_round_number(
@@ -146,19 +147,44 @@ def test_open_loops_are_drawn_over_their_rate(runs: Runs) -> None:
         points.append(point)
     found = figures.draw(runs(samples.bench(points=points)))
     assert found[2].linear and "requests per second" in found[2].linear
-    assert "r0.5:" in str(found[0].linear)
+    assert ">0.5<" in str(found[0].linear)
+    assert found[0].how.endswith("its load in requests per second.")
 
 
 def test_what_was_not_measured_is_not_drawn(runs: Runs) -> None:
-    point = samples.point(1)
-    point |= {"itl_ms": None, "output_tokens_per_s_per_gpu": None}
-    found = runs(samples.bench(points=[point]))
+    missing = {"itl_ms": None, "output_tokens_per_s_per_gpu": None}
+    points = [samples.point(load) | missing for load in (1, 2)]
+    found = runs(samples.bench(points=points))
     drawn = {figure.name: figure for figure in figures.draw(found)}
     assert drawn["throughput"].linear
     assert drawn["interactivity"].linear is None
     shown = page.text(found)
     assert 'id="throughput"' in shown and 'id="interactivity"' not in shown
     assert drawn["itl"].linear is None
+
+
+def test_runs_with_one_load_each_get_bars_in_place_of_charts(runs: Runs) -> None:
+    documents = [
+        samples.bench(f"tpot {ms}", points=[samples.point(8, tpot_ms=ms)]) for ms in (2, 4)
+    ]
+    found = runs(*documents)
+    drawn = {figure.name: figure for figure in figures.draw(found)}
+    itl = drawn["itl"]
+    assert itl.linear is None and itl.bars
+    assert [row[:2] for row in itl.bars.rows] == [
+        ["tpot 2, 8 concurrent requests", "2.8"],
+        ["tpot 4, 8 concurrent requests", "5.6"],
+    ]
+    assert [float(row[2]) for row in itl.bars.rows] == [0.5, 1]
+    assert (itl.how, drawn["throughput"].how) == ("Lower is better.", "Higher is better.")
+    bars = figures.draw(found[:1])[0].bars
+    assert bars and len(bars.columns) == len(bars.rows[0]) == 2  # there is nothing to compare
+
+
+def test_long_times_are_drawn_in_seconds(runs: Runs) -> None:
+    points = [samples.point(load, tpot_ms=6000) for load in (1, 8)]
+    drawn = {one.name: one for one in figures.draw(runs(samples.bench(points=points)))}
+    assert "ITL (s)" in str(drawn["itl"].linear) and "TTFT (ms)" in str(drawn["ttft"].linear)
 
 
 def test_messages_and_tokens_share_no_axis(runs: Runs) -> None:
@@ -173,6 +199,8 @@ def test_messages_and_tokens_share_no_axis(runs: Runs) -> None:
         drawn["gaps"].linear
     )
     assert "A message may hold several tokens" in drawn["gaps"].how
+    assert "other is not here: its messages hold several tokens" in drawn["itl"].how
+    assert "one is not here: it sends a token per message" in drawn["gaps"].how
 
 
 def test_runs_are_compared_load_by_load_with_the_first(runs: Runs) -> None:
@@ -211,7 +239,7 @@ def test_published_figures_carry_source_and_workload(runs: Runs, rendered: sampl
     assert "ShareGPT, 500 prompts, output length 1600" in row.workload
     assert (row.concurrency, row.output_tokens_per_s, row.e2e_ms) == (1, 272, 5801)
     assert (row.tokens_per_s_per_user, row.tokens_per_s_per_gpu) == (272, 68)
-    assert (row.label, row.gpus) == ("c1:272", "4x\u00a0gb200")
+    assert (row.mark_label, row.gpus) == ("1, published", "4x\u00a0gb200")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +247,7 @@ def test_published_figures_carry_source_and_workload(runs: Runs, rendered: sampl
     [
         ({}, "good", "Within the SLO with up to 16 concurrent requests"),
         ({"largest_concurrency_within_slo": None}, "warning", "No load met the service level"),
-        ({"slo": None}, "good", "4,361 output tokens/s at c64"),
+        ({"slo": None}, "good", "4,361 output tokens/s at 64 concurrent requests"),
         ({"outcome": "interrupted"}, "warning", "Within the SLO with up to 16 concurrent requests"),
         ({"points": []}, "good", "Nothing was measured"),
         ({"points": [], "outcome": "failed"}, "bad", "Nothing was measured"),
@@ -245,7 +273,7 @@ def test_notices_come_before_any_figure(runs: Runs) -> None:
     ]
     text = page.text(found).replace("\u00a0", " ")
     assert text.index("Near the client") < text.index('class="verdict')
-    assert "at 82 % of its own limit at c1; from 70 % on" in text
+    assert "at 82 % of its own limit at 1 concurrent request; from 70 % on" in text
     assert "2 of 20 requests failed (10 %): 2 cut." in text
 
 
@@ -285,7 +313,7 @@ def test_a_rehearsal_never_delivers_most(runs: Runs) -> None:
     found = runs(samples.bench("real"), samples.bench("tiny", rehearsal=True, points=quick))
     assert verdict.verdict(found).title == "real delivers most"
     rehearsals = verdict.verdict([found[1], found[1]])
-    assert rehearsals.title == "Rehearsals side by side; their speed says nothing about the GPU"
+    assert rehearsals.title == "Side by side on CPU; the speed says nothing about the GPU"
 
 
 def test_a_run_with_failures_leads_with_them_and_wins_nothing(runs: Runs) -> None:
@@ -377,8 +405,8 @@ def test_metrics_of_the_server_are_shown_as_what_they_grew_by(runs: Runs) -> Non
     point = samples.point(1)
     point["server"] = {"a_total": {"before": 10, "after": 30}, "b": 0.5}
     text = page.text(runs(samples.bench(points=[point])))
-    assert re.search(r'a_total</th><td class="num">20</td>', text)
-    assert re.search(r'b</th><td class="num">0.5</td>', text)
+    assert re.search(r'a_total</th><td class="num" data-label="1 concurrent">20</td>', text)
+    assert re.search(r'b</th><td class="num" data-label="1 concurrent">0.5</td>', text)
 
 
 def test_many_metrics_stay_a_small_page(runs: Runs) -> None:

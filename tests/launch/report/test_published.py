@@ -76,8 +76,10 @@ def test_the_same_conditions_are_called_the_same(compared: Compared) -> None:
     found = compared()
     assert found.same_conditions
     assert found.causes == ()
-    said = "Published: 2,000 output tokens/s at c8. Here: 1,651 output tokens/s at c8, 17 % slower."
-    assert found.summary.replace("\u00a0", " ") == f"{said} The conditions are the same."
+    assert found.summary.replace("\u00a0", " ") == (
+        "Published: 2,000 output tokens/s at 8 concurrent. Here: 1,651 output tokens/s at 8 "
+        "concurrent, 17 % slower. The conditions are the same."
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_every_curve_lies_between_one_token_and_all_drafts() -> None:
 
 def test_neither_a_rehearsal_nor_a_load_with_failures_is_compared(compared: Compared) -> None:
     points = [samples.point(1), samples.point(8, failed=2)]
-    assert compared(points=points).speeds[1].endswith("at c1")  # type: ignore[index]
+    assert compared(points=points).speeds[1].endswith("at 1 concurrent")  # type: ignore[index]
 
 
 def test_a_rehearsal_is_compared_with_no_gpu(compared: Compared) -> None:
@@ -270,7 +272,10 @@ def test_the_page_ranks_the_causes(tmp_path: Path, rendered: samples.Json) -> No
     document = samples.bench(bundle=rendered)
     run: RunEvidence = evidence.gather([samples.run_folder(tmp_path / "run", document)])[0]
     text = page.text([run]).replace("\u00a0", " ")
-    assert "Published: 272 output tokens/s at c1. Here: 276 output tokens/s at c1" in text
+    said = (
+        "Published: 272 output tokens/s at 1 concurrent. Here: 276 output tokens/s at 1 concurrent"
+    )
+    assert said in text
     assert "What was not the same, or is not known" in text
     assert "The conditions are the same" not in text
     assert "release" in text and "data set" in text
