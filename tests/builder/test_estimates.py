@@ -725,7 +725,7 @@ class TestCommand:
     def test_ends_have_as_many_decimals_as_the_value(self) -> None:
         assert str(Interval(7.83, 8.35, 8.9)) == "8.35 (7.83 to 8.90)"
         assert str(Interval(2272.8, 2454.4, 2650.0)) == "2,454 (2,273 to 2,650)"
-        assert str(Interval(9.61, 10.25, 100.4).map(0.1)) == "1.02 (0.96 to 10.04)"
+        assert str(Interval(0.961, 1.021, 10.04)) == "1.02 (0.96 to 10.04)"
         later, unit = Interval(12365, 13351, 14417).in_unit("ms")
         assert (str(later), unit) == ("13.4 (12.4 to 14.4)", "s")
 
