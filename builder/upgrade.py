@@ -15,11 +15,11 @@ from typing import Any
 from . import bundle, deployment, diff, pipeline
 from .bundle import Bundle
 from .command import Override
-from .deployment import Document
+from .deployment import Deployment, Document
 from .diagnostics import Diagnostic
 from .documents import dump_yaml, value_at
 from .errors import BadInput
-from .facts import advisories, engines, images, memory, release, servers
+from .facts import advisories, engines, images, memory, release
 from .facts.advisories import Advisory
 from .facts.release import Release
 from .files import without_links
@@ -108,10 +108,12 @@ def upgrade(folder: Path, to: str, overrides: list[str], scratch: Path) -> Upgra
     """
     old, file = bundle.read(folder), folder / "deployment.yaml"
     document = deployment.read(str(file))
-    before = pipeline.plan_bundle(folder, _accepting(document))
+    before = pipeline.plan_bundle(folder, _accepting(folder, document))
     table = _table(to, before)
     moved = deployment.read(str(file), [Override(f"{RELEASE}={to}", _OPTION), *overrides])
-    moved.data[RELEASE.partition(".")[0]]["release"] = to if table.ships else str(table.path)
+    moved.data[RELEASE.partition(".")[0]]["release"] = (
+        table.name if table.ships else str(table.path)
+    )
     for path in moved.overridden:
         if path.startswith("engine_config.") and moved.get(path) is None:
             _remove(moved.data, path)
@@ -136,21 +138,17 @@ def upgrade(folder: Path, to: str, overrides: list[str], scratch: Path) -> Upgra
 _ACCEPTED = (f"{advisories.ACCEPTED}.", "accepted_warnings.")
 
 
-def _accepting(document: Document) -> Document:
+def _accepting(folder: Path, document: Document) -> Document:
     """The old deployment, also if its versions are refused by now: they are what is left behind."""
-    name, number = document.get("engine.name"), document.get(RELEASE)
-    versions = {engines.load(name).product: str(number)}
-    for server in filter(servers.names().__contains__, document.targets()):
-        given = (document.get("images") or {}).get(server)
-        if (image := images.image(server, str(number), given)) and image.version:
-            versions[servers.load(server).image["product"]] = image.version
-    rows = [
-        {"product": product, "version": version, "reason": "this upgrade leaves it behind"}
-        for product, version in versions.items()
-        if product in advisories.products()
-    ]
-    given = document.get(advisories.ACCEPTED) or []
-    return replace(document, data={**document.data, advisories.ACCEPTED: [*given, *rows]})
+    request, _ = Deployment.read(document.data)
+    if request is None:
+        return document
+    table = release.load(request.engine.release, folder, engines.load(request.engine.name))
+    rows = document.data.get(advisories.ACCEPTED) or []
+    for use in vulnerability_policy.references(request, table.name):
+        why = "this upgrade leaves it behind"
+        rows = [*rows, {"product": use.product, "version": use.version, "reason": why}]
+    return replace(document, data={**document.data, advisories.ACCEPTED: rows})
 
 
 def _table(to: str, before: ServicePlan) -> Release:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from . import pipeline
 from .bundle import Bundle
 from .documents import scan_yaml
 from .facts import images, memory
@@ -87,6 +88,7 @@ def _steps(found: Upgrade) -> Section:
             f"How sure the table of {new.name} is",
             f"{sure}. Start it once on a GPU before you roll.",
         ),
+        *_planned_anew(found),
         command(
             "Pin, render and rehearse, in the folder of this page",
             f"python -m builder pin deployment.yaml\n"
@@ -107,6 +109,14 @@ def _steps(found: Upgrade) -> Section:
         lines = (fill(f"{row['where']}: {row['what']}; {row['remedy']}", {}) for row in warnings)
         blocks.append(Section("warnings", "New warnings of the plan", (bullets(lines),)))
     return Section("steps", "What to do", tuple(blocks))
+
+
+def _planned_anew(found: Upgrade) -> Iterator[str]:
+    """A note if an older toolkit made the bundle, and this one plans it differently."""
+    if pipeline.manifest_facts(found.before)["decisions"] != found.old.manifest["decisions"]:
+        made = found.old.manifest["tool"]["version"]
+        text = f"Toolkit {made} made the bundle. This one plans the old release differently too"
+        yield note("Not all changes are the release's", f"{text}: render it anew and compare.")
 
 
 def _counts(rows: Iterable[tuple[str, Any]]) -> str:

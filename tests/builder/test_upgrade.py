@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from builder import bundle, pipeline, upgrade, upgrade_page
 from builder.bundle import Bundle
 from builder.errors import BadInput
+from builder.facts import advisories
 from builder.upgrade import Upgrade
 from tests.conftest import Run
 
@@ -124,6 +126,14 @@ def test_the_new_deployment_renders_the_new_bundle(found: Upgrade, tmp_path: Pat
     assert yaml.safe_load(found.deployment)["engine"]["release"] == NEW
 
 
+def test_a_bundle_that_this_toolkit_would_plan_differently_is_marked(found: Upgrade) -> None:
+    assert "Not all changes are the release's" not in upgrade_page.text(found)
+    [first, *rest] = found.old.manifest["decisions"]
+    changed = {**found.old.manifest, "decisions": [{**first, "reason": "older"}, *rest]}
+    older = replace(found, old=replace(found.old, manifest=changed))
+    assert "Toolkit 0." in chapter(upgrade_page.text(older), "What to do")
+
+
 def moved(folder: Path, text: str, *overrides: str, to: str = NEW) -> Upgrade:
     file = folder / "deployment.yaml"
     file.write_text(BASE + text)
@@ -218,6 +228,19 @@ def test_a_checkpoint_that_is_not_here_is_planned_from_the_facts_of_the_bundle(
     shutil.rmtree(folder)
     found = upgrade.upgrade(old.folder, NEW, [], tmp_path / "scratch")
     assert yaml.safe_load(found.deployment)["checkpoint"] == str(folder)
+
+
+def test_a_release_that_is_refused_by_now_can_be_left(old: Bundle, tmp_path: Path) -> None:
+    newer = shutil.copytree(advisories.ADVISORIES, tmp_path / "advisories")
+    file = newer / "tensorrt_llm.yaml"
+    document = yaml.safe_load(file.read_text())
+    document["minimum"]["version"] = "1.3.0rc20"
+    file.write_text(yaml.safe_dump(document))
+    with advisories.of_folder(newer):
+        with pytest.raises(BadInput, match=r"1\.2\.1 has 15 known vulnerabilities"):
+            pipeline.plan(str(old.folder / "deployment.yaml"))
+        found = upgrade.upgrade(old.folder, NEW, [], tmp_path / "scratch")
+    assert not yaml.safe_load(found.deployment)["accepted_advisories"]
 
 
 def test_both_sides_of_disaggregated_serving_move_and_stop_together(tmp_path: Path) -> None:
