@@ -165,8 +165,8 @@ def _named(planned: ServicePlan) -> Iterator[tuple[str, str]]:
         if image := planned.context.image(server):
             yield f"images.{server}", image.reference
     for path, value in flatten(dict(planned.plan.deployment.targets)).items():
-        *_, above, name = path.split(".")
-        is_image = name == "image" or above == "images"
+        above, _, name = path.rpartition(".")
+        is_image = name == "image" or above.endswith(".images")
         plain = str(value).replace("#", "/").removeprefix("docker://")
         if is_image and re.match(REFERENCE_PATTERN, plain) and not plain.endswith(IMAGE_FILES):
             yield f"targets.{path}", str(value)

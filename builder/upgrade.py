@@ -19,7 +19,7 @@ from .deployment import Deployment, Document
 from .diagnostics import Diagnostic
 from .documents import dump_yaml, value_at
 from .errors import BadInput
-from .facts import advisories, engines, images, memory, release
+from .facts import advisories, engines, images, memory, release, servers
 from .facts.advisories import Advisory
 from .facts.release import Release
 from .files import without_links
@@ -188,13 +188,15 @@ def _edits(
             path = f"{prefix}images.{server}"
             if path in document.overridden:
                 continue
-            found = _image_of(server, image, table)
+            found = _image_of(server, image, before.plan.facts.release, table)
             if isinstance(found, Diagnostic):
                 errors.append(replace(found, where=path))
+            elif found is None:
+                del data["images"][server]
+                yield path, image, None, f"no image with {table.name} is published"
             elif found != image:
                 data["images"][server] = found
-                why = f"an image with {table.name}: without a digest, so pin it"
-                yield path, image, found, why
+                yield path, image, found, f"its tag with {table.name}; pin it again"
     if errors:
         raise BadInput(document.locate_all(errors))
 
@@ -226,20 +228,21 @@ def _set(options: dict[str, Any], path: str, value: Any) -> None:
     options[name] = value
 
 
-def _image_of(server: str, image: str, table: Release) -> str | Diagnostic:
-    """The same repository's image of the new release, or why none is certain."""
-    product, published = table.engine.product, images.image(server, table.name)
-    if images.told_release(server, image, product) == table.name:
-        return image
+def _image_of(server: str, image: str, old: Release, new: Release) -> str | Diagnostic | None:
+    """The same repository's image of the new release; `None` if none is published; or what is
+    wrong with an image that is not known to have the old one."""
     name = image.partition("@")[0]
-    own = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
-    if published and own.rpartition("/")[2] == published.name.rpartition("/")[2]:
-        return f"{own}:{published.tag}"
-    what = f"{image} is not known to have {table.name}"
+    held = images.told_release(server, name, new.engine.product)
+    if held == new.name:
+        return image
+    own = name.rpartition(":")[0]
+    if held == old.name and own.endswith(f"/{servers.load(server).image['repository']}"):
+        published = images.image(server, new.name)
+        return f"{own}:{published.tag}" if published else None
     remedy = f"name one that has: --set images.{server}=REFERENCE"
-    return Diagnostic(
-        "", what, f"{remedy}; {words}" if (words := images.search_words(server)) else remedy
-    )
+    if words := images.search_words(server):
+        remedy += f"; {words}"
+    return Diagnostic("", f"{image} is not known to have {new.name}", remedy)
 
 
 def _dropped(data: dict[str, Any], useless: list[str]) -> Iterator[tuple[str, Any, Any, str]]:

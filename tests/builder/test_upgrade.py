@@ -147,7 +147,8 @@ checkpoint: nvidia/DeepSeek-V3.2-NVFP4
 hardware: {gpu: gb200, num_gpus: 4}
 engine: {release: 1.2.1}
 workload: {isl: 800, osl: 1600, concurrency: 64}
-targets: [trtllm_serve]
+targets:
+  trtllm_serve:
 """
 MIRROR = "mirror.example/nvidia/tensorrt-llm/release"
 
@@ -155,7 +156,9 @@ MIRROR = "mirror.example/nvidia/tensorrt-llm/release"
 def test_renamed_options_mirrored_images_and_acceptances_follow(tmp_path: Path) -> None:
     found = moved(
         tmp_path,
-        f"images: {{trtllm_serve: '{MIRROR}:1.2.1@sha256:{'0' * 64}'}}\n"
+        "  triton:\n"
+        f"images: {{trtllm_serve: '{MIRROR}:1.2.1@sha256:{'0' * 64}',\n"
+        "  triton: mirror.example/nvidia/tritonserver:26.07-trtllm-python-py3}\n"
         "engine_config: {speculative_config: {num_nextn_predict_layers: 2}}\n"
         "accepted_advisories: [{product: tensorrt_llm, version: 1.2.1, reason: for one week}]\n",
     )
@@ -166,6 +169,7 @@ def test_renamed_options_mirrored_images_and_acceptances_follow(tmp_path: Path) 
     assert [row[0] for row in found.edits] == [
         "engine_config.speculative_config.num_nextn_predict_layers",
         "images.trtllm_serve",
+        "images.triton",
         "accepted_advisories.0",
     ]
     assert f'`"{MIRROR}:{NEW}"`' in chapter(upgrade_page.text(found), "What to do")

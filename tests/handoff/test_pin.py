@@ -145,7 +145,7 @@ def test_the_digest_of_the_index_is_written_next_to_its_tag(
     assert not [row for row in planned.warnings if "no digest" in row.message]
 
     again = pin(file)
-    assert "already pinned" in again.stdout
+    assert f": {pinned} (amd64, arm64; already pinned)" in again.stdout
     assert file.read_text() == before.replace(registry.image("1.2.1"), pinned)
 
 
@@ -155,6 +155,34 @@ def test_an_image_of_one_platform_has_the_digest_of_its_manifest(
     file = deployment(tmp_path, registry.image("arm64"))
     assert pin(file).returncode == 0
     assert f"release:arm64@{registry.digests['arm64']}  # checked by us" in file.read_text()
+
+
+def test_images_of_targets_are_pinned_and_those_of_a_site_are_told(
+    registry: Registry, pin: Pin, tmp_path: Path
+) -> None:
+    image = registry.image("1.2.1")
+    file = deployment(tmp_path, image)
+    site = yaml.safe_load((ROOT / "tests" / "golden" / "site.yaml").read_text())
+    site["container"]["images"] = {"trtllm_serve": image.replace("/", "#", 1)}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
+    targets = f"""targets:
+  trtllm_serve:
+  handoff:
+  slurm: {{site: site.yaml}}
+  kubernetes: {{gateway: {{image: {registry.image("arm64")}, tls_secret: tls}}}}
+"""
+    file.write_text(file.read_text().replace("targets: [trtllm_serve]\n", targets))
+    done = pin(file)
+    assert done.returncode == 0, done.stderr
+    data = yaml.safe_load(file.read_text())
+    gateway = data["targets"]["kubernetes"]["gateway"]["image"]
+    assert gateway == f"{registry.image('arm64')}@{registry.digests['arm64']}"
+    assert f"#{REPOSITORY}:1.2.1@{registry.digests['1.2.1']} (amd64, arm64; not " in done.stdout
+    assert data["targets"]["slurm"] == {"site": "site.yaml"}
+    unpinned = [
+        row.where for row in pipeline.plan(str(file)).warnings if "no digest" in row.message
+    ]
+    assert unpinned == ["targets.slurm.site.container.images.trtllm_serve"]
 
 
 CRANE = """\
