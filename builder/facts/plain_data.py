@@ -142,6 +142,24 @@ LLM_API_MODEL_FILE: Any = {
     "outputs": {"*": Text},
 }
 
+# What Triton's model configuration means to the server and to backends.
+TRITON_PARAMETERS: Any = {
+    "is_closed?": bool,
+    "marks?": Names,
+    "needed?": [Names],
+    "filled?": Names,
+    "types": {"*": (Text, Names)},
+    "former?": Names,
+}
+TRITON_BACKENDS_FILE: Any = {
+    "source": Text,
+    "backends": Names,
+    "platforms": {"*": Text},
+    "completes": [str],
+    "not_in_ensembles": Names,
+    "parameters": {"*": TRITON_PARAMETERS},
+}
+
 # Triton's own programs: flags by the kind of their values.
 TRITON_PROGRAM: Any = {
     "needed?": Names,
@@ -161,6 +179,7 @@ TRITON_PROGRAMS_FILE: Any = {
 }
 
 TRITON_FILES: Any = {
+    "triton/backends.yaml": TRITON_BACKENDS_FILE,
     "triton/llmapi_model.yaml": LLM_API_MODEL_FILE,
     "triton/model_config.yaml": MODEL_CONFIG_FILE,
     "triton/programs.yaml": TRITON_PROGRAMS_FILE,

@@ -15,6 +15,7 @@ _TOKEN = re.compile(
     r"""(?P<space>[\s]+|\#[^\n]*)
       | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
       | (?P<number>[-+]?(?:0[xX][0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fF]?))
+      | (?P<open>\$\{\w+\})
       | (?P<name>-?[A-Za-z_][A-Za-z0-9_]*)
       | (?P<mark>[{}<>\[\]:,;])""",
     re.VERBOSE,
@@ -24,12 +25,25 @@ _CLOSING = {"{": "}", "<": ">", "[": "]"}
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value as written, without its quotes. `kind` is string, number or name. The parser also
-    uses "mark" and "end", which never occur as values of a message."""
+    """A value as written, without its quotes. `kind` is string, number, name, or open for a
+    placeholder that a template leaves. The parser also uses "mark" and "end", which never occur as
+    values of a message."""
 
     kind: str
     text: str
     location: Location
+
+    @property
+    def number(self) -> int | None:
+        try:
+            return int(self.text, 0) if self.kind == "number" else None
+        except ValueError:
+            return None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a template leaves the value to be filled in, with or without quotes."""
+        return self.kind == "open" or "${" in self.text
 
 
 @dataclass(slots=True)
@@ -42,6 +56,40 @@ class Message:
     def named(self, name: str) -> list[Scalar | Message]:
         rows = (row.values for row in self.fields if row.name == name)
         return list(chain.from_iterable(rows))
+
+    def messages(self, name: str) -> list[Message]:
+        return [value for value in self.named(name) if isinstance(value, Message)]
+
+    def scalars(self, name: str) -> list[Scalar]:
+        return [value for value in self.named(name) if isinstance(value, Scalar)]
+
+    def scalar(self, name: str) -> Scalar | None:
+        return next(iter(self.scalars(name)), None)
+
+    def text(self, name: str) -> str:
+        """The text of a scalar field, or an empty string."""
+        found = self.scalar(name)
+        return found.text if found else ""
+
+    def number(self, name: str) -> int | None:
+        found = self.scalar(name)
+        return found.number if found else None
+
+    def first(self, name: str) -> Message | None:
+        return next(iter(self.messages(name)), None)
+
+    def place(self, name: str) -> Location:
+        """The location of a field, or of the message that lacks it."""
+        return next((row.location for row in self.fields if row.name == name), self.location)
+
+    @property
+    def open_values(self) -> Iterator[Scalar]:
+        """The placeholders without quotes, at any depth."""
+        for value in chain.from_iterable(row.values for row in self.fields):
+            if isinstance(value, Message):
+                yield from value.open_values
+            elif value.kind == "open":
+                yield value
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +203,7 @@ class _Reader:
             while self._next.kind == "string":  # adjacent strings are joined
                 parts.append(self._advance().text[1:-1])
             return Scalar("string", "".join(parts), token.location)
-        if token.kind in ("number", "name"):
+        if token.kind in ("number", "name", "open"):
             return token
         raise _error(token.location, f"has {token.text} where a value is expected", "add one")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ...diagnostics import Diagnostic, Location, located, nearest
-from ...documents import DATA
 from ...facts import data_file, plain_data
 from ...general_rules import (
     DUPLICATE_KEY,
@@ -19,11 +18,20 @@ from ...general_rules import (
     VALUE_RANGE,
     VALUE_TYPE,
     Rule,
+    Severity,
 )
 from ..read.triton_config import Field, Message, Scalar, parse
+from .model_config import (
+    DUPLICATE_NAME,
+    EXCLUSIVE_KEYS,
+    TRITON,
+    TRITON_MODEL_FILE,
+    backend_of,
+    completes,
+    meaning_diagnostics,
+    sizes,
+)
 
-EXCLUSIVE_KEYS = Rule("exclusive-keys", "Only one of these keys may be used.")
-DUPLICATE_NAME = Rule("duplicate-name", "Two tensors of one model have the same name.")
 TRITON_CONFIG_OVERRIDE = Rule(
     "triton-config-override", "A setting of the model is where Triton does not look for it."
 )
@@ -37,7 +45,6 @@ TRITON_INSTANCE_GROUP = Rule(
 )
 TRITON_MODEL_NAME = Rule("triton-model-name", "The name of a model must be that of its folder.")
 
-TRITON = DATA / "triton"
 _SAMPLING = "sampling_param_"
 
 
@@ -66,8 +73,18 @@ def config_diagnostics(text: str, path: Path) -> Iterator[Diagnostic]:
     if broken:
         yield from broken
         return
-    yield from _tensors_diagnostics(config)
+    yield from _tensors_diagnostics(config, path)
     yield from _folder_diagnostics(config, path)
+    if path.parent.name.isdigit():
+        what = "Triton reads config.pbtxt in the folder of the model, not in that of a version"
+        place, fix = config.location, "move it up by one folder"
+        yield located(place, "", what, fix, TRITON_MODEL_FILE, "warning")
+        return
+    yield from meaning_diagnostics(config, path)
+    if backend_of(config) == "ensemble" or config.named("ensemble_scheduling"):
+        from .model_repository import ensemble_diagnostics  # most models are none
+
+        yield from ensemble_diagnostics(config, path)
     if is_llmapi(config):
         yield from _llmapi_diagnostics(config)
 
@@ -75,9 +92,9 @@ def config_diagnostics(text: str, path: Path) -> Iterator[Diagnostic]:
 def is_llmapi(config: Message) -> bool:
     """Whether a configuration is for the Triton model that serves the engine's LLM API. Other
     Python models also have a text input, but none of its sampling parameters."""
-    names = {_text(item, "name") for item in _messages(config, "input")}
+    names = {item.text("name") for item in config.messages("input")}
     is_own = any(name.startswith(_SAMPLING) for name in names & llmapi()["inputs"].keys())
-    return _text(config, "backend") == "python" and llmapi()["required_input"] in names and is_own
+    return config.text("backend") == "python" and llmapi()["required_input"] in names and is_own
 
 
 def _message_diagnostics(message: Message, kind: str, path: str) -> Iterator[Diagnostic]:
@@ -135,6 +152,8 @@ def _value_diagnostics(value: Scalar | Message, kind: str, path: str) -> Iterato
         else:
             what = f"is {value.text}"
             yield located(value.location, path, what, "write { ... } with its fields", VALUE_TYPE)
+    elif isinstance(value, Scalar) and value.kind == "open":
+        return
     elif isinstance(value, Message):
         yield located(value.location, path, "is a message", f"give a {kind}", VALUE_TYPE)
     elif kind in schema()["enums"]:
@@ -186,28 +205,38 @@ _EXPECTED = {
 }
 
 
-def _tensors_diagnostics(config: Message) -> Iterator[Diagnostic]:
+def _tensors_diagnostics(config: Message, file: Path) -> Iterator[Diagnostic]:
     """Reports inputs and outputs without a name, type or shape, and duplicate names."""
+    severity: Severity = "warning" if completes(config, file) else "error"
     for group in ("input", "output"):
-        seen: dict[str, int] = {}
-        for index, tensor in enumerate(_messages(config, group)):
+        seen: dict[str, Message] = {}
+        for index, tensor in enumerate(config.messages(group)):
             path = f"{group}.{index}"
             fields = {row.name for row in tensor.fields}
             misspelt = not fields <= set(schema()["messages"]["ModelInput"])
             for name in ("name", "data_type", "dims"):
                 if name not in fields and not misspelt:
                     what = f"has no {name}"
-                    yield located(tensor.location, path, what, f"add {name}", MISSING_KEY)
-            name = _text(tensor, "name")
+                    fix = f"add {name}"
+                    yield located(tensor.location, path, what, fix, MISSING_KEY, severity)
+            name = tensor.text("name")
             if name and name in seen:
-                what = f"{name} is the name of another {group}, in line {seen[name]}"
-                yield located(tensor.location, f"{path}.name", what, "rename one", DUPLICATE_NAME)
-            seen.setdefault(name, tensor.location.line)
+                first = seen[name]
+                what = f"{name} is the name of another {group}, in line {first.location.line}"
+                where, place, rule = f"{path}.name", tensor.place("name"), DUPLICATE_NAME
+                # Triton counts the inputs that a request must bring, and ignores such an output.
+                is_same = first.text("data_type") == tensor.text("data_type")
+                warns = (
+                    group == "output" and is_same and sizes(first, "dims") == sizes(tensor, "dims")
+                )
+                told: Severity = "warning" if warns else "error"
+                yield located(place, where, what, "rename one", rule, told)
+            seen.setdefault(name, tensor)
 
 
 def _folder_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
     """Reports a model name that differs from its folder's name in a model repository."""
-    name, folder = _text(config, "name"), path.absolute().parent
+    name, folder = config.text("name"), path.absolute().parent
     if name and name != folder.name and _has_versions(folder):
         place = next(row.location for row in config.fields if row.name == "name")
         what = f"{name} is not the name of the folder, {folder.name}"
@@ -232,29 +261,29 @@ def _llmapi_diagnostics(config: Message) -> Iterator[Diagnostic]:
     yield from _instance_diagnostics(config)
     for group, name in (("input", "required_input"), ("output", "required_output")):
         wanted = llmapi()[name]
-        if not any(_text(tensor, "name") == wanted for tensor in _messages(config, group)):
+        if not any(tensor.text("name") == wanted for tensor in config.messages(group)):
             what, remedy = f"has no {wanted}", f"add the {group} {wanted}"
             yield located(config.location, group, what, remedy, MISSING_KEY)
         data_types: Mapping[str, str] = llmapi()[f"{group}s"]
-        for index, tensor in enumerate(_messages(config, group)):
+        for index, tensor in enumerate(config.messages(group)):
             yield from _tensor_diagnostics(tensor, data_types, f"{group}.{index}", group == "input")
 
 
 def _instance_diagnostics(config: Message) -> Iterator[Diagnostic]:
     """Checks the instance groups: the engine places itself, so one instance without a GPU."""
     kind, rule = llmapi()["instance_kind"], TRITON_INSTANCE_GROUP
-    groups = _messages(config, "instance_group")
+    groups = config.messages("instance_group")
     if not groups:
         what = "is missing, so Triton makes one instance per GPU"
         remedy = f"add instance_group [{{ count: 1 kind: {kind} }}]"
         yield located(config.location, "instance_group", what, remedy, rule)
-    parameters = {_text(row, "key") for row in _messages(config, "parameters")}
+    parameters = {row.text("key") for row in config.messages("parameters")}
     for index, group in enumerate(groups):
-        path, found = f"instance_group.{index}", _text(group, "kind")
+        path, found = f"instance_group.{index}", group.text("kind")
         if found != kind:
             what = f"is {found}" if found else "is missing"
             yield located(group.location, f"{path}.kind", what, f"give {kind}", rule)
-        count = _text(group, "count")
+        count = group.text("count")
         if count.isdigit() and int(count) > 1 and "gpu_device_ids" not in parameters:
             what = f"makes {count} engines that all use the same GPUs"
             remedy = "give 1, or the parameter gpu_device_ids"
@@ -265,11 +294,11 @@ def _tensor_diagnostics(
     tensor: Message, data_types: Mapping[str, str], path: str, is_input: bool
 ) -> Iterator[Diagnostic]:
     """Reports a wrong data type of a known tensor, and an input that should be optional."""
-    name, found = _text(tensor, "name"), _text(tensor, "data_type")
+    name, found = tensor.text("name"), tensor.text("data_type")
     if name in data_types and found in schema()["enums"]["DataType"] and found != data_types[name]:
         what, remedy = f"is {found}", f"model.py reads {name} as {data_types[name]}"
         yield located(tensor.location, f"{path}.data_type", what, remedy, TRITON_DATA_TYPE)
-    if is_input and name != llmapi()["required_input"] and _text(tensor, "optional") != "true":
+    if is_input and name != llmapi()["required_input"] and tensor.text("optional") != "true":
         what = f"{name or 'this input'} must come with every request"
         yield located(
             tensor.location,
@@ -278,13 +307,3 @@ def _tensor_diagnostics(
             "add optional: true",
             TRITON_INPUT_REQUIRED,
         )
-
-
-def _messages(message: Message, name: str) -> list[Message]:
-    return [value for value in message.named(name) if isinstance(value, Message)]
-
-
-def _text(message: Message, name: str) -> str:
-    """The text of a scalar field, or an empty string."""
-    values = [value for value in message.named(name) if isinstance(value, Scalar)]
-    return values[0].text if values else ""

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc import model_config_pb2
 
 from builder.diagnostics import Diagnostic
-from builder.lint.rules import triton
+from builder.lint.rules import model_config, triton
 from tests.conftest import ROOT
 from tests.tables import tables
 
@@ -186,5 +186,5 @@ def test_the_name_must_be_that_of_the_folder_in_a_repository(tmp_path: Path) -> 
 
 
 def test_the_data_files_name_their_source() -> None:
-    for path in triton.TRITON.glob("*.yaml"):
+    for path in model_config.TRITON.glob("*.yaml"):
         assert yaml.safe_load(path.read_text())["source"]
