@@ -11,6 +11,7 @@ from . import pipeline
 from .bundle import Bundle
 from .documents import scan_yaml
 from .facts import images, memory
+from .facts.published_results import flatten
 from .facts.release import Release
 from .files import read_text
 from .rules.options import ANY_KEY, of_other_kinds
@@ -49,11 +50,13 @@ def text(found: Upgrade) -> str:
     title, name = new.engine.title, found.after.plan.deployment.name
     sections = (
         _steps(found),
-        Section("options", "Options of this deployment", tuple(_both(found, _decisions))),
+        Section(
+            "options", "Options of this deployment", tuple(_both(found, "options", _decisions))
+        ),
         Section("release", f"What {new.name} changes", tuple(_release(found))),
         Section("metrics", "Metrics and endpoints", tuple(_metrics(found))),
         Section("images", "Images", tuple(_images(found))),
-        Section("memory", "Memory of each GPU", tuple(_both(found, _memory))),
+        Section("memory", "Memory of each GPU", tuple(_both(found, "memory", _memory))),
         Section("defects", "Known defects", tuple(_defects(found))),
         Section("vulnerabilities", "Known vulnerabilities", tuple(_vulnerabilities(found))),
         Section("order", "Order of rolling", (*_order(found), *rolling(found.after.context))),
@@ -64,11 +67,11 @@ def text(found: Upgrade) -> str:
     )
 
 
-def _both(found: Upgrade, part: Callable[[Upgrade], Iterator[Block]]) -> Iterator[Block]:
+def _both(found: Upgrade, name: str, part: Callable[[Upgrade], Iterator[Block]]) -> Iterator[Block]:
     """A part for the servers, and for the prefill servers if the bundle has them."""
     yield from part(found)
     if found.prefill:
-        yield Section(f"prefill-{part.__name__.strip('_')}", "Prefill", tuple(part(found.prefill)))
+        yield Section(f"prefill-{name}", "Prefill", tuple(part(found.prefill)))
 
 
 def _steps(found: Upgrade) -> Section:
@@ -85,8 +88,8 @@ def _steps(found: Upgrade) -> Section:
             )
         ),
         note(
-            f"How sure the table of {new.name} is",
-            f"{sure}. Start it once on a GPU before you roll.",
+            "How sure this page is",
+            f"Of {new.name}, {sure}. Start it once on a GPU before you roll.",
         ),
         *_planned_anew(found),
         command(
@@ -230,6 +233,18 @@ def _flags(old: Release, new: Release) -> Iterator[Block]:
 
 def _metrics(found: Upgrade) -> Iterator[Block]:
     old, new = found.tables
+    entries = [
+        {name: server.entry for name, server in side.context.servers.items()}
+        for side in (found.before, found.after)
+    ]
+    before, after = map(flatten, entries)
+    entry_rows = [
+        (code(path), _value(before.get(path)), _value(after.get(path)))
+        for path in dict.fromkeys((*before, *after))
+        if before.get(path) != after.get(path)
+    ]
+    columns = ("entry of launch.json", "before", "after")
+    yield from _table("How servers are started and reached", columns, entry_rows)
     for server in found.after.context.servers.values():
         if not server.record.metrics.by_release:
             yield paragraph(f"{server.record.title}: its metrics do not depend on the release.")
@@ -302,6 +317,10 @@ def _defects(found: Upgrade) -> Iterator[Block]:
         (state, row.text, f"{row.row.source} ({row.row.date})") for state, row in found.defects()
     ]
     yield from _table("Defects that this deployment meets", ("state", "defect", "source"), rows)
+    if any(state == "unknown" for state, *_ in rows):
+        yield paragraph(
+            "Unknown: which version of that product comes with the release is not known."
+        )
 
 
 def _vulnerabilities(found: Upgrade) -> Iterator[Block]:

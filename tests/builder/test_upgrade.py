@@ -76,6 +76,10 @@ def chapter(page: str, title: str) -> str:
         (f"What {NEW} changes", "New flags (19): `--agent_percentage`"),
         (
             "Metrics and endpoints",
+            '| `trtllm_serve.model_name` | not set | `"DeepSeek-V3.2-NVFP4"` |',
+        ),
+        (
+            "Metrics and endpoints",
             "| `time_to_first_token_seconds` | `trtllm_time_to_first_token_seconds` |",
         ),
         (
