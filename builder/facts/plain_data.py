@@ -178,8 +178,25 @@ TRITON_PROGRAMS_FILE: Any = {
     "programs": {"*": TRITON_PROGRAM},
 }
 
+# Limits of Triton, and what the bundles set `against` each, as a text in a file of the toolkit.
+TRITON_LIMITS_FILE: Any = {
+    "source": Text,
+    "limits": [
+        {
+            "limit": Text,
+            "most": Text,
+            "since": Text,
+            "option?": Text,
+            "before?": Text,
+            "then": Text,
+            "against": {"file": Text, "text": Text},
+        }
+    ],
+}
+
 TRITON_FILES: Any = {
     "triton/backends.yaml": TRITON_BACKENDS_FILE,
+    "triton/limits.yaml": TRITON_LIMITS_FILE,
     "triton/llmapi_model.yaml": LLM_API_MODEL_FILE,
     "triton/model_config.yaml": MODEL_CONFIG_FILE,
     "triton/programs.yaml": TRITON_PROGRAMS_FILE,
