@@ -59,6 +59,7 @@ class Server:
     distinguishes servers of one protocol. `ignores_unknown_fields` says that it skips unknown
     fields of a request, and `json_schema_format` how to ask for text that fits a schema. `files`
     are those of engine options and model, if it has one, in a bundle; `{model}` is its name.
+    `llm_d_engine` is the server's name in llm-d's router; none if that cannot read its requests.
     """
 
     name: Text
@@ -84,6 +85,7 @@ class Server:
     model_owner: Text | None = None
     ignores_unknown_fields: bool = False
     json_schema_format: Literal["json", "json_schema"] = "json"
+    llm_d_engine: Text | None = None
     node_command: Annotated[Mapping[str, Any], Plain(_NODE_COMMAND)] | None = None
 
     def canary_for(self, model: str) -> dict[str, Any]:

@@ -286,6 +286,34 @@ def test_a_gateway_stands_before_the_router(request_file: Path) -> None:
     assert reachable(sides, "gateway", "decode") == set()
 
 
+def test_a_picker_of_servers_stands_between_the_router_and_each_side(request_file: Path) -> None:
+    """llm-d's router, by the names that its chart gives: it alone reaches servers, one of each
+    group, and the router reaches nothing but it."""
+    folder = request_file.parent / "picker"
+    asked = ["targets.kubernetes.endpoint_picker=true"]
+    found = pipeline.render(PUBLISHED, folder, asked).folder / "kubernetes"
+    sides = Sides(
+        found, {row["metadata"]["name"]: row for row in of_kind(found / "base", "Service")}
+    )
+    policies = {
+        row["metadata"]["name"]: row["spec"] for row in of_kind(found / "shared", "NetworkPolicy")
+    }
+    name = "deepseek-v3-2-nvfp4-gb200x32"
+    out = [row for row in policies[f"{name}-router"]["egress"] if "podSelector" in row["to"][0]]
+    for side, rule in zip(SERVERS, out, strict=True):
+        values = yaml.safe_load((found / f"llm-d/{side}.yaml").read_text())["router"]
+        assert values["inferencePool"] == {"create": False}
+        servers = values["modelServers"]
+        assert (servers["type"], servers["targetPorts"]) == ("trtllm-serve", [{"number": 8000}])
+        pods = sides.runners[f"{name}-{side}-pods"]["spec"]["selector"]
+        assert servers["matchLabels"] == pods
+        epp = f"{name}-{side}-epp"
+        assert sides.asked(side) == (epp, 8081)
+        chosen = [{"podSelector": {"matchLabels": {"llm-d-router-standalone": epp}}}]
+        assert rule == {"to": chosen, "ports": [{"protocol": "TCP", "port": 8081}]}
+        assert policies[f"{name}-{side}"]["ingress"][0]["from"] == chosen
+
+
 @pytest.fixture(scope="module")
 def running(request_file: Path, one_layer: Path) -> Iterator[dict[str, Box]]:
     """The pods of one server of each side and of the router, with the stand-in for the engine.

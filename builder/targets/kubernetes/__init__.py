@@ -32,6 +32,7 @@ FOLDER = "kubernetes"
 # What starts the ranks of a server on several nodes, and what makes the Secret for it.
 GROUP_SCRIPTS = ("group.sh", "rank.sh", "remote.py")
 SECRET_SCRIPT = "secret.sh"
+PICKER_CHART = "oci://ghcr.io/llm-d/charts/llm-d-router-standalone"
 
 Documents = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -52,6 +53,13 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
     rendered: dict[str, File] = router.files if router else {}
     for workload in workloads:
         rendered |= {**workload.scripts, **workload.lists}
+        if options.endpoint_picker:
+            title = (
+                f"{name}: helm install {workload.picker} -f this file, with the chart "
+                f"{PICKER_CHART}, in your namespace."
+            )
+            values = yaml_document(title, objects.picker_values(workload))
+            rendered[f"{FOLDER}/llm-d/{workload.component}.yaml"] = values
     if any(workload.scripts for workload in workloads):
         rendered |= dict(_scripts(SECRET_SCRIPT))
     folders = _folders(workloads, router)

@@ -192,9 +192,7 @@ class Router:
 
     @property
     def files(self) -> dict[str, File]:
-        prefill, decode = (
-            [f"{side.own_name}:{_port(side)}"] for side in (self.prefill, self.decode)
-        )
+        prefill, decode = ([_address(side)] for side in (self.prefill, self.decode))
         given = router_document(self.decode.options.host, _port(self.decode), prefill, decode)
         title = f"The router of the prefill and decode servers of {self.decode.deployment.name}."
         return {ROUTER_PATH: yaml_document(title, given)}
@@ -236,8 +234,8 @@ class Router:
         asked = around.tcp([_port(self.decode)])
         servers = [
             {
-                "to": [{"podSelector": {"matchLabels": side.selector()}}],
-                "ports": around.tcp([_port(side)]),
+                "to": [_asked(side)],
+                "ports": around.tcp([int(_address(side).rpartition(":")[2])]),
             }
             for side in (self.prefill, self.decode)
         ]
@@ -306,6 +304,20 @@ class Router:
         quiet = context.engine_record.telemetry_variables
         telemetry = {name: value for name, value in context.environment.items() if name in quiet}
         return {**scratch_folders(), **NO_GPU, **telemetry}
+
+
+def _asked(side: Workload) -> dict[str, Any]:
+    """The pods that the router of both sides asks."""
+    if side.options.endpoint_picker:
+        return around.picker(side)
+    return {"podSelector": {"matchLabels": side.selector()}}
+
+
+def _address(side: Workload) -> str:
+    """Where the router of both sides asks: at a Service of the pods, or of what picks one."""
+    if side.options.endpoint_picker:
+        return f"{side.picker}-epp:{around.PICKER_PORT}"
+    return f"{side.own_name}:{_port(side)}"
 
 
 def _port(side: Workload) -> int:

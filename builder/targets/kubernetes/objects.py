@@ -264,11 +264,41 @@ def clients(workload: Workload) -> list[dict[str, Any]]:
     ]
 
 
+# Source: llm-d/llm-d-router@v0.9.0, config/charts: routerlib/templates/_helpers.tpl and
+# llm-d-router-standalone/values.yaml.
+PICKER_PORT = 8081
+
+
+def picker(workload: Workload) -> dict[str, Any]:
+    """The pods of llm-d's router before the servers."""
+    labels = {"llm-d-router-standalone": f"{workload.picker}-epp"}
+    return {"podSelector": {"matchLabels": labels}}
+
+
+def picker_values(workload: Workload) -> dict[str, Any]:
+    """The values of llm-d's chart, whose router sends a request to one of the pods that are ready.
+
+    By default it weighs what it remembers of prompts, and the queue and KV cache by metrics.
+    """
+    record = workload.container.server.record
+    servers = {
+        "type": record.llm_d_engine,
+        "matchLabels": first_pods(workload),
+        "targetPorts": [{"number": workload.container.ports["http"]}],
+    }
+    metrics = {"metricsDataSource": {"path": record.paths["metrics"]}}
+    pool = {"create": CommentedValue(False, "The labels choose the pods, without definitions")}
+    return {"router": {"modelServers": servers, "inferencePool": pool, "epp": metrics}}
+
+
 def _ingress(workload: Workload) -> Iterator[dict[str, Any]]:
     ports = workload.container.ports
     asked = tcp(port for name, port in ports.items() if name != "metrics")
     router = [{"podSelector": {"matchLabels": workload.selector(ROUTER)}}]
-    yield {"from": router if workload.is_side else clients(workload), "ports": asked}
+    who = router if workload.is_side else clients(workload)
+    if workload.options.endpoint_picker:
+        who = [picker(workload), *([] if workload.is_side else who)]
+    yield {"from": who, "ports": asked}
     options, protocol = workload.options, workload.container.server.record.metrics.protocol
     where = {"kubernetes.io/metadata.name": options.monitoring_namespace}
     peer = {"namespaceSelector": {"matchLabels": where}}

@@ -10,6 +10,7 @@ from ...deployment import Deployment, ImageReference, Strict
 from ...diagnostics import Diagnostic
 from ...facts.hardware import Gpu
 from ...facts.hardware import load as load_gpu
+from ...facts.servers import load as server_record
 from ...schema import Bounds, default
 from ...servers import RenderContext
 from .. import container, disaggregated, selected_server, unpinned
@@ -110,6 +111,9 @@ class KubernetesOptions(ContainerOptions):
     the label `topology_key` are near each other: a server on several nodes gets a separate domain,
     both sides of a service share one.
 
+    With `endpoint_picker`, the router of the project llm-d, which the site installs from its chart
+    with values of the bundle, prefers the server that holds the longest prefix of a prompt.
+
     Before it starts, a pod compares its files with their digests, and models with known digests;
     with `verify_weights` the weights too, which reads them once more. `monitoring_namespace` may
     read the metrics; if they share the port of the API, only its pods with the labels
@@ -139,6 +143,7 @@ class KubernetesOptions(ContainerOptions):
     verify_weights: bool = False
     update: UpdateOptions = UpdateOptions()
     autoscaling: AutoscalingOptions | None = None
+    endpoint_picker: bool = False
     gateway: GatewayOptions | None = None
     kserve: bool = False
 
@@ -277,6 +282,9 @@ def _gateway_diagnostics(
     deployment: Deployment, options: KubernetesOptions
 ) -> Iterator[Diagnostic]:
     server = selected_server(deployment, options.server)
+    if options.endpoint_picker and server_record(server).llm_d_engine is None:
+        what = f"is there, and llm-d's router reads no requests of {server}"
+        yield Diagnostic(f"targets.{TARGET}.endpoint_picker", what, "remove it")
     if options.gateway and deployment.targets[server].get("grpc_tls"):
         what = "is there, and the gateway speaks plain gRPC with the servers"
         yield Diagnostic(f"targets.{server}.grpc_tls", what, "remove it: the gateway encrypts")

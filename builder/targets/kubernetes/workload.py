@@ -172,6 +172,18 @@ class Workload:
         return self.called(self.component) if self.is_side else self.name
 
     @property
+    def picker(self) -> str:
+        """The release of llm-d's chart before these servers; its objects have this name and `-epp`.
+
+        The chart cuts the names of releases off where ours are longest.
+        """
+        name = self.own_name
+        if len(name) <= LONGEST:
+            return name
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        return f"{name[: LONGEST - 9].rstrip('-')}-{digest}"
+
+    @property
     def asked_component(self) -> str:
         """Whose pods answer clients."""
         return ROUTER if self.is_side else SERVER
