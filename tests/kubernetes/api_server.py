@@ -31,6 +31,7 @@ KINDS = {
     "leaderworkerset.x-k8s.io/v1": {"leaderworkersets": "LeaderWorkerSet"},
     "networking.k8s.io/v1": {"networkpolicies": "NetworkPolicy"},
     "policy/v1": {"poddisruptionbudgets": "PodDisruptionBudget"},
+    "resource.nvidia.com/v1beta1": {"computedomains": "ComputeDomain"},
     "serving.kserve.io/v1alpha1": {"servingruntimes": "ServingRuntime"},
     "serving.kserve.io/v1beta1": {"inferenceservices": "InferenceService"},
 }

@@ -28,12 +28,45 @@ FOREIGN = {
     "InferenceService": "inferenceservices",
 }
 
+TEXT = {"type": "string"}
+
+
+def _closed(**fields: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": fields, "additionalProperties": False}
+
+
+# What NVIDIA's definition lets a ComputeDomain say.
+# Source: kubernetes-sigs/dra-driver-nvidia-gpu@9593204, resource.nvidia.com_computedomains.yaml.
+COMPUTE_DOMAIN = {
+    **_closed(
+        apiVersion={"const": "resource.nvidia.com/v1beta1"},
+        kind={"const": "ComputeDomain"},
+        metadata={"type": "object"},
+        spec={
+            **_closed(
+                numNodes={"type": "integer", "minimum": 0},
+                channel={
+                    **_closed(
+                        allocationMode={"enum": ["All", "Single"]},
+                        resourceClaimTemplate={**_closed(name=TEXT), "required": ["name"]},
+                    ),
+                    "required": ["resourceClaimTemplate"],
+                },
+            ),
+            "required": ["channel"],
+        },
+    ),
+    "required": ["spec"],
+}
+# Kinds that are no part of Kubernetes, which patches them as plain JSON.
+CUSTOM = (*FOREIGN, "ComputeDomain")
+
 Object = Mapping[str, Any]
 
 
 def faults(found: Object, minor: str) -> list[str]:
     """What the definition of an object's kind has against it, each fault with its path."""
-    validator = _foreign(found["kind"]) if found["kind"] in FOREIGN else _known(minor, found)
+    validator = _foreign(found["kind"]) if found["kind"] in CUSTOM else _known(minor, found)
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(found)]
 
 
@@ -101,6 +134,8 @@ def _folder(minor: str) -> Path:
 def _foreign(kind: str) -> Draft202012Validator:
     from jsonschema import Draft202012Validator
 
+    if kind not in FOREIGN:
+        return Draft202012Validator(COMPUTE_DOMAIN)
     text = (DEFINITIONS / f"{FOREIGN[kind]}.yaml").read_text()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     document = yaml.load(text, Loader=loader)

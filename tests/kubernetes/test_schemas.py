@@ -55,7 +55,6 @@ SHAPES = {
         "deepseek-v3.2-nvfp4-gb200x32",
         "trtllm_serve",
         (
-            "targets.kubernetes.compute_domain=false",
             GATEWAY,
             "targets.kubernetes.model={host_path: /data}",
         ),
