@@ -37,6 +37,9 @@ class ToolParser:
 
     `call` matches one, with groups `object` (JSON with name and arguments), or `name` and
     `arguments`: JSON, or pairs that `argument` matches with groups `key` and `value`.
+
+    `written` is what a model writes for a call, with `{name}` and `{arguments}`: JSON, or for each
+    argument `written_argument`, with `{key}`, `{value}` and, as true or false, `{is_text}`.
     """
 
     names: tuple[Text, ...]
@@ -45,9 +48,14 @@ class ToolParser:
     read: Day
     argument: Expression | None = None
     marker: str = ""
+    written: str = ""
+    written_argument: str = ""
 
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
-        """Groups that the reader needs."""
+        """Groups that the reader needs, and gaps that the writer fills."""
+        for gap in ("{name}", "{arguments}"):
+            if self.written and gap not in self.written:
+                yield "written", f"lacks {gap}"
         groups = set(re.compile(self.call).groupindex)
         if groups not in ({"object"}, {"name", "arguments"}):
             yield "call", f"has the groups {sorted(groups)}; give object, or name and arguments"

@@ -25,7 +25,7 @@ from ..facts.checkpoint_files import Stored, write_safetensors
 from ..facts.quantization import Quantization
 from ..facts.quantization_config import modelopt_name
 from ..facts.weight_layouts import NVFP4_GROUP, Groups
-from .sizes import BOS, EOS, Vocabulary, shrunk
+from .sizes import BOS, EOS, PRODUCER, Vocabulary, shrunk
 
 # RMS of a linear layer's output over its input: small enough that the residual stream, and so the
 # last token, decides most of the next token; large enough that the context matters.
@@ -143,7 +143,7 @@ def _hf_quant_config(quantization: Quantization) -> dict[str, Any]:
             for name, part in quantization.parts.items()
         }
         fields |= {"quant_algo": "MIXED_PRECISION", "quantized_layers": parts}
-    return {"producer": {"name": "builder miniature"}, "quantization": fields}
+    return {"producer": {"name": PRODUCER}, "quantization": fields}
 
 
 def _size_of(groups: Groups | None) -> dict[str, int]:

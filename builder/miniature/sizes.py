@@ -17,6 +17,8 @@ from ..facts.checkpoint import Checkpoint
 from ..schema import Positive
 
 BOS, EOS, USER, ASSISTANT = "<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"
+# What the files of a miniature name as their producer.
+PRODUCER = "builder miniature"
 SPECIALS = (BOS, EOS, USER, ASSISTANT)
 WORDS = DATA / "miniature" / "words.txt"
 
@@ -104,6 +106,7 @@ class Vocabulary:
     def tokenizer_config(self) -> dict[str, Any]:
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
+            "producer": PRODUCER,
             "bos_token": BOS,
             "eos_token": EOS,
             "pad_token": EOS,

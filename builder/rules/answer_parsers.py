@@ -64,13 +64,21 @@ def _parsers(release: Release) -> Parsers:
     return data_file.load(path, Parsers) if path.is_file() else Parsers({}, (), ())
 
 
+def tool_parser(release: Release, name: str | None) -> ToolParser | None:
+    """What a parser of tool calls reads; `None` if that is not known."""
+    return next((row for row in _parsers(release).tools if name in row.names), None)
+
+
+def reasoning_parser(release: Release, name: str | None) -> ReasoningParser | None:
+    return next((row for row in _parsers(release).reasoning if name in row.names), None)
+
+
 def finding(release: Release, kind: Kind, name: str, turn: Turn) -> Finding:
     """Whether a parser by its name reads a turn; it is unknown without a row."""
-    parsers = _parsers(release)
     if kind == "tools":
-        tools = next((row for row in parsers.tools if name in row.names), None)
+        tools = tool_parser(release, name)
         return _tool_finding(tools, turn) if tools else (False, UNKNOWN)
-    reasoning = next((row for row in parsers.reasoning if name in row.names), None)
+    reasoning = reasoning_parser(release, name)
     return _reasoning_finding(reasoning, turn) if reasoning else (False, UNKNOWN)
 
 
@@ -83,10 +91,23 @@ def _tool_finding(row: ToolParser, turn: Turn) -> Finding:
 
 def _read_call(row: ToolParser, text: str) -> tuple[str, dict[str, str]] | None:
     """The name and the arguments of the first call that a parser reads, values as text."""
-    found = re.search(row.call, text) if row.marker in text else None
-    if found is None:
+    found = read_calls(row, text)
+    if not found or found[0] is None:
         return None
-    groups = found.groupdict()
+    name, arguments = found[0]
+    return name, {key: str(value).strip() for key, value in arguments.items()}
+
+
+def read_calls(row: ToolParser, text: str) -> list[tuple[str, dict[str, Any]] | None]:
+    """The calls of a text, with `None` for one that cannot be read: name and arguments.
+
+    Arguments are values of JSON, or text where the parser reads them one by one.
+    """
+    found = re.finditer(row.call, text) if row.marker in text else ()
+    return [_call(row, match.groupdict()) for match in found]
+
+
+def _call(row: ToolParser, groups: dict[str, str]) -> tuple[str, dict[str, Any]] | None:
     arguments: Any = groups.get("arguments")
     try:
         if "object" in groups:
@@ -96,7 +117,7 @@ def _read_call(row: ToolParser, text: str) -> tuple[str, dict[str, str]] | None:
             name, arguments = groups["name"], dict(re.findall(row.argument, arguments))
         else:
             name, arguments = groups["name"], json.loads(arguments)
-        return name.strip(), {key.strip(): str(value).strip() for key, value in arguments.items()}
+        return name.strip(), {key.strip(): value for key, value in arguments.items()}
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
 

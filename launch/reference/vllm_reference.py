@@ -29,8 +29,12 @@ ENGINE, SERVER = "vllm", "vllm_serve"
 NAME = "vllm serve"
 # By the words that plans have for them; what the reference engine does with them.
 HONOURED = ("max_batch_size", "max_num_tokens", "max_seq_len")
-# Without an option, long prompts are read in parts, and metrics are there.
-ALWAYS = {"enable_chunked_prefill": True, "return_perf_metrics": True}
+# Without an option, long prompts are read in parts, metrics are there, and answers can be guided.
+ALWAYS = {
+    "enable_chunked_prefill": True,
+    "return_perf_metrics": True,
+    "guided_decoding_backend": "xgrammar",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -411,15 +411,19 @@ async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
     Random weights may write blanks forever if the schema allows it.
     """
     request = SmokeRequest("A person as JSON:", max_tokens=128, json_schema=SCHEMA)
+    has_backend = endpoint.options.get("guided_decoding_backend")
     try:
         response = await client.generate(request)
     except RequestRejected as rejection:
-        if endpoint.options.get("guided_decoding_backend") and not endpoint.on_reference:
+        if has_backend:
             raise
         raise NotSupported(f"no backend for guided decoding; refused: {rejection}") from None
     try:
         document = json.loads(response.text)
     except json.JSONDecodeError as error:
+        if endpoint.on_reference and not has_backend:
+            what = "no backend for guided decoding; the server drops response_format"
+            raise NotSupported(what) from None
         if response.finish_reason == "length" and _is_cut_off(error):
             what = f"cut off at max_tokens, as JSON so far: {response.text[:30]!r}"
             raise Inconclusive(what) from None
@@ -431,8 +435,11 @@ async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
 
 
 async def tools(client: SmokeClient, endpoint: Endpoint) -> str:
-    """A tool call has JSON arguments and is not text with the model's own marks."""
-    if endpoint.rehearsal:
+    """A tool call has JSON arguments and is not text with the model's own marks.
+
+    The reference engine forces the call of a miniature, in the model's own format.
+    """
+    if endpoint.rehearsal and not endpoint.on_reference:
         raise NotSupported("random weights call no tool")
     ask = ({"role": "user", "content": "What is the weather in Paris? Use the tool."},)
     offered = {"tools": [{"type": "function", "function": TOOL}]}

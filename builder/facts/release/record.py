@@ -192,6 +192,11 @@ class Release:
         return tuple((method, path) for method, path in self.table["endpoints"]["server"])
 
     @property
+    def requests_lack(self) -> tuple[str, ...]:
+        """Fields and values of chat requests that the server refuses and others take."""
+        return tuple(self.table.get("requests_lack", ()))
+
+    @property
     def metric_prefix(self) -> str:
         return str(self.table["metrics"].get("prefix", ""))
 

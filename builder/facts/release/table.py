@@ -197,7 +197,8 @@ FORMAT_ROW: Any = {**OPTION_TABLE, "release": Text, "source": Text, "serve": {"f
 # options that an option file may hold for the server beside those of the engine. In a
 # `flat_option_file` groups of options are JSON text. `aliases` are
 # choices whose name changed, or is another one in this engine -> their option path; `nearest` is
-# the numbered release that a development table comes closest to.
+# the numbered release that a development table comes closest to. `requests_lack` are fields and
+# values of chat requests that its server refuses and others take.
 RELEASE_ROW: Any = {
     **OPTION_TABLE,
     "format": int,
@@ -212,6 +213,9 @@ RELEASE_ROW: Any = {
     "subcommands": {"*": [FLAG_ROW]},
     "llmapi_launch?": {"*": Any},
     "endpoints": ENDPOINTS,
+    "requests_lack?": [
+        Literal["tool_choice.required", "tools.function.strict", "parallel_tool_calls"]
+    ],
     "metrics": METRIC_NAMES,
     "moe": MOE_TABLE,
     "cuda_graphs_engine_default": int,

@@ -12,6 +12,7 @@ from builder.documents import value_at
 from builder.errors import BadInput
 from builder.facts import release as releases
 from builder.facts.release import Release
+from builder.rules import defects
 from builder.rules.validation import validate
 
 from .logger import RELEASE, logger
@@ -24,6 +25,13 @@ class OptionError(BadInput, ValueError):
 @cache
 def release() -> Release:
     return releases.load(RELEASE)
+
+
+@cache
+def has_defect(name: str) -> bool:
+    """Whether the release is known to have a defect of this id."""
+    rows = defects.of_version(release().engine.name, release().name)
+    return any(row.id == name for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,8 @@ _HONOURED = {path for path, _ in _PATHS.values()} | {
     "model",
     "tokenizer",
     "backend",
+    "guided_decoding_backend",
+    "reasoning_parser",
     "speculative_config.decoding_type",
     *(f"speculative_config.{name}" for name in _MTP_LENGTHS),
 }

@@ -8,19 +8,60 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, Field, model_validator
 
+from . import options
+from .answer import AnswerReader, Function
+from .guide import GuidedDecodingParams
+from .logger import logger
 from .results import CompletionOutput, RequestOutput
 from .sampling import Logprob, SamplingParams
 
 _UNSUPPORTED = (
     *("use_beam_search", "best_of", "logit_bias", "lora_request", "suffix", "echo"),
-    *("return_context_logits", "tools", "documents"),
+    *("return_context_logits", "documents"),
 )
+# Types of `response_format` with a field: the field, and the guide that it is.
+_GUIDES = {
+    "json": ("schema", "json"),
+    "json_schema": ("json_schema", "json"),
+    "regex": ("regex", "regex"),
+    "ebnf": ("ebnf", "grammar"),
+}
+
+
+def guide_of(form: Mapping[str, Any] | None) -> GuidedDecodingParams | None:
+    """The guide of a `response_format`. Raises `ValueError` for a type without its field.
+
+    Source: TensorRT-LLM tensorrt_llm/serve/openai_protocol.py@0076e93,
+    _response_format_to_guided_decoding_params.
+    """
+    kind = (form or {}).get("type", "text")
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return GuidedDecodingParams(json_object=True)
+    if kind == "structural_tag":
+        return GuidedDecodingParams(structural_tag=json.dumps(form))
+    if kind not in _GUIDES:
+        raise ValueError(f"response_format.type: {kind!r} is not a type of this server")
+    field, guide = _GUIDES[kind]
+    value = form.get(field)
+    if value is None:
+        raise ValueError(f"response_format.{field} is required for the type {kind!r}")
+    if kind == "json_schema" and "schema" in value:
+        value = value["schema"]
+        if options.has_defect("json-schema-dropped"):
+            logger.warning(
+                "response_format json_schema: release %s itself does not follow the schema "
+                "(NVIDIA/TensorRT#4855); type json is followed",
+                options.release().name,
+            )
+    return GuidedDecodingParams(**{guide: value})
 
 
 class StreamOptions(BaseModel, extra="forbid", populate_by_name=True):
@@ -92,8 +133,6 @@ class GenerationRequest(BaseModel, extra="forbid", populate_by_name=True):
             raise ValueError("stream_options need stream: true")
         if asked := [name for name in _UNSUPPORTED if getattr(self, name, None)]:
             raise ValueError(f"{', '.join(asked)}: not supported by the reference engine")
-        if self.response_format and self.response_format.get("type") != "text":
-            raise ValueError("response_format: only text is supported by the reference engine")
         return self
 
     @property
@@ -111,6 +150,7 @@ class GenerationRequest(BaseModel, extra="forbid", populate_by_name=True):
         }
         own["temperature"] = 1.0 if self.temperature is None else self.temperature
         own["top_p"] = 1.0 if self.top_p is None else self.top_p
+        own["guided_decoding"] = guide_of(self.response_format)
         return SamplingParams(**own)
 
 
@@ -131,10 +171,24 @@ class CompletionRequest(GenerationRequest):
     def to_sampling_params(self) -> SamplingParams:
         return self.sampling(
             max_tokens=self.max_tokens,
-            logprobs=self.logprobs,
+            logprobs=self.logprobs or None,  # 0 asks for none
             add_special_tokens=self.add_special_tokens,
             detokenize=self.detokenize,
         )
+
+
+class FunctionTool(BaseModel, extra="forbid"):
+    type: Literal["function"] = "function"
+    function: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _check(self) -> FunctionTool:
+        known = ("name", "description", "parameters", "strict")
+        if unknown := sorted(set(self.function) - set(known)):
+            raise ValueError(f"function.{unknown[0]}: Extra inputs are not permitted")
+        if not isinstance(self.function.get("name"), str):
+            raise ValueError("function.name: Field required")
+        return self
 
 
 class ChatCompletionRequest(GenerationRequest):
@@ -149,16 +203,44 @@ class ChatCompletionRequest(GenerationRequest):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     prompt_token_ids: list[int] | None = None
-    tools: list[Any] | None = None
-    tool_choice: Any = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FunctionTool | None = None
+    parallel_tool_calls: bool | None = None
     documents: list[Any] | None = None
     reasoning_effort: Any = None
     cache_salt: str | None = None
 
+    @model_validator(mode="after")
+    def _check_chat(self) -> ChatCompletionRequest:
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
+            raise ValueError("tool_choice needs tools")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        asked = {
+            "tool_choice.required": self.tool_choice == "required",
+            "tools.function.strict": any("strict" in one for one in self.functions),
+            "parallel_tool_calls": self.parallel_tool_calls is not None,
+        }
+        lacks = [name for name in options.release().requests_lack if asked.get(name)]
+        if lacks:
+            name = options.release().name
+            raise ValueError(f"{', '.join(lacks)}: release {name} does not know it")
+        return self
+
+    @property
+    def functions(self) -> list[Function]:
+        return [tool.function for tool in self.tools or ()]
+
+    @property
+    def named(self) -> str | None:
+        """The function that the answer must call."""
+        choice = self.tool_choice
+        return str(choice.function["name"]) if isinstance(choice, FunctionTool) else None
+
     def to_sampling_params(self) -> SamplingParams:
         return self.sampling(
             max_tokens=self.max_completion_tokens,
-            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            logprobs=(self.top_logprobs or 1) if self.logprobs else None,
             add_special_tokens=self.add_special_tokens,
         )
 
@@ -167,10 +249,145 @@ class ChatCompletionRequest(GenerationRequest):
         return [{**message, "content": _text(message.get("content"))} for message in self.messages]
 
 
+# Fields of the Responses API that the reference engine does not do: it keeps no responses.
+_NOT_IN_RESPONSES = (
+    *("background", "stream", "previous_response_id", "include", "prompt", "top_logprobs"),
+    "max_tool_calls",
+)
+# Why an answer ended, as the status of a response (responses_utils.py@02238b6).
+_STATUS = {"length": "incomplete", "timeout": "failed", "cancelled": "cancelled"}
+
+
+class ResponsesRequest(BaseModel, extra="forbid"):
+    """A request of `/v1/responses`, answered like a chat (TensorRT-LLM responses_utils.py@02238b6).
+
+    The fields of `_NOT_IN_RESPONSES` are known, but refused, as are tools other than functions.
+    """
+
+    model: str
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    metadata: dict[str, str] | None = None
+    parallel_tool_calls: bool | None = False
+    reasoning: dict[str, Any] | None = None
+    service_tier: str = "auto"
+    store: bool | None = True
+    temperature: float | None = None
+    text: dict[str, Any] | None = None
+    tool_choice: Any = "auto"
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    top_p: float | None = None
+    truncation: str | None = "disabled"
+    user: str | None = None
+    background: bool | None = False
+    stream: bool | None = False
+    previous_response_id: str | None = None
+    include: list[str] | None = None
+    prompt: Any = None
+    top_logprobs: int | None = 0
+    max_tool_calls: int | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> ResponsesRequest:
+        asked = [name for name in _NOT_IN_RESPONSES if getattr(self, name)]
+        asked += [f"tools.{one.get('type')}" for one in self.tools if one.get("type") != "function"]
+        if asked:
+            raise ValueError(f"{', '.join(asked)}: not supported by the reference engine")
+        return self
+
+    def chat(self) -> ChatCompletionRequest:
+        """The same as a chat. Raises `ValueError` for an item that has no place in one."""
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        items = self.input
+        if isinstance(items, str):
+            items = [{"role": "user", "content": items}]
+        known = ("name", "description", "parameters")
+        tools = [
+            {"function": {key: tool[key] for key in known if key in tool}} for tool in self.tools
+        ]
+        choice = self.tool_choice
+        if isinstance(choice, dict):
+            choice = {"function": {"name": choice.get("name")}}
+        given: dict[str, Any] = {
+            "max_completion_tokens": self.max_output_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "tools": tools or None,
+            "tool_choice": choice if tools else None,
+            "response_format": self._format(),
+        }
+        messages = [*system, *map(_message, items)]
+        return ChatCompletionRequest(model=self.model, messages=messages, **given)
+
+    def _format(self) -> dict[str, Any] | None:
+        form = (self.text or {}).get("format")
+        if form and form.get("type") == "json_schema":
+            return {"type": "json_schema", "json_schema": form.get("schema")}
+        return form
+
+    def response(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """The response, from the same answer as that of a chat."""
+        [choice] = answer["choices"]
+        message, usage = choice["message"], answer["usage"]
+        output: list[dict[str, Any]] = []
+        if text := message["reasoning_content"]:
+            content = [{"type": "reasoning_text", "text": text}]
+            output.append(
+                {"type": "reasoning", "id": _new_id("rs"), "summary": [], "content": content}
+            )
+        if text := message["content"]:
+            content = [{"type": "output_text", "text": text, "annotations": []}]
+            own = {"type": "message", "id": _new_id("msg"), "role": "assistant"}
+            output.append({**own, "status": "completed", "content": content})
+        for call in message["tool_calls"]:
+            own = {"type": "function_call", "id": _new_id("fc"), "call_id": _new_id("call")}
+            output.append({**own, "status": "completed", **call["function"]})
+        repeated = self.model_dump(exclude={"input", "stream", "store", "include"})
+        return {
+            **repeated,
+            "id": _new_id("resp"),
+            "object": "response",
+            "created_at": answer["created"],
+            "status": _STATUS.get(choice["finish_reason"], "completed"),
+            "temperature": 1.0 if self.temperature is None else self.temperature,
+            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "output": output,
+            "usage": {
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": usage["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": usage["total_tokens"],
+            },
+        }
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{uuid.uuid4().hex}"
+
+
+def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An input item as a message of a chat; a call and its result keep their id."""
+    kind = item.get("type", "message")
+    if kind == "message" and "role" in item:
+        return {"role": item["role"], "content": _text(item.get("content"))}
+    if kind == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
+    if kind == "function_call_output":
+        result = {"role": "tool", "content": item["output"]}
+        return {**result, "tool_call_id": item["call_id"]}
+    if kind == "reasoning":
+        return {"role": "assistant", "content": ""}
+    raise ValueError(f"an item of type {kind} is not supported by the reference engine")
+
+
 def _text(content: Any) -> str:
     if not isinstance(content, list):
         return content or ""
-    if any(part.get("type") != "text" for part in content):
+    if any(part.get("type") not in ("text", "input_text", "output_text") for part in content):
         raise ValueError("message content: only text is supported by the reference engine")
     return "\n".join(part["text"] for part in content)
 
@@ -186,7 +403,10 @@ class OpenAIResponse:
         body: CompletionRequest | ChatCompletionRequest,
         requests: Sequence[RequestOutput],
         tokenizer: Any,
+        reader: Callable[[], AnswerReader],
     ) -> None:
+        outputs = range(len(requests) * body.n)
+        self._readers = [reader() for _ in outputs]
         self._body, self._requests, self._tokenizer = body, requests, tokenizer
         self._chat = isinstance(body, ChatCompletionRequest)
         self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid.uuid4().hex}"
@@ -282,10 +502,13 @@ class OpenAIResponse:
                 "text": text if self._body.detokenize else "",
                 "token_ids": None if self._body.detokenize else tokens,
             }
+        reader = self._readers[choice["index"]]
+        message = reader.push(text, not streamed or output.finish_reason is not None)
+        if reader.calls and output.finish_reason == "stop":
+            choice["finish_reason"] = "tool_calls"
         if streamed:
-            return {**choice, "delta": {"content": text}}
-        message = {"role": "assistant", "content": text, "tool_calls": []}
-        return {**choice, "message": message}
+            return {**choice, "delta": message}
+        return {**choice, "message": {"role": "assistant", **whole_calls(message)}}
 
     def _logprobs(self, output: CompletionOutput, streamed: bool) -> dict[str, Any] | None:
         if self._body.logprobs is None or self._body.logprobs is False:
@@ -318,6 +541,16 @@ class OpenAIResponse:
 
     def _decode(self, token: int) -> str:
         return str(self._tokenizer.decode([token]))
+
+
+def whole_calls(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message with each of its calls in one piece."""
+    calls: dict[int, dict[str, Any]] = {}
+    for part in message.get("tool_calls", ()):
+        head = {"id": f"chatcmpl-tool-{uuid.uuid4().hex}", "type": "function", "function": {}}
+        call = calls.setdefault(part["index"], {**head, "id": part.get("id", head["id"])})
+        call["function"] = {**call["function"], **part["function"]}
+    return {"content": "", **message, "tool_calls": list(calls.values())}
 
 
 def error_body(message: str, kind: str = "BadRequestError", code: int = 400) -> dict[str, Any]:

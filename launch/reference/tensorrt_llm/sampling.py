@@ -12,19 +12,10 @@ from typing import Any
 
 import torch
 
+from .guide import Guide, GuidedDecodingParams
+
 # What a tokenizer writes for bytes that are no character, or not yet.
 INCOMPLETE = "\ufffd"
-
-
-@dataclass(slots=True, kw_only=True)
-class GuidedDecodingParams:
-    """Constraints on the text. Accepted as a value, refused by the reference engine."""
-
-    json: Any = None
-    regex: str | None = None
-    grammar: str | None = None
-    json_object: bool = False
-    structural_tag: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,7 +135,7 @@ _BOUNDS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
 _UNSUPPORTED = (
     *("embedding_bias", "logits_processor", "apply_batched_logits_processor", "use_beam_search"),
     *("top_p_decay", "no_repeat_ngram_size", "return_context_logits", "return_generation_logits"),
-    *("return_encoder_output", "additional_model_outputs", "lookahead_config", "guided_decoding"),
+    *("return_encoder_output", "additional_model_outputs", "lookahead_config"),
 )
 
 
@@ -163,8 +154,8 @@ class Logprob:
 class Sampler:
     """The choices of one sequence, with its own random numbers.
 
-    Order: penalties, forbidden tokens, temperature, top-k, top-p, min-p. Log probabilities are
-    those of the model, before any of these.
+    Order: penalties, forbidden tokens, the grammar, temperature, top-k, top-p, min-p. Log
+    probabilities are those of the model, before any of these.
     """
 
     def __init__(
@@ -174,8 +165,9 @@ class Sampler:
         end_ids: frozenset[int],
         seed: int,
         bad_words: Sequence[list[int]] = (),
+        guide: Guide | None = None,
     ) -> None:
-        self._params = params
+        self._params, self._guide = params, guide
         self._prompt = prompt
         self._end_ids = sorted(end_ids)
         self._bad_words = [word for word in bad_words if word]
@@ -188,11 +180,15 @@ class Sampler:
         """
         logits = logits.float().cpu()
         allowed = self._forbid(self._penalize(logits.clone(), output), output)
+        if self._guide:
+            allowed = self._guide.mask(allowed)
         if self._params.greedy:
             token = int(allowed.argmax())
         else:
             weights = self._probabilities(allowed)
             token = int(torch.multinomial(weights, 1, generator=self._generator))
+        if self._guide:
+            self._guide.accept(token)
         return token, torch.log_softmax(logits, dim=-1)
 
     def _penalize(self, logits: torch.Tensor, output: list[int]) -> torch.Tensor:

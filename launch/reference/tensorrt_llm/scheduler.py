@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from . import results
+from .guide import Guide
 from .logger import logger
 from .model import Decoding, Model
 from .options import EngineOptions
@@ -36,6 +37,7 @@ class Sequence:
         max_tokens: int,
         seed: int,
         bad_words: list[list[int]],
+        guide: Guide | None,
     ) -> None:
         params = request.sampling_params
         self.request, self.index = request, index
@@ -45,7 +47,7 @@ class Sequence:
         self._model = model
         self.decoding = Decoding(model, request.prompt_token_ids)
         ends = end_ids | self._stop_ids
-        self._sampler = Sampler(params, request.prompt_token_ids, ends, seed, bad_words)
+        self._sampler = Sampler(params, request.prompt_token_ids, ends, seed, bad_words, guide)
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
         self._output: list[int] = []

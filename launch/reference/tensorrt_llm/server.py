@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,24 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from jinja2 import TemplateError
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from pydantic import ValidationError
+
+from builder.facts.chat_turns import ReasoningParser, ToolParser
+from builder.rules import answer_parsers
 
 from . import options
+from .answer import AnswerReader, call_of, reasoned, schema_of
+from .guide import Format, GuidedDecodingParams, format_of
 from .llmapi.llm import LLM
 from .logger import __version__, logger
-from .protocol import ChatCompletionRequest, CompletionRequest, OpenAIResponse, error_body, event
+from .protocol import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    OpenAIResponse,
+    ResponsesRequest,
+    error_body,
+    event,
+)
 from .results import RequestError, RequestOutput, RequestPerfMetrics
 from .sampling import SamplingParams
 
@@ -37,7 +51,8 @@ class Surface:
     """What differs between the servers that this one replaces.
 
     `model_owner` is the owner in the list of models, `metrics_path` where Prometheus reads, and
-    `endpoints` are the server's additional endpoints.
+    `endpoints` are the server's additional endpoints. Only a server that `has_tools` takes `tools`;
+    `tools` and `reasoning` are what its parsers read.
     """
 
     version: str
@@ -45,14 +60,23 @@ class Surface:
     metric_prefix: str
     metrics_path: str
     endpoints: tuple[tuple[str, str], ...]
+    has_tools: bool = False
+    tools: ToolParser | None = None
+    reasoning: ReasoningParser | None = None
 
 
-def own_surface() -> Surface:
-    """That of `trtllm-serve` of the release that the reference engine follows."""
+def own_surface(tool_parser: str | None = None, reasoning_parser: str | None = None) -> Surface:
+    """That of `trtllm-serve` of the release that the reference engine follows, with its parsers."""
     release = options.release()
     path = "/prometheus/metrics"
     others = tuple(row for row in release.endpoints if row != ("GET", path) and row[0] != "ANY")
-    return Surface(__version__, "tensorrt_llm", release.metric_prefix, path, others)
+    tools = answer_parsers.tool_parser(release, tool_parser)
+    reasoning = answer_parsers.reasoning_parser(release, reasoning_parser)
+    for name, row in ((tool_parser, tools), (reasoning_parser, reasoning)):
+        if name and row is None:
+            logger.warning("parser %s: what it reads is not known here, and stays text", name)
+    prefix = release.metric_prefix
+    return Surface(__version__, "tensorrt_llm", prefix, path, others, True, tools, reasoning)
 
 
 class OpenAIServer:
@@ -110,6 +134,8 @@ class OpenAIServer:
             ("POST", "/v1/completions"): self._completions,
             ("POST", "/v1/chat/completions"): self._chat_completions,
         }
+        if ("POST", "/v1/responses") in self._surface.endpoints:
+            routes["POST", "/v1/responses"] = self._responses
         if self._llm.args.return_perf_metrics:
             routes["GET", self._surface.metrics_path] = self._prometheus
         for (method, path), handler in routes.items():
@@ -151,20 +177,67 @@ class OpenAIServer:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _completions(self, body: CompletionRequest, raw: Request) -> Response:
-        return await self._respond(body, list(body.prompts), raw)
+        prompts = list(body.prompts)
+        return await self._respond(body, prompts, raw, lambda: AnswerReader(None, None))
 
+    # No request is refused for the name of its model, and answers repeat it, as in the release:
+    # TensorRT-LLM tensorrt_llm/serve/openai_server.py@0005772, openai_chat and openai_completion.
     async def _chat_completions(self, body: ChatCompletionRequest, raw: Request) -> Response:
         try:
             prompt = body.prompt_token_ids or self._render(body)
         except (ValueError, TypeError, TemplateError) as fault:
             return JSONResponse(error_body(f"chat template: {fault}"), 400)
-        return await self._respond(body, [prompt], raw)
+        surface = self._surface
+        if body.tools and not surface.has_tools:
+            return JSONResponse(error_body("tools: not supported by the reference engine"), 400)
+        # Without a call in it, no answer of an open choice differs from one without tools.
+        functions = [] if body.tool_choice == "none" else body.functions
+        return await self._respond(
+            body,
+            [prompt],
+            raw,
+            lambda: AnswerReader(surface.reasoning, surface.tools, functions, body.named),
+            self._forced(body),
+        )
+
+    async def _responses(self, body: ResponsesRequest, raw: Request) -> Response:
+        try:
+            chat = body.chat()
+        except ValidationError as fault:
+            return JSONResponse(error_body(_texts(fault.errors())), 400)
+        except KeyError as fault:
+            return JSONResponse(error_body(f"input: an item lacks {fault}"), 400)
+        except ValueError as fault:
+            return JSONResponse(error_body(f"input: {fault}"), 400)
+        answer = await self._chat_completions(chat, raw)
+        if answer.status_code != 200:
+            return answer
+        return JSONResponse(body.response(json.loads(bytes(answer.body))))
+
+    def _forced(self, body: ChatCompletionRequest) -> Format | None:
+        """What a miniature writes where a model would call a tool: random weights never do.
+
+        A model that has a tool's result answers in words, unless the call is required.
+        """
+        is_open = body.tool_choice in (None, "auto")
+        has_result = body.messages[-1].get("role") == "tool"
+        tools, reasoning = self._surface.tools, self._surface.reasoning
+        if not self._llm.is_miniature or not body.tools or body.tool_choice == "none":
+            return None
+        if body.named is not None:
+            named = [one for one in body.functions if one["name"] == body.named]
+            schema = schema_of(named[0] if named else {})
+            return reasoned(reasoning, {"type": "json_schema", "json_schema": schema})
+        if tools is None or not tools.written or (is_open and has_result):
+            return None
+        return reasoned(reasoning, call_of(tools, body.functions))
 
     def _render(self, body: ChatCompletionRequest) -> str:
         return str(
             self._llm.tokenizer.apply_chat_template(
                 body.conversation,
                 chat_template=body.chat_template or self._chat_template,
+                tools=[tool.model_dump() for tool in body.tools or ()] or None,
                 add_generation_prompt=body.add_generation_prompt,
                 tokenize=False,
                 **(body.chat_template_kwargs or {}),
@@ -176,18 +249,25 @@ class OpenAIServer:
         body: CompletionRequest | ChatCompletionRequest,
         prompts: Sequence[str | list[int]],
         raw: Request,
+        reader: Callable[[], AnswerReader],
+        forced: Format | None = None,
     ) -> Response:
         requests: list[RequestOutput] = []
         try:
             for prompt in prompts:
                 params = body.to_sampling_params()
-                side = body.disaggregated_params
+                if isinstance(body, ChatCompletionRequest):
+                    self._guide_after_reasoning(params)
                 requests.append(
                     self._llm.generate_async(
-                        prompt, params, bool(body.stream), disaggregated_params=side
+                        prompt,
+                        params,
+                        bool(body.stream),
+                        disaggregated_params=body.disaggregated_params,
+                        forced=forced,
                     )
                 )
-            response = OpenAIResponse(body, requests, self._llm.tokenizer)
+            response = OpenAIResponse(body, requests, self._llm.tokenizer, reader)
             if body.stream:
                 return StreamingResponse(
                     self._stream(response, requests), media_type="text/event-stream"
@@ -202,6 +282,15 @@ class OpenAIServer:
         for request in requests:
             self._record(request)
         return JSONResponse(response.whole())
+
+    def _guide_after_reasoning(self, params: SamplingParams) -> None:
+        backend = self._llm.args.guided_decoding_backend
+        guide, reasoning = params.guided_decoding, self._surface.reasoning
+        if guide is not None and guide.structural_tag is None and backend and reasoning:
+            form = reasoned(reasoning, format_of(guide, backend))
+            params.guided_decoding = GuidedDecodingParams(
+                structural_tag=json.dumps({"format": form})
+            )
 
     def _failure(self, fault: Exception) -> JSONResponse:
         """The fault of a request is the client's, unless the engine is down."""
@@ -301,8 +390,13 @@ def _perf_metrics_json(metrics: RequestPerfMetrics) -> dict[str, Any]:
 
 async def _refuse(request: Request, fault: Exception) -> JSONResponse:
     assert isinstance(fault, RequestValidationError)
-    texts = [": ".join(filter(None, (_field(error), error["msg"]))) for error in fault.errors()]
-    return JSONResponse(error_body("; ".join(texts)), 400)
+    return JSONResponse(error_body(_texts(fault.errors())), 400)
+
+
+def _texts(errors: Sequence[Any]) -> str:
+    """Each error with its field, if it has one."""
+    messages = [(_field(error), error["msg"].removeprefix("Value error, ")) for error in errors]
+    return "; ".join(": ".join(filter(None, parts)) for parts in messages)
 
 
 def _field(error: Mapping[str, Any]) -> str:

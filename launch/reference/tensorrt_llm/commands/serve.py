@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 DISAGGREGATED = "disaggregated"
-_SERVER_FLAGS = frozenset({"model", "host", "port", "log_level", "extra_llm_api_options"})
+_SERVER_FLAGS = frozenset(
+    {"model", "host", "port", "log_level", "extra_llm_api_options", "tool_parser"}
+)
 # How long running requests may take to end once the server gets a signal to stop.
 GRACE_S = 30
 KEEP_ALIVE_S = 5
@@ -145,7 +147,7 @@ def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any])
     options.check(engine)
     with bind(flags["host"] or "localhost", int(flags["port"] or 8000)) as listener:
         from ..llmapi.llm import LLM
-        from ..server import OpenAIServer
+        from ..server import OpenAIServer, own_surface
 
         _report_idle(release, typed, engine)
         with LLM(**engine) as llm:
@@ -155,6 +157,7 @@ def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any])
                 flags["model"],
                 read_template(template) if template else None,
                 flags.get("served_model_name"),
+                own_surface(flags.get("tool_parser"), engine.get("reasoning_parser")),
             )
             run(server.app, listener)
 

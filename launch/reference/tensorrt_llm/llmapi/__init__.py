@@ -1,7 +1,8 @@
 """The names that programs import from `tensorrt_llm.llmapi`."""
 
+from ..guide import GuidedDecodingParams
 from ..results import CompletionOutput, RequestError, RequestOutput
-from ..sampling import GuidedDecodingParams, SamplingParams
+from ..sampling import SamplingParams
 from .llm import LLM
 
 __all__ = [

@@ -8,6 +8,7 @@ import random
 import weakref
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from transformers import AutoTokenizer
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadFacts
+from builder.miniature.sizes import PRODUCER
 
+from .. import guide
 from .. import model as models
 from .. import options as engine_options
+from ..guide import Format, GuidedDecodingParams
 from ..logger import announce, logger
 from ..model import Model
 from ..results import CompletionOutput, RequestError, RequestOutput
@@ -56,6 +60,8 @@ class LLM:
         if wanted is not None and wanted > longest:
             logger.warning("max_seq_len %d is cut to the model's %d positions", wanted, longest)
         self.max_seq_len = min(wanted or longest, longest)
+        # Random weights end neither texts nor lists, and call no tool: guides see to it.
+        self.is_miniature = self.tokenizer.init_kwargs.get("producer") == PRODUCER
         self._end_ids = _end_ids(self._model, self.tokenizer)
         self._ids = itertools.count(1)
         self._scheduler = Scheduler(self._model, self.args)
@@ -70,6 +76,7 @@ class LLM:
         priority: float = 0.5,
         trace_headers: Mapping[str, str] | None = None,
         disaggregated_params: Any = None,
+        forced: Format | None = None,
         **more: Any,
     ) -> RequestOutput:
         """Start a request and return at once; its results come through the returned object.
@@ -77,6 +84,9 @@ class LLM:
         Raises `RequestError` for a prompt that the engine never takes and `ValueError` for
         parameters that the reference engine does not support. Hints for scheduling, caching and
         tracing are accepted and have no effect.
+
+        The server of a miniature gives `forced`, what random weights would not write by themselves:
+        a guide that needs no backend.
 
         With `disaggregated_params` the request is one side of disaggregated serving. A decode
         engine gets the prompt's KV cache from elsewhere, so that `max_num_tokens` does not bound
@@ -91,6 +101,7 @@ class LLM:
         side = disaggregated_params.request_type if disaggregated_params else None
         if side == "context_only":
             params = replace(params, max_tokens=1)
+        grammar = self._grammar(params.guided_decoding, forced)
         prompt, tokens = self._tokenize(inputs, params)
         self._check_prompt(tokens, is_computed=side == "generation_only")
         request = RequestOutput(next(self._ids), prompt, tokens, params, streaming)
@@ -100,10 +111,42 @@ class LLM:
             what = f"a prompt of {len(tokens)} tokens leaves no room in max_seq_len"
             request.put(RequestError(f"{what} ({self.max_seq_len})"))
         else:
-            self._scheduler.submit(self._sequences(request, _fitting(params.max_tokens, room)))
+            fitting = _fitting(params.max_tokens, room)
+            self._scheduler.submit(self._sequences(request, fitting, grammar))
         return request
 
-    def _sequences(self, request: RequestOutput, max_tokens: int) -> list[Sequence]:
+    @cached_property
+    def _tokens(self) -> Any:
+        return guide.tokens_of(self.tokenizer, self._model.config.vocab_size, self._end_ids)
+
+    def _grammar(self, params: GuidedDecodingParams | None, forced: Format | None) -> str | None:
+        """What the answer must follow. Raises `ValueError` for a guide that is refused.
+
+        Without a backend, releases with a known defect drop the guide; of the others it is known
+        that the C++ executor refuses the request (TensorRT-LLM#2624), and assumed that all do.
+        """
+        if forced is None and params is not None:
+            backend = self.args.guided_decoding_backend
+            if backend:
+                forced = guide.format_of(params, backend)
+            elif engine_options.has_defect("response-format-ignored"):
+                logger.warning(
+                    "guided decoding is dropped: without guided_decoding_backend, release %s "
+                    "answers as if the request had asked for none (NVIDIA/TensorRT#4855)",
+                    engine_options.release().name,
+                )
+            else:
+                what = "the request has a guide, but the server has no guided_decoding_backend"
+                raise ValueError(f"{what}; set it to xgrammar")
+        if forced is None:
+            return None
+        grammar = guide.grammar_of(forced, self.is_miniature)
+        guide.Guide(self._tokens, grammar, self.is_miniature)
+        return grammar
+
+    def _sequences(
+        self, request: RequestOutput, max_tokens: int, grammar: str | None
+    ) -> list[Sequence]:
         params = request.sampling_params
         seed = random.getrandbits(62) if params.seed is None else params.seed
         # As the engine has them: each as it is tokenized by itself.
@@ -121,6 +164,7 @@ class LLM:
                 max_tokens,
                 (seed + index) % 2**63,
                 bad_words,
+                guide.Guide(self._tokens, grammar, self.is_miniature) if grammar else None,
             )
             for index in range(params.n)
         ]
