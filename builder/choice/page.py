@@ -68,12 +68,12 @@ def text(selection: Selection, chosen: Option | None) -> str:
         counts=report.counts_text(selection),
         reasons=report.reason_texts(selection),
         chosen=chosen and servers_text(chosen),
-        reason=chosen and reason(selection, chosen),
+        reason=chosen and reason(selection, chosen, with_figures=False),
         source=chosen and source(chosen),
         tiles=list(_tiles(selection, chosen)) if chosen else [],
         errors=errors,
         chart=_chart(selection, chosen) if selection.estimated else None,
-        rows=[_row(option, selection, chosen) for option in selection.ordered(chosen)],
+        rows=[_row(n, option, selection, chosen) for n, option in _numbered(selection, chosen)],
         priced=bool(selection.request.prices_usd),
         left_out=_left_out(selection),
         measurements=report.measurement_texts(selection),
@@ -86,24 +86,37 @@ def _tiles(selection: Selection, chosen: Option) -> Iterator[dict[str, str]]:
     for name, found in figures(chosen, selection.request).items():
         if name in NAMES:
             title, unit = NAMES[name]
+            shown, unit = found.in_unit(unit)
+            value, low, high = shown.texts
             limit = f"target {limits[name]:g} ms" if name in limits else ""
             yield {
                 "title": title,
-                "value": f"{number(found.value)} {unit}".strip(),
-                "range": f"{number(found.low)} to {number(found.high)}",
+                "value": f"{value} {unit}".strip(),
+                "range": f"{low} to {high}",
                 "limit": limit,
             }
 
 
-def _row(option: Option, selection: Selection, chosen: Option | None) -> dict[str, Any]:
+def _numbered(selection: Selection, chosen: Option | None) -> list[tuple[int, Option]]:
+    """The options with their numbers in the table, which mark them in the chart."""
+    return list(enumerate(selection.ordered(chosen), 1))
+
+
+def _row(place: int, option: Option, selection: Selection, chosen: Option | None) -> dict[str, Any]:
     found, plan = option.forecast, option.planned.plan
     assert found is not None and plan is not None
     named = figures(option, selection.request)
-    shown = [named[name] for name in NAMES if name in named]
+    shown = []
+    for name, (_, unit) in NAMES.items():
+        if name in named:
+            interval, unit = named[name].in_unit(unit)
+            value, low, high = interval.texts
+            shown.append((f"{value} {unit}".strip(), f"{low} to {high}"))
     return {
+        "number": place,
         "servers": servers_text(option),
         "chosen": option is chosen,
-        "figures": [(number(v.value), f"{number(v.low)} to {number(v.high)}") for v in shown],
+        "figures": shown,
         "rows": found.estimate.rows,
         "free": number(plan.budget.margin_gib),
         "missed": ", ".join(
@@ -131,7 +144,9 @@ def _chart(selection: Selection, chosen: Option | None) -> dict[str, Any]:
     x = axis([option.speeds[0].high for option in options], LEFT, RIGHT)
     y = axis([option.speeds[1].high for option in options], BOTTOM, TOP)
     labelled = [*([chosen] if chosen else []), *(o for o in selection.front if o is not chosen)]
-    labels = _labels(labelled, x, y, names_gpus=len(selection.request.bases) > 1)
+    order = [*labelled, *(o for o in options if o not in labelled)]
+    numbers = {id(option): str(place) for place, option in _numbered(selection, chosen)}
+    labels = _labels(order, x, y, numbers)
     speeds = [option.speeds for option in selection.front]
     return {
         "width": WIDTH,
@@ -140,10 +155,7 @@ def _chart(selection: Selection, chosen: Option | None) -> dict[str, Any]:
         "x_ticks": [(x.at(tick), number(tick)) for tick in x.ticks],
         "y_ticks": [(y.at(tick), number(tick)) for tick in y.ticks],
         "front": " ".join(f"{x.at(a.value)},{y.at(b.value)}" for a, b in speeds),
-        "marks": [
-            _mark(o, o is chosen, x, y, labels.get(id(o)))
-            for o in reversed([*labelled, *(o for o in options if o not in labelled)])
-        ],
+        "marks": [_mark(o, o is chosen, x, y, labels.get(id(o))) for o in reversed(order)],
     }
 
 
@@ -169,17 +181,16 @@ def _mark(
 
 
 def _labels(
-    options: Sequence[Option], x: Axis, y: Axis, names_gpus: bool
+    options: Sequence[Option], x: Axis, y: Axis, numbers: Mapping[int, str]
 ) -> dict[int, dict[str, Any]]:
-    """The labels next to their marks: the words, and where they begin or end, depending on their
-    anchor. A label without room is left out."""
+    """The numbers next to their marks, and where they begin or end, depending on their anchor. A
+    label without room is left out."""
     taken: list[tuple[float, float, float, float]] = []
     found: dict[int, dict[str, Any]] = {}
     for option in options:
         user, per_gpu = option.speeds
         a, b = x.at(user.value), y.at(per_gpu.value)
-        words = servers_text(option).partition(", ")[0]
-        words = words if names_gpus else words.partition(" on ")[0]
+        words = numbers[id(option)]
         width = len(words) * LETTER
         for left, base in ((a + 9, b - 9), (a - 9 - width, b - 9), (a + 9, b + 27)):
             box = (left, base - LINE, left + width, base + 3)

@@ -32,7 +32,7 @@ WIDEST_REASON = 80  # characters
 CLIENT = "python -m launch bench"
 SHORT_NAMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "e2e_ms": "E2E"}
 _WORDS = {
-    **{name: (short, " ms") for name, short in SHORT_NAMES.items()},
+    **{name: (short, "ms") for name, short in SHORT_NAMES.items()},
     "output_tokens_per_s_per_user": ("output tokens/s per user", ""),
     "output_tokens_per_s_per_gpu": ("per GPU", ""),
     "usd_per_million_output_tokens": ("USD per million", ""),
@@ -100,7 +100,7 @@ def figures(option: Option, request: ChoiceRequest) -> dict[str, Interval]:
     return named
 
 
-def reason(selection: Selection, option: Option) -> str:
+def reason(selection: Selection, option: Option, with_figures: bool = True) -> str:
     """Why this one, with the figures that decided it."""
     found = option.forecast
     assert found is not None
@@ -109,13 +109,17 @@ def reason(selection: Selection, option: Option) -> str:
     if limits := _limits(request):
         count = len(selection.kept)
         kept = f", {count} meet {' and '.join(limits)} at the conservative bound"
-    named = figures(option, request)
-    shown = ", ".join(
-        f"{words} {named[name]}{unit}" for name, (words, unit) in _WORDS.items() if name in named
-    )
+    shown = []
+    named = figures(option, request) if with_figures else {}
+    for name, estimated in named.items():
+        if name in _WORDS:
+            words, unit = _WORDS[name]
+            interval, unit = estimated.in_unit(unit)
+            shown.append(f"{words} {interval} {unit}".rstrip())
     return (
         f"Of {len(selection.estimated)} candidates that fit and have an estimate{kept}; of these, "
-        f"{servers_text(option)} has {AIMS[request.objective]}: {shown}."
+        f"{servers_text(option)} has {AIMS[request.objective]}"
+        f"{': ' if shown else ''}{', '.join(shown)}."
     )
 
 
