@@ -66,7 +66,6 @@ def text(selection: Selection, chosen: Option | None) -> str:
         name=deployment.name,
         question=report.question_text(selection),
         counts=report.counts_text(selection),
-        reasons=report.reason_texts(selection),
         chosen=chosen and servers_text(chosen),
         reason=chosen and reason(selection, chosen, with_figures=False),
         source=chosen and source(chosen),
@@ -88,7 +87,7 @@ def _tiles(selection: Selection, chosen: Option) -> Iterator[dict[str, str]]:
             title, unit = NAMES[name]
             shown, unit = found.in_unit(unit)
             value, low, high = shown.texts
-            limit = f"target {limits[name]:g} ms" if name in limits else ""
+            limit = f"target {report.limit_text(limits[name])}" if name in limits else ""
             yield {
                 "title": title,
                 "value": f"{value} {unit}".strip(),

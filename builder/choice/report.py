@@ -125,7 +125,11 @@ def reason(selection: Selection, option: Option, with_figures: bool = True) -> s
 
 def _limits(request: ChoiceRequest) -> list[str]:
     limits_ms = request.slo.limits_ms
-    return [f"{SHORT_NAMES[name]} within {limit:g} ms" for name, limit in limits_ms.items()]
+    return [f"{SHORT_NAMES[name]} within {limit_text(limit)}" for name, limit in limits_ms.items()]
+
+
+def limit_text(ms: float) -> str:
+    return f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms"
 
 
 def source(option: Option) -> str:
@@ -299,7 +303,7 @@ def _objectives_missed(found: Selection) -> list[Diagnostic]:
         _at(
             found,
             f"slo.{name}",
-            f"no candidate meets {limits[name]:g} ms: the lowest upper end is "
+            f"no candidate meets {limit_text(limits[name])}: the lowest upper end is "
             f"{number(least)} ms, {_more(least / limits[name])}",
             remedy,
         )
