@@ -29,15 +29,17 @@ from .resolve import IMPORTED_RELEASE
 from .targets.container import ARCHITECTURES
 from .targets.slurm.options import IMAGE_FILES
 
-# How each program prints a manifest as it is, and the configuration of an image of one platform.
+# How each program prints a manifest as it is and the configuration of an image of one platform, and
+# how to log in.
 # Sources: skopeo 1.9.3; google/go-containerregistry cmd/crane/cmd/manifest.go and config.go;
 # docker/buildx@00b7d5b util/imagetools/printers.go.
 PROGRAMS = {
-    "skopeo": (("inspect", "--raw", "docker://"), ("inspect", "--config", "docker://")),
-    "crane": (("manifest", ""), ("config", "")),
+    "skopeo": (("inspect", "--raw", "docker://"), ("inspect", "--config", "docker://"), "login"),
+    "crane": (("manifest", ""), ("config", ""), "auth login"),
     "docker": (
         ("buildx", "imagetools", "inspect", "--raw", ""),
         ("buildx", "imagetools", "inspect", "--format", "{{json .Image}}", ""),
+        "login",
     ),
 }
 TIMEOUT_S = 120
@@ -54,7 +56,7 @@ _FAULTS = (
     (
         "unauthorized|authentication|denied|forbidden",
         "is refused by the registry without a login, or does not exist",
-        "log in first: {program} login {host}",
+        "log in first: {program} {login} {host}",
         False,
     ),
     ("unknown command", "cannot be looked up: docker has no buildx", "install skopeo", False),
@@ -174,7 +176,7 @@ def _named(planned: ServicePlan) -> Iterator[tuple[str, str]]:
 
 def _asked(program: str, plain: str, digest: str) -> tuple[str, tuple[str, ...]]:
     """The digest of an image, and its platforms. Programs refuse a tag next to a digest."""
-    raw, config = PROGRAMS[program]
+    raw, config, _ = PROGRAMS[program]
     name = re.sub(r":[^:/]+$", "", plain)
     wanted = f"{name}@{digest}" if digest else plain
     answer = _run(program, raw, wanted)
@@ -216,7 +218,7 @@ def _run(program: str, arguments: Iterable[str], image: str) -> bytes:
     said = one_line(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
     for words_of_fault, what, fix, is_input in _FAULTS:
         if re.search(words_of_fault, said, re.IGNORECASE):
-            values = {"host": host, "program": program}
+            values = {"host": host, "program": program, "login": PROGRAMS[program][2]}
             row = Diagnostic(
                 "", f"{image} {what}".format(**values), fix.format(**values), log=(said,)
             )

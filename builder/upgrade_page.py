@@ -161,34 +161,31 @@ def _release(found: Upgrade) -> Iterator[Block]:
     rows.sort(key=lambda row: row[-1] == "no")
     yield from _table("Options", ("option", "change", "set until now"), rows)
     yield from _named(f"Options that only accept more values ({len(wider)})", wider)
-    foreign = of_other_kinds(new, here)
-    kept = [path for path in _options(old) if path in new.paths and renamed.get(path, path) == path]
-    defaults = {path: (old.default(path), new.default(path)) for path in kept}
-    graphs = old.cuda_graphs_engine_default, new.cuda_graphs_engine_default
-    defaults["cuda_graph_config: number of graphs"] = graphs
-    rows = [
-        (code(path), *map(_default, values), _applies(path, here, path in foreign))
-        for path, values in defaults.items()
-        if values[0] != values[1]
-    ]
-    rows.sort(key=lambda row: row[-1].startswith("no"))
-    yield from _table("Defaults of the engine", ("option", "before", "after", "applies"), rows)
+    yield from _defaults(old, new, here, renamed)
     yield from _flags(old, new)
     added = [path for path in _options(new) if path not in old.paths]
     yield from _named(f"New options ({len(added)})", added)
 
 
-def _applies(path: str, here: Mapping[str, Any], is_foreign: bool) -> str:
-    """Whether this deployment leaves an option to the engine."""
-    group = path.replace(":", ".").partition(".")[0]
-    if path in here:
-        return Text("no: set to ") + _value(here[path])
-    if is_foreign:
-        return Text("no: ") + code(group) + " is of another kind"
-    if group == path or any(name.startswith(f"{group}.") for name in here):
-        is_graphs = ":" in path and f"{group}.batch_sizes" in here
-        return "no: the batch sizes are set" if is_graphs else "yes: not set"
-    return Text("no: ") + code(group) + " is not used"
+def _defaults(
+    old: Release, new: Release, here: Mapping[str, Any], renamed: Mapping[str, str]
+) -> Iterator[Block]:
+    """Engine defaults that differ; those of groups that this deployment does not use by name."""
+    rows: list[tuple[str, ...]] = []
+    unused: list[str] = []
+    foreign, groups = of_other_kinds(new, here), {path.partition(".")[0] for path in here}
+    for path in _options(old):
+        values = old.default(path), new.default(path)
+        is_used = "." not in path or (path.partition(".")[0] in groups and path not in foreign)
+        if path not in new.paths or renamed.get(path, path) != path or values[0] == values[1]:
+            continue
+        if is_used:
+            applies = Text("no: set to ") + _value(here[path]) if path in here else "yes: not set"
+            rows.append((code(path), *map(_default, values), applies))
+        else:
+            unused.append(path)
+    yield from _table("Defaults of the engine", ("option", "before", "after", "applies"), rows)
+    yield from _named(f"Also of options of groups that are not used here ({len(unused)})", unused)
 
 
 def _default(value: Any) -> str:
@@ -233,18 +230,14 @@ def _flags(old: Release, new: Release) -> Iterator[Block]:
 
 def _metrics(found: Upgrade) -> Iterator[Block]:
     old, new = found.tables
+    sides = [side.context.servers.items() for side in (found.before, found.after)]
+    before, after = (flatten({name: row.entry for name, row in side}) for side in sides)
+    differing = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     entries = [
-        {name: server.entry for name, server in side.context.servers.items()}
-        for side in (found.before, found.after)
-    ]
-    before, after = map(flatten, entries)
-    entry_rows = [
-        (code(path), _value(before.get(path)), _value(after.get(path)))
-        for path in dict.fromkeys((*before, *after))
-        if before.get(path) != after.get(path)
+        (code(path), *(_value(one.get(path)) for one in (before, after))) for path in differing
     ]
     columns = ("entry of launch.json", "before", "after")
-    yield from _table("How servers are started and reached", columns, entry_rows)
+    yield from _table("How servers are started and reached", columns, entries)
     for server in found.after.context.servers.values():
         if not server.record.metrics.by_release:
             yield paragraph(f"{server.record.title}: its metrics do not depend on the release.")

@@ -65,8 +65,7 @@ def chapter(page: str, title: str) -> str:
         ),
         (
             f"What {NEW} changes",
-            "| `torch_compile_config.max_num_streams` | `1` | `3` | "
-            "no: `torch_compile_config` is not used |",
+            "Also of options of groups that are not used here (11): `lora_config.max_lora_rank`, ",
         ),
         (
             f"What {NEW} changes",

@@ -262,12 +262,34 @@ def test_without_a_program_the_remedy_is_to_install_one(
     )
 
 
-def test_docker_without_buildx_is_named(registry: Registry, pin: Pin, tmp_path: Path) -> None:
-    """The words are those of Docker 28.2.2."""
-    script = 'echo "docker: unknown command: docker buildx" >&2; exit 1'
-    programs = only(tmp_path / "other", docker=script)
+@pytest.mark.parametrize(
+    ("program", "said", "words"),
+    [
+        # Of Docker 28.2.2.
+        (
+            "docker",
+            "docker: unknown command: docker buildx",
+            "docker has no buildx; install skopeo",
+        ),
+        # google/go-containerregistry pkg/v1/remote/transport/error.go.
+        (
+            "crane",
+            "Error: fetching manifest x: GET http://x/v2/: UNAUTHORIZED: authentication required",
+            "without a login, or does not exist; log in first: crane auth login 127.0.0.1:",
+        ),
+        (
+            "crane",
+            "panic: something else",
+            "crane failed with code 1; try crane manifest 127.0.0.1:",
+        ),
+    ],
+)
+def test_what_a_program_refuses_has_its_remedy(
+    registry: Registry, pin: Pin, tmp_path: Path, program: str, said: str, words: str
+) -> None:
+    programs = only(tmp_path / "other", **{program: f'echo "{said}" >&2; exit 1'})
     done = pin(deployment(tmp_path, registry.image("1.2.1")), programs=programs)
-    assert (done.returncode, "docker has no buildx; install skopeo" in done.stderr) == (3, True)
+    assert (done.returncode, words in done.stderr, said in done.stderr) == (3, True, True)
 
 
 def test_a_bundle_stays_and_its_pinned_deployment_renders_the_same_but_for_the_image(
