@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from math import ceil, exp, hypot, inf, log
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +15,10 @@ from builder.diagnostics import Diagnostic
 from builder.documents import load_yaml_mapping
 from builder.errors import BadInput, ToolkitError
 from builder.estimates.names import DRAFTS, LAYOUT_SIZES, LAYOUT_SWITCHES, STAGES
-from builder.facts import data_file, plain_data
+from builder.facts import data_file, engines, plain_data, release
 from builder.facts.published_results import flatten
 
+from .. import known_defects
 from ..bench.results import BENCH
 from . import comparison, published
 from .evidence import RunEvidence
@@ -43,6 +45,7 @@ ESTIMATED = {
 NOT_COMPARED = ("name", "notes", "targets", "images", "accepted_advisories", "slo", "workload")
 PER_GPU = "output_tokens_per_s_per_gpu"
 MEASURED = tuple(ESTIMATED.values())
+Confidence = Literal["measured", "published", "assumed"]
 Found = Iterator["Suggestion | str"]  # a text tells what is not known, and why
 
 
@@ -53,7 +56,7 @@ class Suggestion:
     edit: Mapping[str, Any]
     effects: Mapping[str, Effect]
     why: str
-    confidence: Literal["measured", "published", "assumed"]
+    confidence: Confidence
     source: str
 
     def gain(self, goal: Sequence[str] = ()) -> float:
@@ -99,7 +102,7 @@ def next_changes(runs: Sequence[RunEvidence]) -> tuple[list[Suggestion], list[st
     latency target, or any measure if none is missed. Edits that cannot be planned are left out.
     """
     run = runs[0]
-    faults, told = _divided([*_of_diagnosis(run), *_in_force(run)])
+    faults, told = _divided([*_of_diagnosis(run), *_in_force(run), *_defects(run)])
     point = _load(run)
     if run.rehearsal or point is None:
         why = "A rehearsal on CPU says nothing about the speed of a GPU."
@@ -193,6 +196,25 @@ def _in_force(run: RunEvidence) -> Found:
                 f"The engine logged {in_force} where {planned} is planned; plan with what it does."
             )
             yield Suggestion({CONFIG + name: int(value)}, {}, why, "measured", "the server's log")
+
+
+def _defects(run: RunEvidence) -> Found:
+    """Releases without the known defects that the bundle's deployment meets for certain."""
+    subject = run.bench.subject
+    engine = subject.engine if subject.engine in engines.names() else None
+    if run.rehearsal or not engine or not (file := _deployment_file(run)) or _refusal(file):
+        return
+    names = release.known(engines.load(engine))
+    newer = names[names.index(subject.release) + 1 :] if subject.release in names else []
+    for found in known_defects.of_bundle(Path(file).parent, {}):
+        later = (name for name in newer if not found.row.is_in(name))
+        if found.is_certain and found.product == engines.load(engine).product:
+            why = f"{found.problem.message}. The named release does not have this known defect."
+            confidence: Confidence = (
+                "published" if found.row.confidence == "confirmed" else "assumed"
+            )
+            for name in islice(later, 1):
+                yield Suggestion({"engine.release": name}, {}, why, confidence, found.row.source)
 
 
 def _figures(run: RunEvidence, point: LoadPoint, goal: Sequence[str]) -> dict[str, float]:

@@ -189,6 +189,20 @@ def test_an_edit_that_cannot_be_planned_is_left_out_with_the_reason(
     assert "hardware.num_gpus=12 cannot be planned" in unknown(run)
 
 
+def test_a_certain_defect_of_the_release_asks_for_one_without_it(
+    tmp_path: Path, rendered: samples.Json, made: Made
+) -> None:
+    assert not [one for one in found(made(bundle=rendered)) if "engine.release" in one.edit]
+    folder = tmp_path / "offloading"
+    words = ["render", rendered["name"], "-o", str(folder)]
+    option = "engine_config.kv_cache_config.host_cache_size=1000000000"
+    assert builder_main([*words, "--set", option]) == 0
+    first = found(made(bundle={"name": "offloading", "folder": str(folder)}))[0]
+    assert first.lines == ['engine.release: "1.3.0rc23"']
+    assert (first.confidence, dict(first.effects)) == ("published", {})
+    assert "known defect" in first.why
+
+
 def test_suggestions_are_in_the_json_and_on_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
