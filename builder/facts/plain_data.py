@@ -148,6 +148,9 @@ TRITON_PARAMETERS: Any = {
     "marks?": Names,
     "needed?": [Names],
     "filled?": Names,
+    "tensors?": {"*": Names},
+    "is_decoupled?": bool,
+    "ranks?": Names,
     "types": {"*": (Text, Names)},
     "former?": Names,
 }
@@ -169,6 +172,7 @@ TRITON_PROGRAM: Any = {
     "since?": {"*": Text},
     "deprecated?": {"*": Text},
     "short?": {"*": Text},
+    "ports?": {"*": Text},
     "flags": {"*": Names},
 }
 TRITON_PROGRAMS_FILE: Any = {

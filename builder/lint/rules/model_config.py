@@ -15,6 +15,7 @@ from ...errors import BadInput
 from ...facts import data_file, plain_data
 from ...files import load_json_mapping, read_text
 from ...general_rules import (
+    DUPLICATE_KEY,
     MISSING_KEY,
     UNKNOWN_KEY,
     UNKNOWN_VALUE,
@@ -38,6 +39,7 @@ TRITON_MODEL_FILE = Rule("triton-model-file", "A model's configuration contradic
 
 TRITON = DATA / "triton"
 _TRUTHS = ("True", "true", "TRUE", "1", "False", "false", "FALSE", "0")
+_FALSE = ("false", "f", "0")
 # Form of a parameter's value by its type, and what to write.
 _FORMS = {
     "int": (re.compile(r"\s*[-+]?\d+\s*"), "give a whole number"),
@@ -93,8 +95,8 @@ def meaning_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
             yield from _shape_diagnostics(tensor, f"{group}.{index}", config.number)
     yield from _version_diagnostics(config, path.parent)
     yield from _parameter_diagnostics(config, path)
-    if backend_of(config) == "vllm":
-        yield from _vllm_diagnostics(config, path)
+    own = backends()["parameters"].get(backend_of(config), {})
+    yield from _backend_file_diagnostics(config, path, own)
 
 
 def _template_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
@@ -137,7 +139,12 @@ def _backend_diagnostics(config: Message) -> Iterator[Diagnostic]:
         value = config.scalar(field)
         if not value or not value.text or value.is_open or value.text in names:
             continue
-        if near := closest(value.text, names):
+        near = closest(value.text, names)
+        is_named = config.named("backend") or config.named("default_model_filename")
+        if field == "platform" and value.text in known["backend"] and not is_named:
+            what, fix = f"{value.text} is a backend", f'write backend: "{value.text}"'
+            yield located(value.location, field, what, fix, TRITON_BACKEND)
+        elif near:
             what, fix = f"no {field} is called {value.text}", f"did you mean {near}?"
             yield located(value.location, field, what, fix, TRITON_BACKEND)
     platform, backend = config.text("platform"), config.text("backend")
@@ -160,6 +167,10 @@ def _batching_diagnostics(config: Message) -> Iterator[Diagnostic]:
     if batching is None:
         return
     yield from preferred_diagnostics(batching, most, "dynamic_batching")
+    if most == 0 and any(row.name == "max_batch_size" for row in config.fields):
+        what, fix = "makes batches of one request: max_batch_size is 0", "raise max_batch_size"
+        place = config.place("dynamic_batching")
+        yield located(place, "dynamic_batching", what, fix, TRITON_BATCHING, "warning")
     levels = batching.number("priority_levels") or 0
     start = batching.number("default_priority_level") or 0
     if levels and not 1 <= start <= levels:
@@ -175,6 +186,12 @@ def _batching_diagnostics(config: Message) -> Iterator[Diagnostic]:
             what, fix = f"{key} is no level of {levels}", f"give 1 to {levels}"
             place = row.place("key")
             yield located(place, f"dynamic_batching.{path}.key", what, fix, VALUE_RANGE)
+    for where, policy in policies:
+        size = policy.number("max_queue_size") if policy else None
+        if policy and size and most and size < most:
+            path, place = f"dynamic_batching.{where}.max_queue_size", policy.place("max_queue_size")
+            what, fix = f"{size} requests fill no batch of {most}", f"give at least {most}"
+            yield located(place, path, what, fix, TRITON_BATCHING, "warning")
     if batching.text("preserve_ordering").lower() not in ("true", "t", "1"):
         return
     if levels > 1:
@@ -324,6 +341,10 @@ def _version_diagnostics(config: Message, folder: Path) -> Iterator[Diagnostic]:
         return
     versions = {name for name in names if name.isdigit() and name[0] != "0"}
     policy = config.first("version_policy")
+    latest = policy and policy.first("latest")
+    if latest and latest.number("num_versions") == 0:
+        what, fix, where = "0 is out of range", "must be >= 1", "version_policy.latest.num_versions"
+        yield located(latest.place("num_versions"), where, what, fix, VALUE_RANGE)
     specific = policy and policy.first("specific")
     for value in specific.scalars("versions") if specific and versions else ():
         if value.number is not None and str(value.number) not in versions:
@@ -338,7 +359,13 @@ def _version_diagnostics(config: Message, folder: Path) -> Iterator[Diagnostic]:
 
 
 def _parameter_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
-    rows = {row.text("key"): row for row in config.messages("parameters")}
+    rows: dict[str, Message] = {}
+    for row in config.messages("parameters"):
+        if first := rows.get(row.text("key")):
+            what = f"is given twice, first in line {first.location.line}: the last one counts"
+            where, place = f"parameters.{row.text('key')}", row.place("key")
+            yield located(place, where, what, "keep one", DUPLICATE_KEY, "warning")
+        rows[row.text("key")] = row
     backend = backend_of(config)
     own = backends()["parameters"].get(backend, {})
     marked = backends()["parameters"]["tensorrtllm"]
@@ -346,6 +373,13 @@ def _parameter_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
         own = {**marked, "is_closed": False}  # its Python model reads the same parameters
     for name, row in rows.items():
         yield from _value_diagnostics(name, row, own)
+    for group, needed in own.get("tensors", {}).items() if backend == "tensorrtllm" else ():
+        tensors = config.messages(group)
+        given = {tensor.text("name") for tensor in tensors}
+        missing = [name for name in needed if tensors and name not in given]
+        for name in missing:
+            what, fix = f"has no {name}, which the backend needs", f"add the {group} {name}"
+            yield located(config.place(group), group, what, fix, MISSING_KEY, "warning")
     filled = {name for name, row in rows.items() if not (value := _value(row)) or not value.is_open}
     severity: Severity = "error"
     if len(filled) < len(rows) and _is_unused(path):
@@ -399,20 +433,25 @@ def _value_diagnostics(name: str, row: Message, own: Mapping[str, Any]) -> Itera
         yield located(value.location, path, f"is {value.text[:60]}", fix, rule)
 
 
-def _vllm_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
-    """Checks the transaction policy, and the instances against the ranks of `model.json`."""
+def _backend_file_diagnostics(
+    config: Message, path: Path, own: Mapping[str, Any]
+) -> Iterator[Diagnostic]:
+    """Checks the transaction policy that a backend needs, and the kind of the instances against the
+    ranks of its option file."""
     policy = config.first("model_transaction_policy")
-    if policy and policy.text("decoupled").lower() in ("false", "f", "0"):
-        what, fix = "vLLM's backend needs a decoupled model", "give decoupled: true"
+    if own.get("is_decoupled") and policy and policy.text("decoupled").lower() in _FALSE:
+        what, fix = "the backend needs a decoupled model", "give decoupled: true"
         place = policy.place("decoupled")
         yield located(place, "model_transaction_policy.decoupled", what, fix, TRITON_MODEL_FILE)
+    if not own.get("ranks"):
+        return
     for file in sorted(path.parent.glob(f"[1-9]*/{ENGINE_FILE}")):
         try:
             options = load_json_mapping(file)
         except BadInput:
             continue  # reported with the file itself
         ranks = 1
-        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        for name in own["ranks"]:
             ranks *= size if isinstance(size := options.get(name), int) else 1
         for index, group in enumerate(config.messages("instance_group")):
             if ranks > 1 and group.text("kind") == "KIND_GPU":

@@ -52,6 +52,14 @@ def ensemble_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
         if config.named(name):
             what, fix = "is not allowed in an ensemble", "remove it"
             yield located(config.place(name), name, what, fix, EXCLUSIVE_KEYS)
+    for group in ("input", "output"):
+        if not config.named(group):
+            what, fix = f"an ensemble needs an {group}", f"add {group}"
+            yield located(config.location, group, what, fix, MISSING_KEY)
+    if config.named("model_transaction_policy"):
+        what, fix = "is set by Triton from the models of the ensemble", "remove it"
+        place, where = config.place("model_transaction_policy"), "model_transaction_policy"
+        yield located(place, where, what, fix, TRITON_ENSEMBLE_MISMATCH, "warning")
     steps = [
         _step(row, f"{_STEPS}.{index}")
         for holder in config.messages("ensemble_scheduling")
@@ -172,6 +180,11 @@ def _model_diagnostics(config: Message, steps: list[_Step], path: Path) -> Itera
         named = step.message.scalar("model_name")
         if named is None or not named.text or named.is_open:
             continue
+        if step.model == folder.name or folder.name in _composed(step.model, folders, set()):
+            what, fix = f"{step.model} composes this ensemble itself", "name another model"
+            where = f"{step.path}.model_name"
+            yield located(named.location, where, what, fix, TRITON_ENSEMBLE_CYCLE)
+            continue
         if step.model not in folders:
             near = closest(step.model, folders)
             severity: Severity = "error" if near else "warning"  # it may be made later
@@ -185,6 +198,17 @@ def _model_diagnostics(config: Message, steps: list[_Step], path: Path) -> Itera
             yield from _batch_diagnostics(config, step, model)
             yield from _map_diagnostics(step, model, file)
             yield from _tensor_diagnostics(step, model, tensors)
+
+
+def _composed(name: str, folders: Mapping[str, Path], seen: set[str]) -> set[str]:
+    """The models that an ensemble composes, also through other ensembles."""
+    model = _parsed(read(folders[name] / "config.pbtxt")) if name in folders else None
+    for holder in model.messages("ensemble_scheduling") if model else ():
+        for inner in (row.text("model_name") for row in holder.messages("step")):
+            if inner not in seen:
+                seen.add(inner)
+                _composed(inner, folders, seen)
+    return seen
 
 
 def _batch_diagnostics(config: Message, step: _Step, model: Message) -> Iterator[Diagnostic]:

@@ -25,6 +25,7 @@ from . import (
     UNKNOWN_FLAG,
 )
 from .names import NAMING
+from .ports import PORT_TAKEN
 
 TRITON_FLAG_UNUSED = Rule(
     "triton-flag-unused", "A flag of Triton has no effect next to the others.", "warning"
@@ -201,6 +202,7 @@ class _Command:
                 )
         if self.is_open or "help" in self.given:
             return
+        yield from self._ports()
         for name, row in self.table.get("only_with", {}).items():
             other, value = self.given.get(row["flag"], (None, None))
             is_unknown = other and (value is None or not value.certain or "$" in value.text)
@@ -216,3 +218,21 @@ class _Command:
         if needed and not unknown and not any(name in self.given for name in needed):
             what, fix = f"{self.program} needs --{needed[0]}", f"add --{needed[0]}=FOLDER"
             yield located(words[0].location, "", what, fix, TRITON_REPOSITORY)
+
+    def _ports(self) -> Iterator[Diagnostic]:
+        """Reports two protocols on one port. Those of a protocol that is off do not count."""
+        taken: dict[str, str] = {}
+        for name, default in self.table.get("ports", {}).items():
+            value = self.given[name][1] if name in self.given else None
+            is_on = self.given.get(f"allow-{name.partition('-')[0]}", (None, None))[1]
+            if name in self.given and not (value and value.certain):
+                continue
+            if is_on and (not is_on.certain or is_on.text.lower() in ("false", "off", "0")):
+                continue
+            port = value.text if value else default
+            other = taken.setdefault(port, name)
+            if other != name and not {name, other}.isdisjoint(self.given):
+                flag, second = (name, other) if name in self.given else (other, name)
+                what, fix = f"{port} is the port of --{second} too", "give another port"
+                place = self.given[flag][0].location
+                yield located(place, f"--{flag}", what, fix, PORT_TAKEN)
