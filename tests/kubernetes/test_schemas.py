@@ -59,6 +59,11 @@ SHAPES = {
             "targets.kubernetes.model={host_path: /data}",
         ),
     ),
+    "a download": (
+        "deepseek-v3.2-nvfp4-gb200",
+        "trtllm_serve",
+        ("targets.kubernetes.download={secret: hub, storage_class: shared}",),
+    ),
     "a draft model": ("llama-tiny", "triton", ("draft={checkpoint: /models/draft, tokens: 3}",)),
 }
 

@@ -115,6 +115,8 @@ def _folders(workloads: Sequence[Workload], router: Router | None) -> dict[str, 
         "shared": _shared(workloads, router),
         "base": {"workload": runners, "services": services},
     }
+    if options.download:
+        folders["weights"] = {"weights": list(objects.weights(front, options.download))}
     if options.autoscaling:
         folders["autoscaling"] = {"autoscaler": [objects.autoscaler(front, options.autoscaling)]}
     if options.gateway:

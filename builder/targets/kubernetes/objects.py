@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...bundle import File
+from ...files import resource_root
 from ...render import CommentedValue
+from ..container import BUNDLE, MODELS, SCRATCH_GIB
 from ..disaggregated import ROUTER
-from .options import AutoscalingOptions, Volume
-from .pod import first_pods, pod, worker_pod
-from .workload import CHANNEL, CLIENT_LABEL, Workload, map_data
+from .options import AutoscalingOptions, DownloadOptions, Volume
+from .pod import RESTRICTED, SECURITY, first_pods, pod, worker_pod
+from .workload import CHANNEL, CLIENT_LABEL, Workload, config_maps, files_volume, map_data
 
 # Images of servers are this large, and a node may have to fetch one before anything starts.
 IMAGE_FETCH_S = 1800
@@ -217,6 +219,75 @@ def model_volumes(workloads: Sequence[Workload]) -> Iterator[dict[str, Any]]:
         claimed = {**common, "volumeName": name, "resources": {"requests": size}}
         yield workload.document("v1/PersistentVolume", name, {"spec": offered})
         yield workload.document("v1/PersistentVolumeClaim", name, {"spec": claimed})
+
+
+WEIGHTS = "weights"
+WEIGHTS_SCRIPT = "kubernetes/weights.py"
+# More than the checkpoint has, for files that are under way.
+SPARE = 1.1
+TRIES = 10
+
+
+def weights(workload: Workload, options: DownloadOptions) -> Iterator[dict[str, Any]]:
+    """The claim of the checkpoint and the Job that fills it, which are no part of the service."""
+    name, claimed = workload.called(WEIGHTS), str(workload.options.model.claim)
+    gib = math.ceil(SPARE * workload.container.context.plan.facts.checkpoint.nbytes / 2**30)
+    claim: dict[str, Any] = {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": f"{gib}Gi"}},
+    }
+    if options.storage_class:
+        claim["storageClassName"] = options.storage_class
+    yield workload.document("v1/PersistentVolumeClaim", claimed, {"spec": claim}, WEIGHTS)
+    script = File((resource_root("templates") / WEIGHTS_SCRIPT).read_bytes())
+    [(map_name, files)] = config_maps(name, {WEIGHTS_SCRIPT: script}).items()
+    yield config_map(workload, map_name, files, WEIGHTS)
+    spec = {
+        "restartPolicy": "OnFailure",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": SECURITY,
+        "imagePullSecrets": [{"name": row} for row in workload.options.image_pull_secrets],
+        "containers": [_download(workload, options)],
+        "volumes": [
+            {"name": "bundle", "projected": files_volume({map_name: files})},
+            {"name": "model", "persistentVolumeClaim": {"claimName": claimed}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": f"{SCRATCH_GIB}Gi"}},
+        ],
+    }
+    job = {
+        "backoffLimit": CommentedValue(TRIES, "A try goes on where the last one stopped"),
+        "template": {"metadata": {"labels": workload.labels(WEIGHTS)}, "spec": spec},
+    }
+    yield workload.document("batch/v1/Job", name, {"spec": job}, WEIGHTS)
+
+
+def _download(workload: Workload, options: DownloadOptions) -> dict[str, Any]:
+    folder = f"{MODELS}/{workload.options.model.path}".rstrip("/")
+    command = [
+        *("python3", f"{BUNDLE}/{WEIGHTS_SCRIPT}"),
+        *(workload.deployment.checkpoint, options.revision, folder),
+    ]
+    if options.s3:
+        command = ["aws", "s3", "sync", "--only-show-errors", options.s3, folder]
+    variables = {"HOME": "/tmp", "TMPDIR": "/tmp", "USER": "server"}
+    size = {"memory": "8Gi", "ephemeral-storage": f"{SCRATCH_GIB}Gi"}
+    return {
+        "name": WEIGHTS,
+        "image": options.image or workload.container.image.reference,
+        "imagePullPolicy": "IfNotPresent",
+        "command": command,
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "envFrom": [{"secretRef": {"name": options.secret}}] if options.secret else [],
+        "resources": {"requests": {"cpu": "2", **size}, "limits": size},
+        "securityContext": RESTRICTED,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "bundle", "mountPath": BUNDLE, "readOnly": True},
+            {"name": "model", "mountPath": MODELS},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
 
 
 def _update(workload: Workload) -> dict[str, int]:

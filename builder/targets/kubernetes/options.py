@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated
@@ -56,6 +57,24 @@ class Volume(Strict):
             raise ValueError("leaves its folder by ..; give a path without it")
 
 
+class DownloadOptions(Strict):
+    """A claim for the checkpoint, which a Job fills once: from the hub, or from `s3`.
+
+    `secret` has the variables of access, as HF_TOKEN or AWS_ACCESS_KEY_ID. For S3, `image` has the
+    AWS command line; the hub is read with the server's image.
+    """
+
+    storage_class: ObjectName | None = None
+    secret: ObjectName | None = None
+    revision: Annotated[str, Bounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")] = "main"
+    s3: Annotated[str, Bounds(pattern=r"^s3://[A-Za-z0-9._/-]+$")] | None = None
+    image: ImageReference | None = None
+
+    def check(self) -> None:
+        if self.s3 and not self.image:
+            raise ValueError("s3 needs an image with the AWS command line; give image")
+
+
 class AutoscalingOptions(Strict):
     """Between how many servers, and at what load one more is asked for.
 
@@ -102,14 +121,14 @@ class KubernetesOptions(ContainerOptions):
     There are `replicas` servers, as many as the deployment has instances unless it says otherwise.
     A deployment of role decode names its `prefill` servers; a router then serves both sides.
     `model` is the volume of the checkpoint, `draft_model` that of the draft model; both are mounted
-    read-only. `node_selector` replaces the one for the GPU. `key_secret` holds `key` for the
-    restricted APIs, `tls_secret` the certificate for gRPC, and `group_secret` the certificate by
-    which pods of one server on several nodes know each other. `resources` are further resources of
-    the cluster, such as network adapters, and `resource_claims` templates of such claims. With
-    `compute_domain`, pods on several nodes share a domain of multi-node NVLink, claimed through
-    NVIDIA's DRA driver; it is on where NVLink goes from node to node. Nodes with the same value of
-    the label `topology_key` are near each other: a server on several nodes gets a separate domain,
-    both sides of a service share one.
+    read-only. With `download`, a Job fills the claim of `model`. `node_selector` replaces the one
+    for the GPU. `key_secret` holds `key` for the restricted APIs, `tls_secret` the certificate for
+    gRPC, and `group_secret` the certificate by which pods of one server on several nodes know each
+    other. `resources` are further resources of the cluster, such as network adapters, and
+    `resource_claims` templates of such claims. With `compute_domain`, pods on several nodes share a
+    domain of multi-node NVLink, claimed through NVIDIA's DRA driver; it is on where NVLink goes
+    from node to node. Nodes with the same value of the label `topology_key` are near each other: a
+    server on several nodes gets a separate domain, both sides of a service share one.
 
     With `endpoint_picker`, the router of the project llm-d, which the site installs from its chart
     with values of the bundle, prefers the server that holds the longest prefix of a prompt.
@@ -124,6 +143,7 @@ class KubernetesOptions(ContainerOptions):
     prefill: Prefill | None = None
     model: Volume = Volume(claim="model")
     draft_model: Volume = Volume(claim="draft-model")
+    download: DownloadOptions | None = None
     node_selector: dict[LabelKey, LabelValue] | None = None
     priority_class: ObjectName | None = None
     runtime_class: ObjectName | None = None
@@ -249,6 +269,7 @@ def _own_diagnostics(deployment: Deployment, options: KubernetesOptions) -> Iter
             f"targets.{TARGET}.kserve", what, "remove it: the LeaderWorkerSet holds them"
         )
     yield from _gateway_diagnostics(deployment, options)
+    yield from _download_diagnostics(deployment, options)
 
 
 # What to do about one side of a service that stands alone.
@@ -276,6 +297,24 @@ def _side_diagnostics(deployment: Deployment, options: KubernetesOptions) -> Ite
         if value:
             what = "is there, and the router of both sides has a fixed list of servers"
             yield Diagnostic(f"{where}.{name}", what, remedy)
+
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def _download_diagnostics(
+    deployment: Deployment, options: KubernetesOptions
+) -> Iterator[Diagnostic]:
+    where = f"targets.{TARGET}.download"
+    if options.download is None:
+        return
+    if options.model.claim is None:
+        yield Diagnostic(
+            where, "is there, and the model is in no claim", "give model: {claim: NAME}"
+        )
+    if not (options.download.s3 or HUB_NAME.fullmatch(deployment.checkpoint)):
+        what = f"is there, and {deployment.checkpoint} is no repository of the Hugging Face hub"
+        yield Diagnostic(where, what, "give the checkpoint as OWNER/NAME, or s3 and image")
 
 
 def _gateway_diagnostics(

@@ -40,7 +40,7 @@ CLIENT_LABEL = f"{TOOL}/client-of"
 # The suffixes of the names of a service's other objects.
 _PART = re.compile(
     rf"-((({'|'.join((*SIDES, ROUTER))})(-pods|-[0-9]+)?)|pods|group|gateway|domain|(draft-)?model"
-    "|compute-domain-channel)$"
+    "|weights|compute-domain-channel)$"
 )
 
 
