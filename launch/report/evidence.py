@@ -75,7 +75,7 @@ class RunEvidence:
 
     @property
     def decisions(self) -> dict[str, Any]:
-        """The values that the bundle decided, by path; without it, those that the results name."""
+        """The values that the bundle decided, by path; without it, the options in the results."""
         if self.manifest is None:
             return dict(self.bench.subject.options)
         return {row["path"]: row["value"] for row in self.manifest.get("decisions", ())}

@@ -28,6 +28,7 @@ from .results import LoadPoint
 RULES = "suggestions.yaml"
 MOST = 5
 CONFIG = "engine_config."
+PREEMPTED = "num_preemptions"  # in the name of a server's counter
 Effect = tuple[float | None, float | None]  # a change as shares from low to high; `None`: unknown
 # The measures of a latency target: its own, and the median of what it limits.
 GOALS = {
@@ -98,7 +99,7 @@ def _shown(low: float | None, high: float | None) -> str:
 def next_changes(runs: Sequence[RunEvidence]) -> tuple[list[Suggestion], list[str]]:
     """Suggestions for the first run, the best first, and what is not known.
 
-    The other runs are evidence. What others measured counts if it certainly improves the missed
+    The other runs are evidence. Measurements of others count if they certainly improve the missed
     latency target, or any measure if none is missed. Edits that cannot be planned are left out.
     """
     run = runs[0]
@@ -231,6 +232,7 @@ def _figures(run: RunEvidence, point: LoadPoint, goal: Sequence[str]) -> dict[st
         "slo_concurrency": best if run.bench.slo else None,
         "tokens_per_step": point.tokens_per_step,
         "draft_tokens": published.draft_tokens(run),
+        "preemptions": next((n for name, n in point.server.items() if PREEMPTED in name), None),
         "kv_requests": (limits.get("kv_requests_per_rank") or 0) * ranks * instances or None,
         "queue_share": 100 * queue_ms / ttft_ms if queue_ms and ttft_ms else None,
     }

@@ -101,6 +101,16 @@ def test_waiting_in_the_queue_asks_for_a_larger_batch_or_less_load(
         assert list(one.effects["TTFT p50"]) == pytest.approx(expected)
 
 
+def test_preempted_requests_ask_for_a_load_that_the_kv_cache_holds(made: Made) -> None:
+    counter = {"vllm:num_preemptions_total": {"before": 1, "after": 8}}
+    limits = {"kv_requests_per_rank": 40}
+    (one,) = found(
+        made({"limits": limits}, points=[samples.point(64) | {"server": counter}], **NO_SLO)
+    )
+    assert (one.lines, dict(one.effects)) == (["workload.concurrency: 40"], {})
+    assert "preempted requests 7 times" in one.why
+
+
 def test_rejected_drafts_cost_at_most_the_tokens_that_they_give(made: Made) -> None:
     point = samples.point(8) | {"speculative": {"tokens_per_step": 1.1}}
     (one,) = found(made({"decisions": DECISIONS}, points=[point], **NO_SLO))
