@@ -15,7 +15,6 @@ from .facts.published_results import flatten
 from .facts.release import Release
 from .files import read_text
 from .rules.options import ANY_KEY, of_other_kinds
-from .targets.disaggregated import ROUTER
 from .targets.handoff.document import (
     Block,
     Document,
@@ -32,6 +31,7 @@ from .targets.handoff.document import (
     table,
 )
 from .targets.handoff.runbook import rolling
+from .targets.kubernetes.workload import COMPONENT_LABEL, SERVER
 from .upgrade import Upgrade
 
 _MOST_NAMED = 20  # of new options, values and metrics; the table of the release has all
@@ -376,11 +376,11 @@ def _objects(bundle: Bundle) -> dict[tuple[str, str], Any]:
 
 
 def _rank(row: Mapping[str, Any]) -> int:
-    """0 for what pods only read; then prefill servers, other servers, and the router."""
+    """0 for what pods only read; then prefill servers, other servers, and what asks them."""
     if "'containers'" not in str(row.get("spec")):
         return 0
-    component = row["metadata"].get("labels", {}).get("app.kubernetes.io/component")
-    return {"prefill": 1, ROUTER: 3}.get(component, 2)
+    component = row["metadata"].get("labels", {}).get(COMPONENT_LABEL)
+    return {"prefill": 1, "decode": 2, SERVER: 2}.get(component, 3)
 
 
 def _table(
