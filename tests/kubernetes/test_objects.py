@@ -22,6 +22,7 @@ from builder.render import yaml_document
 from builder.targets.kubernetes import workload
 from tests.kubernetes import cluster_files
 from tests.kubernetes.cluster_files import ALL_PARTS, DIGEST, SEVERAL_NODES, config_maps, pod_files
+from tests.monitoring.programs import program
 from tests.tables import by_table
 
 LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
@@ -205,6 +206,32 @@ def test_the_autoscaler_scales_what_is_there(one_node: Path, several_nodes: Path
         found = cluster_files.of_kind(folder, kind)
         key = (target["apiVersion"], target["name"])
         assert key in [(row["apiVersion"], row["metadata"]["name"]) for row in found]
+
+
+def test_keda_asks_for_a_server_by_the_same_load(tmp_path: Path) -> None:
+    """By sums over servers, which it divides; the limits are those of the other autoscaler."""
+    asked = {"max_replicas": 3, "waiting_requests": 5, "kv_cache_percent": 70}
+    scalers = []
+    for name, more in (("hpa", {}), ("keda", {"prometheus": "http://prometheus.example:9090"})):
+        given = f"targets.kubernetes.autoscaling={json.dumps({**asked, **more})}"
+        folder = cluster_files.render(tmp_path / name, "llama-tiny", "triton", given)
+        [path] = (folder / "autoscaling").glob("autoscaler.yaml")
+        scalers.append(yaml.safe_load(path.read_text()))
+    hpa, keda = (row["spec"] for row in scalers)
+    assert [row["kind"] for row in scalers] == ["HorizontalPodAutoscaler", "ScaledObject"]
+    assert keda["scaleTargetRef"] == hpa["scaleTargetRef"]
+    assert (keda["minReplicaCount"], keda["maxReplicaCount"]) == (1, 3)
+    assert keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == hpa["behavior"]
+    wanted = []
+    for row in hpa["metrics"]:
+        metric, target = row["external"]["metric"], row["external"]["target"]
+        [(label, value)] = metric["selector"]["matchLabels"].items()
+        limit = target["averageValue"]
+        number = int(limit[:-1]) / 1000 if limit.endswith("m") else int(limit)
+        wanted.append((f'sum({metric["name"]}{{{label}="{value}"}})', number))
+    found = [row["metadata"] for row in keda["triggers"]]
+    assert [(row["query"], float(row["threshold"])) for row in found] == wanted
+    assert {row["serverAddress"] for row in found} == {"http://prometheus.example:9090"}
 
 
 def test_a_server_whose_health_needs_a_key_is_asked_by_its_port(tmp_path: Path) -> None:
@@ -429,3 +456,35 @@ def test_the_autoscaler_looks_at_what_monitoring_records(tmp_path: Path) -> None
         if "record" in rule
     }
     assert asked <= recorded
+
+
+def test_keda_gets_the_load_of_all_servers_from_the_rendered_rules(tmp_path: Path) -> None:
+    """10 and 6 waiting requests of two servers are 16: with a limit of 5, a fourth is asked for."""
+    keda = "{max_replicas: 4, waiting_requests: 5, prometheus: 'http://prometheus.example:9090'}"
+    own = ("targets.kubernetes.server=triton", f"targets.kubernetes.autoscaling={keda}")
+    targets = ["kubernetes", "monitoring"]
+    bundle = pipeline.render("llama-tiny", tmp_path / "bundle", own, more_targets=targets)
+    scaler = yaml.safe_load((bundle.folder / "kubernetes/autoscaling/autoscaler.yaml").read_text())
+    [waiting, _] = (row["metadata"] for row in scaler["spec"]["triggers"])
+    series = "trtllm_model_requests_waiting"
+    labels = 'deployment="llama-tiny"'
+    test = {
+        "interval": "15s",
+        "input_series": [
+            {"series": f'{series}{{{labels}, instance="{name}"}}', "values": f"{load}x8"}
+            for name, load in (("a", 10), ("b", 6))
+        ],
+        "promql_expr_test": [
+            {
+                "expr": waiting["query"],
+                "eval_time": "1m",
+                "exp_samples": [{"labels": "{}", "value": 16}],
+            }
+        ],
+    }
+    rules = str(bundle.folder / "monitoring" / "rules" / "recording.yml")
+    document = {"rule_files": [rules], "evaluation_interval": "15s", "tests": [test]}
+    (tmp_path / "keda.yml").write_text(yaml.safe_dump(document))
+    command = [program("promtool"), "test", "rules", str(tmp_path / "keda.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

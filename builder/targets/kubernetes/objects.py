@@ -8,6 +8,7 @@ from typing import Any
 
 from ...bundle import File
 from ...files import resource_root
+from ...observability.signals import quoted
 from ...render import CommentedValue
 from ..container import BUNDLE, MODELS, SCRATCH_GIB
 from ..disaggregated import ROUTER
@@ -393,6 +394,21 @@ def autoscaler(workload: Workload, options: AutoscalingOptions) -> dict[str, Any
     if workload.nodes > 1:
         version, _, kind = GROUP_KIND.rpartition("/")
         target = {"apiVersion": version, "kind": kind, "name": workload.called("group")}
+    behavior = {
+        "scaleUp": {
+            "stabilizationWindowSeconds": 60,
+            "policies": CommentedValue(
+                [{"type": "Pods", "value": 1, "periodSeconds": min(1800, start_s)}],
+                "The next server is asked for when the last one has had time to load",
+            ),
+        },
+        "scaleDown": {
+            "stabilizationWindowSeconds": CALM_S,
+            "policies": [{"type": "Pods", "value": 1, "periodSeconds": CALM_S}],
+        },
+    }
+    if options.prometheus:
+        return _scaled_object(workload, options, target, behavior)
     spec = {
         "scaleTargetRef": target,
         "minReplicas": options.min_replicas,
@@ -405,22 +421,42 @@ def autoscaler(workload: Workload, options: AutoscalingOptions) -> dict[str, Any
             "An adapter must offer these as external metrics, as monitoring records them; each is "
             "the mean of the servers",
         ),
-        "behavior": {
-            "scaleUp": {
-                "stabilizationWindowSeconds": 60,
-                "policies": CommentedValue(
-                    [{"type": "Pods", "value": 1, "periodSeconds": min(1800, start_s)}],
-                    "The next server is asked for when the last one has had time to load",
-                ),
-            },
-            "scaleDown": {
-                "stabilizationWindowSeconds": CALM_S,
-                "policies": [{"type": "Pods", "value": 1, "periodSeconds": CALM_S}],
-            },
-        },
+        "behavior": behavior,
     }
     kind = "autoscaling/v2/HorizontalPodAutoscaler"
     return workload.document(kind, workload.name, {"spec": spec})
+
+
+def _scaled_object(
+    workload: Workload,
+    options: AutoscalingOptions,
+    target: Mapping[str, Any],
+    behavior: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The autoscaler as KEDA makes it, which divides each sum by the number of servers.
+
+    Source: kedacore/keda, config/crd/bases/keda.sh_scaledobjects.yaml@00f6634; Prometheus scaler.
+    """
+    limits = {WAITING: str(options.waiting_requests), KV_CACHE: str(options.kv_cache_percent / 100)}
+    triggers = [
+        {
+            "type": "prometheus",
+            "metadata": {
+                "serverAddress": options.prometheus,
+                "query": f"sum({name}{{deployment={quoted(workload.deployment.name)}}})",
+                "threshold": limit,
+            },
+        }
+        for name, limit in limits.items()
+    ]
+    spec = {
+        "scaleTargetRef": dict(target),
+        "minReplicaCount": options.min_replicas,
+        "maxReplicaCount": options.max_replicas,
+        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": dict(behavior)}},
+        "triggers": triggers,
+    }
+    return workload.document("keda.sh/v1alpha1/ScaledObject", workload.name, {"spec": spec})
 
 
 def _metric(workload: Workload, name: str, value: str) -> dict[str, Any]:

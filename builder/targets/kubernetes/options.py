@@ -78,13 +78,15 @@ class DownloadOptions(Strict):
 class AutoscalingOptions(Strict):
     """Between how many servers, and at what load one more is asked for.
 
-    `waiting_requests` and `kv_cache_percent` are the mean of the servers.
+    `waiting_requests` and `kv_cache_percent` are the mean of the servers. With the URL of
+    `prometheus`, KEDA reads what monitoring records there; else an adapter must offer it.
     """
 
     min_replicas: Count = 1
     max_replicas: Count
     waiting_requests: Count = 8
     kv_cache_percent: Percent = 80
+    prometheus: Annotated[str, Bounds(pattern=r"^https?://[A-Za-z0-9._:/-]+$")] | None = None
 
     def check(self) -> None:
         if self.min_replicas > self.max_replicas:
