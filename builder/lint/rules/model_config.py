@@ -39,7 +39,7 @@ TRITON_MODEL_FILE = Rule("triton-model-file", "A model's configuration contradic
 
 TRITON = DATA / "triton"
 _TRUTHS = ("True", "true", "TRUE", "1", "False", "false", "FALSE", "0")
-_FALSE = ("false", "f", "0")
+TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")
 # Form of a parameter's value by its type, and what to write.
 _FORMS = {
     "int": (re.compile(r"\s*[-+]?\d+\s*"), "give a whole number"),
@@ -192,7 +192,7 @@ def _batching_diagnostics(config: Message) -> Iterator[Diagnostic]:
             path, place = f"dynamic_batching.{where}.max_queue_size", policy.place("max_queue_size")
             what, fix = f"{size} requests fill no batch of {most}", f"give at least {most}"
             yield located(place, path, what, fix, TRITON_BATCHING, "warning")
-    if batching.text("preserve_ordering").lower() not in ("true", "t", "1"):
+    if batching.text("preserve_ordering").lower() not in TRUE:
         return
     if levels > 1:
         what, fix = "keeps no order between several priority levels", "remove one of the two"
@@ -223,8 +223,8 @@ def _sequence_diagnostics(config: Message) -> Iterator[Diagnostic]:
     batching = config.first("sequence_batching")
     cache_on = (config.first("response_cache") or Message(config.location)).text("enable")
     policy = config.first("model_transaction_policy")
-    is_decoupled = policy is not None and policy.text("decoupled").lower() == "true"
-    if cache_on.lower() == "true" and (batching or is_decoupled):
+    is_decoupled = policy is not None and policy.text("decoupled").lower() in TRUE
+    if cache_on.lower() in TRUE and (batching or is_decoupled):
         other = "sequence_batching" if batching else "a decoupled model"
         what, fix = f"does not work with {other}", "disable it"
         yield located(config.place("response_cache"), "response_cache", what, fix, EXCLUSIVE_KEYS)

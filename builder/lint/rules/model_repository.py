@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ...diagnostics import Diagnostic, closest, located, nearest
+from ...diagnostics import Diagnostic, closest, is_misspelling, located, nearest
 from ...general_rules import MISSING_KEY, Rule, Severity
 from ..read.triton_config import Message, Scalar, parse
-from .model_config import EXCLUSIVE_KEYS, backend_of, backends, completes, read, sizes
+from .model_config import EXCLUSIVE_KEYS, TRUE, backend_of, backends, completes, read, sizes
 
 TRITON_ENSEMBLE_MODEL = Rule(
     "triton-ensemble-model", "An ensemble composes a model that is not in its repository."
@@ -176,6 +176,7 @@ def _model_diagnostics(config: Message, steps: list[_Step], path: Path) -> Itera
         for index, tensor in enumerate(config.messages(group)):
             row = _Tensor.of(tensor, config, "the ensemble", f"{group}.{index}")
             tensors[tensor.text("name")] = row
+    decoupled: set[str] = set()
     for step in steps:
         named = step.message.scalar("model_name")
         if named is None or not named.text or named.is_open:
@@ -187,7 +188,8 @@ def _model_diagnostics(config: Message, steps: list[_Step], path: Path) -> Itera
             continue
         if step.model not in folders:
             near = closest(step.model, folders)
-            severity: Severity = "error" if near else "warning"  # it may be made later
+            is_misspelt = near is not None and is_misspelling(step.model, near)
+            severity: Severity = "error" if is_misspelt else "warning"  # it may be made later
             what = f"{step.model} is not in the repository, {folder.parent.name}"
             fix = f"did you mean {near}?" if near else "add the model, or name one that is there"
             where = f"{step.path}.model_name"
@@ -195,9 +197,33 @@ def _model_diagnostics(config: Message, steps: list[_Step], path: Path) -> Itera
             continue
         file = folders[step.model] / "config.pbtxt"
         if model := _parsed(read(file)):
+            policy = model.first("model_transaction_policy")
+            if policy and policy.text("decoupled").lower() in TRUE:
+                decoupled.add(step.model)
             yield from _batch_diagnostics(config, step, model)
             yield from _map_diagnostics(step, model, file)
             yield from _tensor_diagnostics(step, model, tensors)
+    yield from _branch_diagnostics(steps, decoupled)
+
+
+def _branch_diagnostics(steps: list[_Step], decoupled: set[str]) -> Iterator[Diagnostic]:
+    """Reports a step that takes responses of different decoupled models, which come at different
+    times. A tensor has the path of the step with the decoupled model that it comes from."""
+    sources: dict[str, str] = {}
+    waiting, left = [*steps], len(steps) + 1
+    while waiting and len(waiting) < left:
+        left = len(waiting)
+        later = {link.value.text for step in waiting for link in step.makes}
+        for step in [row for row in waiting if later.isdisjoint(x.value.text for x in row.takes)]:
+            waiting.remove(step)
+            found = {sources.get(link.value.text, "") for link in step.takes}
+            if len(found) > 1:
+                what = "takes responses of different decoupled models"
+                fix = "take tensors of one of them, or make the models not decoupled"
+                place, where = step.message.place("model_name"), f"{step.path}.input_map"
+                yield located(place, where, what, fix, TRITON_ENSEMBLE_MISMATCH)
+            source = step.path if step.model in decoupled else min(found, default="")
+            sources |= {link.value.text: source for link in step.makes}
 
 
 def _composed(name: str, folders: Mapping[str, Path], seen: set[str]) -> set[str]:
@@ -235,7 +261,7 @@ def _map_diagnostics(step: _Step, model: Message, file: Path) -> Iterator[Diagno
             yield located(link.key.location, where, what, fix, TRITON_ENSEMBLE_MISMATCH)
         mapped = {link.key.text for link in links}
         for name, tensor in known.items() if group == "input" and links else ():
-            is_optional = tensor.text("optional").lower() in ("true", "t", "1")
+            is_optional = tensor.text("optional").lower() in TRUE
             if name and name not in mapped and not is_optional:
                 what = f"{step.model} needs the input {name}, which is not mapped"
                 place, where = step.message.place("model_name"), f"{step.path}.input_map"

@@ -90,9 +90,11 @@ def _runs(server: Server) -> Iterator[tuple[str, Sequence[Word]]]:
             runs.append(("", []))
         else:
             runs[-1][1].append(word)
-    for program, rest in runs:
+    for index, (program, rest) in enumerate(runs):
         texts = [word.text for word in rest]
-        if program and not any(_IMAGE.search(text) for text in texts) and _has_own(program, texts):
+        is_other = not program or any(_IMAGE.search(text) for text in texts)
+        begins = index == 0 and not server.before and texts[:1] and texts[0].startswith("--")
+        if not is_other and (begins or _has_own(program, texts)):
             yield program, rest
 
 

@@ -75,3 +75,16 @@ def test_a_folder_that_is_no_version_is_named(repository: Path) -> None:
     (repository / "seq" / "1").rename(repository / "seq" / "v1")
     (row,) = found(repository / "seq" / "config.pbtxt")
     assert (row.rule, row.fix) == ("triton-versions", "rename it to 1")
+
+
+def test_a_step_takes_the_responses_of_one_decoupled_model(repository: Path) -> None:
+    """Results of one decoupled model belong together; an input of the ensemble does not."""
+    for name in ("prep", "bert"):
+        file = repository / name / "config.pbtxt"
+        file.write_text(MODELS[name] + "model_transaction_policy { decoupled: true }\n")
+    assert found(repository / "pipe" / "config.pbtxt") == []
+    both = MODELS["pipe"].replace('"TEXT" data_type: TYPE_STRING dims: [ 1 ]', '"TEXT"', 1)
+    both = both.replace('key: "mask" value: "m"', 'key: "mask" value: "TEXT"')
+    (repository / "pipe" / "config.pbtxt").write_text(both)
+    rows = found(repository / "pipe" / "config.pbtxt")
+    assert "takes responses of different decoupled models" in {row.message for row in rows}
