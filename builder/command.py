@@ -27,7 +27,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "launch": ("httpx", "tritonclient", "grpc", "google", "hpack"),
     "rehearse": (
         *("pytriton", "numpy", "torch", "transformers", "tokenizers", "safetensors"),
-        *("fastapi", "uvicorn", "prometheus_client", "pydantic"),
+        *("fastapi", "uvicorn", "prometheus_client", "pydantic", "llguidance"),
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +21,7 @@ model: {folder}
 backend: pytorch
 max_batch_size: 16
 max_seq_len: 512
+guided_decoding_backend: xgrammar
 """
 HELLO = json.dumps([{"role": "user", "content": "hello"}])
 
@@ -74,6 +76,24 @@ def test_streamed_ids_and_text_are_those_of_the_whole_answer(
     ids = [token for part in stream for token in part.outputs.get("output_ids", [])]
     assert ids == whole.outputs["output_ids"]
     assert "".join(part.text[0] for part in stream) == whole.text[0]
+
+
+@pytest.mark.parametrize(
+    ("guide", "text", "pattern"),
+    [
+        ("json", '{"type": "object", "properties": {"a": {"type": "null"}}}', "{.*}"),
+        ("json_object", True, "{.*}"),
+        ("regex", "[a-c]{4}", "[a-c]{4}"),
+        ("grammar", 'root ::= "yes" | "no"', "yes|no"),
+        ("structural_tag", '{"format": {"type": "regex", "pattern": "[0-9]x"}}', "[0-9]x"),
+    ],
+)
+def test_an_answer_follows_its_guide(
+    reference: Served, guide: str, text: str | bool, pattern: str
+) -> None:
+    asked: dict[str, Any] = {f"guided_decoding_{guide}": text, "max_tokens": 200}
+    [response] = reference.client.ask(None, messages=HELLO, **asked)
+    assert re.fullmatch(pattern, response.text[0]), response.text
 
 
 def test_counts_leave_out_a_prompt_that_the_answer_repeats(
@@ -148,10 +168,6 @@ def test_seeded_choices_are_several_and_the_same_again(reference: Served) -> Non
 
 
 def test_what_the_reference_engine_cannot_do_is_said(reference: Served) -> None:
-    error = reference.client.refusal(
-        None, messages=HELLO, guided_decoding_json='{"type": "object"}'
-    )
-    assert "this engine was started without guided decoding" in error
     error = reference.client.refusal("hello", use_beam_search=True)
     assert error == "use_beam_search: not supported by the reference engine"
 

@@ -23,7 +23,7 @@ from tensorrt_llm import options
 from tensorrt_llm.commands import serve
 
 # Checks whose outcome depends on the model. Batches are in test_models.py.
-CHECKS = {"P2", "P3", "P6", "P7", "P8", "P14", "P17", "P19", "P22"}
+CHECKS = {"P2", "P3", "P6", "P7", "P8", "P14", "P17", "P19", "P21", "P21.tools", "P22"}
 # What the reference engine does not have of a preset; the table of docs/presets.md says it.
 WITHOUT = {"nemotron-3-super-nvfp4-b200": ["engine_config.speculative_config=null"]}
 
@@ -98,3 +98,8 @@ def test_a_published_deployment_passes(
         results = suite.run(at, lambda _: None, few)
     assert {result.id for result in results} == CHECKS
     assert [result for result in results if result.outcome == "failed"] == []
+    asks_for = {"P21": "guided_decoding_backend:", "P21.tools": "--tool_parser"}
+    files = "".join(path.read_text() for path in (bundle.folder / "trtllm_serve").iterdir())
+    for check, words in asks_for.items():
+        [result] = [result for result in results if result.id == check]
+        assert (result.outcome == "passed") == (words in files), result

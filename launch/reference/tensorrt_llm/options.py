@@ -27,7 +27,6 @@ def release() -> Release:
     return releases.load(RELEASE)
 
 
-@cache
 def has_defect(name: str) -> bool:
     """Whether the release is known to have a defect of this id."""
     rows = defects.of_version(release().engine.name, release().name)
