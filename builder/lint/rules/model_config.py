@@ -39,12 +39,14 @@ TRITON_MODEL_FILE = Rule("triton-model-file", "A model's configuration contradic
 
 TRITON = DATA / "triton"
 _TRUTHS = ("True", "true", "TRUE", "1", "False", "false", "FALSE", "0")
+_ERROR: Severity = "error"
+_WARNING: Severity = "warning"
 TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")
 # Form of a parameter's value by its type, and what to write.
 _FORMS = {
     "int": (re.compile(r"\s*[-+]?\d+\s*"), "give a whole number"),
     "ints": (re.compile(r"\s*\d+\s*(?:,\s*\d+\s*)*"), "give whole numbers with commas"),
-    "share": (re.compile(r"\s*(?:0?\.\d+|[01]\.?0*)\s*"), "give a share from 0 to 1, such as 0.9"),
+    "share": (re.compile(r"(?s:.*)"), "give a share from 0 to 1, such as 0.9"),
     "bool": (re.compile("|".join(_TRUTHS)), "give true or false"),
     "any_bool": (re.compile("true|false", re.I), "give true or false"),
     "text": (re.compile(r"(?s:.*)"), "give a text"),
@@ -90,9 +92,10 @@ def meaning_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
     yield from _batching_diagnostics(config)
     yield from _sequence_diagnostics(config)
     yield from _instance_diagnostics(config)
+    most = config.number("max_batch_size")
     for group in ("input", "output"):
         for index, tensor in enumerate(config.messages(group)):
-            yield from _shape_diagnostics(tensor, f"{group}.{index}", config.number)
+            yield from _shape_diagnostics(tensor, f"{group}.{index}", most)
     yield from _version_diagnostics(config, path.parent)
     yield from _parameter_diagnostics(config, path)
     own = backends()["parameters"].get(backend_of(config), {})
@@ -125,7 +128,7 @@ def _is_unused(path: Path) -> bool:
 
 
 def _is_template(config: Message, path: Path) -> bool:
-    """Whether a configuration is one of a folder of templates, of which nothing is filled in."""
+    """Whether a configuration is in a folder of templates that are not filled in."""
     if not _is_unused(path):
         return False
     others = [read(other) for other in path.parent.parent.glob("*/config.pbtxt")]
@@ -235,7 +238,7 @@ def _sequence_diagnostics(config: Message) -> Iterator[Diagnostic]:
         yield from preferred_diagnostics(oldest, most, f"{path}.oldest")
     direct = batching.first("direct")
     share = direct and direct.scalar("minimum_slot_utilization")
-    if share and share.kind == "number" and not 0 <= float(share.text.rstrip("fF")) <= 1:
+    if share and share.kind == "number" and not _is_share(share.text.rstrip("fF")):
         where = f"{path}.direct.minimum_slot_utilization"
         what, fix = f"{share.text} is out of range", "give a share from 0 to 1"
         yield located(share.location, where, what, fix, VALUE_RANGE)
@@ -276,13 +279,18 @@ def _instance_diagnostics(config: Message) -> Iterator[Diagnostic]:
             what, fix = f"{count} is below 1: Triton takes its default", "give at least 1"
             place = group.place("count")
             yield located(place, f"{path}.count", what, fix, VALUE_RANGE, "warning")
-        seen = set[int]()
+        seen, severity = set[int](), _ERROR
         for value in group.scalars("gpus"):
             number = value.number
             if number is not None and (number < 0 or number in seen):
-                what = f"{number} is no GPU" if number < 0 else f"{number} is listed twice"
-                fix = "list each GPU once, from 0"
-                yield located(value.location, f"{path}.gpus", what, fix, TRITON_INSTANCES)
+                what, severity = f"{number} is no GPU", _ERROR
+                if number in seen:
+                    what, severity = (
+                        f"{number} is listed twice: it has twice the instances",
+                        _WARNING,
+                    )
+                fix, rule = "list each GPU once, from 0", TRITON_INSTANCES
+                yield located(value.location, f"{path}.gpus", what, fix, rule, severity)
             seen |= {number} if number is not None else set()
         if group.named("profile") and backend_of(config) not in ("tensorrt", ""):
             what, fix = "only TensorRT has profiles", "remove it"
@@ -295,7 +303,7 @@ def sizes(message: Message, field: str) -> list[int] | None:
     return None if None in found else [size for size in found if size is not None]
 
 
-def _shape_diagnostics(tensor: Message, path: str, number: Any) -> Iterator[Diagnostic]:
+def _shape_diagnostics(tensor: Message, path: str, most: int | None) -> Iterator[Diagnostic]:
     dims, reshape = sizes(tensor, "dims"), tensor.first("reshape")
     fields = [(tensor, "dims", f"{path}.dims")]
     if reshape:
@@ -318,7 +326,7 @@ def _shape_diagnostics(tensor: Message, path: str, number: Any) -> Iterator[Diag
     if shape is None or not dims or not is_whole:
         return
     place, where = tensor.place("reshape"), f"{path}.reshape"
-    if not shape and number("max_batch_size") == 0:
+    if not shape and most == 0:
         what, fix = "is empty, and the model has no batches", "give a shape, or max_batch_size"
         yield located(place, where, what, fix, TRITON_SHAPE)
     elif _blocks(dims) != _blocks(shape):
@@ -403,6 +411,13 @@ def _value(row: Message) -> Scalar | None:
     return inner.scalar("string_value") if inner else None
 
 
+def _is_share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
 def _place(row: Message) -> Location:
     value = _value(row)
     return value.location if value else row.location
@@ -428,7 +443,7 @@ def _value_diagnostics(name: str, row: Message, own: Mapping[str, Any]) -> Itera
             yield located(value.location, path, what, fix, UNKNOWN_VALUE)
         return
     form, fix = _FORMS[kind]
-    if not form.fullmatch(value.text):
+    if not form.fullmatch(value.text) or (kind == "share" and not _is_share(value.text)):
         rule = VALUE_RANGE if kind == "share" else VALUE_TYPE
         yield located(value.location, path, f"is {value.text[:60]}", fix, rule)
 
