@@ -163,11 +163,7 @@ def _mark(
 ) -> dict[str, Any]:
     user, per_gpu = option.speeds
     kind = "kept" if option.keeps else "missed"
-    tip = (
-        f"{servers_text(option)}: {number(user.value)} tokens/s per user ({number(user.low)} to "
-        f"{number(user.high)}), {number(per_gpu.value)} per GPU ({number(per_gpu.low)} to "
-        f"{number(per_gpu.high)})"
-    )
+    tip = f"{servers_text(option)}: {user} tokens/s per user, {per_gpu} per GPU"
     return {
         "kind": "chosen" if is_chosen else kind,
         "tip": tip,

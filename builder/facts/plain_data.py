@@ -287,6 +287,7 @@ SUGGESTIONS: Any = {
             "edit": {"*": (Text, None)},
             "effects": {"*": {"low?": Text, "high?": Text}},
             "why": Text,
+            "confidence": Literal["measured", "assumed"],
             "source": Text,
         }
     ],

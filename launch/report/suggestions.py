@@ -183,7 +183,8 @@ def _of_diagnosis(run: RunEvidence) -> Found:
     for cause in run.start.causes if run.start else ():
         if cause.edit:
             edit = flatten(cause.edit, CONFIG.rstrip("."))
-            yield Suggestion(edit, {}, f"{cause.cause} {cause.fix}", "measured", cause.source)
+            sure: Confidence = "measured" if cause.confidence == "confirmed" else "assumed"
+            yield Suggestion(edit, {}, f"{cause.cause} {cause.fix}", sure, cause.source)
 
 
 def _in_force(run: RunEvidence) -> Found:
@@ -281,7 +282,7 @@ def _by_rules(run: RunEvidence, point: LoadPoint, goal: Sequence[str]) -> Found:
         edit = {path: value and round(known[value]) for path, value in rule["edit"].items()}
         texts = {name: number(value) for name, value in known.items()}
         why = rule["why"].format_map(texts)
-        yield Suggestion(edit, effects, why, "measured", rule["source"])
+        yield Suggestion(edit, effects, why, rule["confidence"], rule["source"])
     if unmeasured:
         yield f"Not measured or not set in this run: {', '.join(unmeasured)}."
 
