@@ -28,6 +28,10 @@ _FAULT = re.compile(
     r"terminate called|what\(\): |UNAVAILABLE: |\bpanicked at\b|NIXL_ERR_|core dumped|NCCL WARN |"
     r"\b(?:OPAL|PMIX|PRTE|ORTE)[ _]ERROR|\bAssertion .* failed|Error response from daemon|"
     r"\d Killed\b|^ +Warning +\w+ +\d|"
+    # A program's name, what it tried, and the system's own words for why it could not.
+    r"^[\w./+-]+: .*(?:: No such file or directory|: Permission denied|: command not found|"
+    r": Operation not permitted|: Exec format error|: Input/output error|: Cannot allocate memory|"
+    r": No space left on device|: Connection refused|: Address already in use)$|"
     r"^ +Reason: +(?:OOMKilled|Error|StartError|ContainerCannotRun|Evicted)"
 )
 _TRACEBACK = "Traceback (most recent call last)"
@@ -35,6 +39,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 _HINTS = re.compile(
     rb"rror|ERR|\[E\]|FATAL|atal|raceback|xception|Signal: |terminate called|UNAVAILABLE|panicked"
     rb"|what\(\)|egmentation|core dumped|^E |WARN|Warning  |ssertion|Reason: |Killed|E ::\."
+    rb"|No such file|denied|not found|not permitted|Cannot allocate|No space left|refused|in use"
 )
 _NOT_RAISED = re.compile(r"Warning\b")
 

@@ -111,6 +111,8 @@ lib.errors.Refused: not permitted
         ('{"level":"ERROR","message":"lost"}\n{"level":"INFO","message":"an error: x"}\n', [1]),
         ("n1:7:7 [0] init.cc:1 NCCL WARN Duplicate GPU detected\n", [1]),
         ("x" * 9_000_000 + "\n\nerror: at last\n", [3]),
+        ("ready\nenroot-x: failed to set capabilities: Operation not permitted\n", [2]),
+        ("INFO:     a.py: No such file or directory\na.py: no such file or directory yet\n", []),
     ],
 )
 def test_first_errors_have_their_numbers(text: str, errors: list[int]) -> None:
