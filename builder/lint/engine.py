@@ -118,7 +118,7 @@ TRITON_SERVER = "tritonserver"  # the record of the programs of a server that is
 
 def starts_triton(text: str) -> bool:
     """Returns whether a text contains the name of one of Triton's programs."""
-    if "triton" not in text:
+    if TRITON_SERVER.removesuffix("server") not in text:
         return False  # most files need no record
     known = formats(TRITON_SERVER)
     return any(name in text for name in (known.program, *known.modules))
