@@ -254,7 +254,7 @@ def _absence(figure: str, run: RunEvidence) -> str:
 def _bars(drawn: Chart) -> PageTable:
     """The figures of runs with one load each, as bars."""
     table = PageTable("", [*texts("run and load"), (drawn.y_title, NUMERIC), ("", BAR)])
-    longest = max(mark.y for one in drawn.series for mark in one.marks)
+    longest = max(mark.y for one in drawn.series for mark in one.marks) or 1  # all may be 0
     for one in drawn.series:
         for mark in one.marks:
             table.add(mark.tip[0], number(mark.y), mark.y / longest)

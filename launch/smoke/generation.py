@@ -421,7 +421,7 @@ async def guided(client: SmokeClient, endpoint: Endpoint) -> str:
     try:
         document = json.loads(response.text)
     except json.JSONDecodeError as error:
-        if endpoint.on_reference and not has_backend:
+        if endpoint.options and not has_backend:  # the plan warns of it
             what = "no backend for guided decoding; the server drops response_format"
             raise NotSupported(what) from None
         if response.finish_reason == "length" and _is_cut_off(error):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tensorrt_llm import GuidedDecodingParams, SamplingParams
+from tensorrt_llm import SamplingParams
 from tensorrt_llm.results import CompletionOutput
 from tensorrt_llm.sampling import Sampler
 from tests.reference.conftest import EngineOf
@@ -123,7 +123,6 @@ def test_an_unknown_parameter_is_a_type_error() -> None:
     [
         {"use_beam_search": True},
         {"best_of": 2, "top_k": 5},
-        {"guided_decoding": GuidedDecodingParams(regex="a+")},
         {"embedding_bias": torch.zeros(4)},
     ],
 )

@@ -115,6 +115,9 @@ def serve() -> Iterator[Callable[[Answer], int]]:
                 with suppress(OSError), listener.accept()[0] as connection:
                     connection.recv(65536)
                     answer(connection)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65536):  # what is unread at a close resets the answer
+                        pass
 
             threading.Thread(target=run, daemon=True).start()
             return int(listener.getsockname()[1])

@@ -11,7 +11,17 @@ from builder.diagnostics import Diagnostic
 from tests.tables import by_table, tables
 
 TABLES = tables(Path(__file__).with_suffix(".yaml"))
-FILES = {"SCRIPT": "a.sh", "COMPOSE": "a.yaml", "POD": "b.yaml", "DOCKERFILE": "Dockerfile"}
+SCRIPT = TABLES["SCRIPT"]
+COMPOSE = TABLES["COMPOSE"]
+POD = TABLES["POD"]
+DOCKERFILE = TABLES["DOCKERFILE"]
+OTHERS = TABLES["OTHERS"]
+GOOD = {
+    "SCRIPT": ("a.sh", SCRIPT),
+    "COMPOSE": ("a.yaml", COMPOSE),
+    "POD": ("b.yaml", POD),
+    "DOCKERFILE": ("Dockerfile", DOCKERFILE),
+}
 
 
 def found(folder: Path, name: str, text: str) -> list[Diagnostic]:
@@ -20,13 +30,13 @@ def found(folder: Path, name: str, text: str) -> list[Diagnostic]:
     return [row for row in report.findings if row.rule != "vulnerable-version"]
 
 
-@pytest.mark.parametrize("base", FILES)
+@pytest.mark.parametrize("base", GOOD)
 def test_a_good_command_has_no_finding(base: str, tmp_path: Path) -> None:
-    assert found(tmp_path, FILES[base], TABLES[base]) == []
+    assert found(tmp_path, *GOOD[base]) == []
 
 
 def test_names_of_containers_are_no_commands(tmp_path: Path) -> None:
-    rows = found(tmp_path, "a.sh", TABLES["OTHERS"])
+    rows = found(tmp_path, "a.sh", OTHERS)
     assert [row for row in rows if row.rule not in ("unknown-kind", "nothing-to-judge")] == []
 
 
@@ -34,8 +44,8 @@ def test_names_of_containers_are_no_commands(tmp_path: Path) -> None:
 def test_a_fault_of_a_command_is_found(
     base: str, old: str, new: str, line: int, rule: str, path: str, fix: str, tmp_path: Path
 ) -> None:
-    text = TABLES[base]
+    name, text = GOOD[base]
     assert old in text
-    rows = found(tmp_path, FILES[base], text.replace(old, new, 1))
+    rows = found(tmp_path, name, text.replace(old, new, 1))
     kept = [row for row in rows if (row.location.line, row.rule, row.path) == (line, rule, path)]
     assert kept and fix in kept[0].fix, rows

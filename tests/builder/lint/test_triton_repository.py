@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from builder.diagnostics import Diagnostic
 from tests.tables import by_table, tables
 
 TABLES = tables(Path(__file__).with_suffix(".yaml"))
-MODELS: Mapping[str, str] = TABLES["MODELS"]
+MODELS = TABLES["MODELS"]
 RANKS = '{"model": "m", "tensor_parallel_size": 2}'
 
 

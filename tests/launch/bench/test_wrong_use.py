@@ -145,7 +145,7 @@ def test_what_is_unknown_in_both_is_not_the_same(
         (("http://127.0.0.1:8000", "b.json"), "cannot be read"),
         (("published", "missing"), "missing: does not exist"),
         (("published", "empty"), "empty: holds no run"),
-        (("published", "a.json"), "published figures for a.json: has none"),
+        (("published", "other.json"), "published figures for other.json: has none"),
         (("published", "runs"), "runs: holds 2 runs, and one is compared"),
     ],
 )
@@ -155,6 +155,9 @@ def test_a_wrong_comparison_is_said(
     (folder / "empty").mkdir()
     (folder / "text.json").write_text("B is same")
     (folder / "list.json").write_text("[]")
+    other = json.loads((folder / "a.json").read_text())
+    other["subject"]["model"] = "nobody/published-it"
+    (folder / "other.json").write_text(json.dumps(other))
     for name in ("a", "b"):
         (folder / "runs" / name).mkdir(parents=True)
         (folder / "runs" / name / "bench.json").write_text((folder / f"{name}.json").read_text())

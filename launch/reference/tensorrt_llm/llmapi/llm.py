@@ -61,7 +61,7 @@ class LLM:
             logger.warning("max_seq_len %d is cut to the model's %d positions", wanted, longest)
         self.max_seq_len = min(wanted or longest, longest)
         # Random weights end neither texts nor lists, and call no tool: guides see to it.
-        self.is_miniature = self.tokenizer.init_kwargs.get("producer") == PRODUCER
+        self.is_miniature = getattr(self.tokenizer, "init_kwargs", {}).get("producer") == PRODUCER
         self._end_ids = _end_ids(self._model, self.tokenizer)
         self._ids = itertools.count(1)
         self._scheduler = Scheduler(self._model, self.args)
