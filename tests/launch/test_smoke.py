@@ -270,18 +270,20 @@ def test_streams_overlap_as_far_as_the_plan_runs_them_at_once(
 
 
 @pytest.mark.parametrize(
-    ("fault", "outcome", "evidence"),
+    ("fault", "options", "outcome", "evidence"),
     [
-        ("ignores_format", "failed", "the schema was not enforced, finish_reason length: "),
-        ("refuses_format", "skipped", "no backend for guided decoding; refused: 400: no guided"),
-        ("", "passed", "fits the schema"),
+        ("ignores_format", {}, "warned", "not enforced, finish_reason length; the server may have"),
+        ("ignores_format", {"guided_decoding_backend": "xgrammar"}, "failed", "finish_reason len"),
+        ("ignores_format", {"max_batch_size": 4}, "skipped", "the server drops response_format"),
+        ("refuses_format", {}, "skipped", "no backend for guided decoding; refused: 400: no guid"),
+        ("", {}, "passed", "fits the schema"),
     ],
 )
-def test_a_schema_is_enforced_or_refused_whatever_the_bundle_says(
-    fault: str, outcome: str, evidence: str
+def test_a_schema_is_enforced_where_the_plan_has_a_backend_for_it(
+    fault: str, options: Any, outcome: str, evidence: str
 ) -> None:
     with faulty_server.running(fault) as url:
-        found = of_checks(url, "P21")
+        found = of_checks(url, "P21", **options)
     assert (found["P21"].outcome, evidence in found["P21"].evidence) == (outcome, True), found
 
 
