@@ -111,6 +111,10 @@ def upgrade(folder: Path, to: str, overrides: list[str], scratch: Path) -> Upgra
     before = pipeline.plan_bundle(folder, _accepting(folder, document))
     table = _table(to, before)
     moved = deployment.read(str(file), [Override(f"{RELEASE}={to}", _OPTION), *overrides])
+    if moved.get("name") != document.get("name"):
+        what = "an upgrade keeps the name: its steps replace the servers that have it"
+        remedy = "render the deployment under another name with `render`, to run both"
+        raise BadInput(moved.locate_all([Diagnostic("name", what, remedy)]))
     moved.data[RELEASE.partition(".")[0]]["release"] = (
         table.name if table.ships else str(table.path)
     )

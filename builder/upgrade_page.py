@@ -358,7 +358,7 @@ def _order(found: Upgrade) -> Iterator[Block]:
         yield note(
             "Both sides together",
             "Prefill and decode servers exchange KV caches and must have one release: stop both, "
-            "then start both, or run the new service next to the old one under another name.",
+            "then start both. Nothing is served in between.",
         )
 
 

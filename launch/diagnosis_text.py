@@ -42,7 +42,7 @@ def _cause(cause: FailureCause) -> dict[str, Any]:
         "id": row.id,
         "cause": cause.cause,
         "fix": cause.fix,
-        "edit": dict(row.edit or {}),
+        "edit": dict(cause.edit),
         "evidence": [asdict(line) for line in cause.evidence],
         "confidence": cause.confidence,
         "source": row.source,

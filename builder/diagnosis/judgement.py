@@ -49,6 +49,7 @@ class FailureCause:
     confidence: Confidence
     phase: Phase | None
     at: tuple[float, int]
+    edit: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,18 @@ def _causes(
             confidence,
             row.phase or phase,
             at,
+            _edit(row, planned),
         )
+
+
+def _edit(row: Signature, planned: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The edit of a row; none where the plan has that value, or a lower one than it would lower."""
+    for group, options in (row.edit or {}).items():
+        for name, value in options.items() if isinstance(options, Mapping) else ():
+            now = planned.get(f"{group}.{name}")
+            if now is not None and (now == value or (row.edit_lowers and now < value)):
+                return {}
+    return row.edit or {}
 
 
 def _in_log(

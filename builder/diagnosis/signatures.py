@@ -94,6 +94,7 @@ class Signature:
     alone: bool = False
     details: tuple[Detail, ...] = ()
     edit: Mapping[str, Any] | None = None
+    edit_lowers: bool = False
     example: Text | None = None
     example_state: Mapping[str, Any] | None = None
     counterexample: Text | None = None

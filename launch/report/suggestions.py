@@ -46,7 +46,7 @@ ESTIMATED = {
 NOT_COMPARED = ("name", "notes", "targets", "images", "accepted_advisories", "slo", "workload")
 PER_GPU = "output_tokens_per_s_per_gpu"
 MEASURED = tuple(ESTIMATED.values())
-Confidence = Literal["measured", "published", "assumed"]
+Confidence = Literal["measured", "published", "estimated", "assumed"]
 Found = Iterator["Suggestion | str"]  # a text tells what is not known, and why
 
 
@@ -113,7 +113,14 @@ def next_changes(runs: Sequence[RunEvidence]) -> tuple[list[Suggestion], list[st
     possible, more = _divided([*_by_rules(run, point, goal), *_unused_options(run)])
     certain, others = _divided([*_beside(runs), *_estimated(run, point, goal), *_published(run)])
     ranked = [*(one for one in certain if one.gain(goal) > 0), *possible]
-    ranked.sort(key=lambda one: (one.gain(goal) <= 0, one.costs, -one.gain(goal)))
+    ranked.sort(
+        key=lambda one: (
+            one.gain(goal) <= 0,
+            one.confidence == "estimated",
+            one.costs,
+            -one.gain(goal),
+        )
+    )
     return _plannable(run, [*faults, *ranked], [*told, *more, *others])
 
 
@@ -383,8 +390,11 @@ def _estimated(run: RunEvidence, point: LoadPoint, goal: Sequence[str]) -> Found
             ESTIMATED[name]: (factor.low - 1, factor.high - 1)
             for name, factor in one.factors.items()
         }
-        why = f"Public measurements of this model, GPU, precision and engine, at {point.load_text}."
-        made = Suggestion(edit, effects, why, "published", one.source)
+        why = (
+            f"Estimated at {point.load_text} from public measurements of this model, GPU, precision "
+            "and engine; nobody measured both side by side."
+        )
+        made = Suggestion(edit, effects, why, "estimated", one.source)
         key = one.num_gpus, any("speculative" in path for path in edit)
         if key not in best or made.gain(goal) > best[key].gain(goal):
             best[key] = made

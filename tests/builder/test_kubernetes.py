@@ -41,6 +41,19 @@ def test_what_cannot_run_is_refused(overrides: list[str], said: str, tmp_path: P
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.parametrize(("server", "missing"), [("trtllm_serve", 2), ("triton", 0)])
+def test_an_autoscaler_without_its_metrics_is_warned_of(
+    server: str, missing: int, tmp_path: Path
+) -> None:
+    own = (
+        f"targets.kubernetes.server={server}",
+        "targets.kubernetes.autoscaling={max_replicas: 4}",
+    )
+    found = [line for line in render(tmp_path, *own) if ".autoscaling: " in line]
+    assert len(found) == missing
+    assert all("so the autoscaler never adds a server" in line for line in found)
+
+
 def test_several_servers_on_several_nodes_are_replicas(tmp_path: Path) -> None:
     overrides = ("hardware.num_gpus=16", "instances=2", "targets.kubernetes.server=trtllm_serve")
     found = refusals(tmp_path, *overrides, preset="deepseek-v3.2-nvfp4-gb200")

@@ -214,6 +214,12 @@ def test_what_has_no_counterpart_is_refused_at_its_line(
         moved(tmp_path, text, to=to)
 
 
+def test_another_name_is_refused(tmp_path: Path) -> None:
+    """The steps of the page replace the servers that have the name."""
+    with pytest.raises(BadInput, match="name: an upgrade keeps the name"):
+        moved(tmp_path, "", "name=side-b")
+
+
 def test_overrides_name_an_image_and_remove_an_option(tmp_path: Path) -> None:
     found = moved(
         tmp_path,

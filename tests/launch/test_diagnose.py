@@ -118,6 +118,19 @@ def test_a_folder_is_read_with_rotated_logs_and_state(
     assert (code, found["causes"]) == (3, [])
 
 
+@pytest.mark.parametrize(("planned", "edited"), [(0.9, 0.8), (0.8, None), (0.6, None)])
+def test_an_edit_lowers_what_the_plan_has(
+    planned: float, edited: float | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    share = f"engine_config.kv_cache_config.free_gpu_memory_fraction={planned}"
+    bundle = pipeline.render("llama-tiny", tmp_path / "bundle", [share])
+    log = tmp_path / "a.log"
+    log.write_text(OUT_OF_MEMORY)
+    _, found = diagnosed(capsys, str(log), "--bundle", str(bundle.folder))
+    edit = {"kv_cache_config": {"free_gpu_memory_fraction": edited}} if edited else {}
+    assert found["causes"][0]["edit"] == edit
+
+
 def test_what_the_engine_tells_is_held_against_the_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

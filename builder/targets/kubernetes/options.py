@@ -12,6 +12,7 @@ from ...diagnostics import Diagnostic
 from ...facts.hardware import Gpu
 from ...facts.hardware import load as load_gpu
 from ...facts.servers import load as server_record
+from ...observability import metrics, signals
 from ...schema import Bounds, default
 from ...servers import RenderContext
 from .. import container, disaggregated, selected_server, unpinned
@@ -171,6 +172,7 @@ class KubernetesOptions(ContainerOptions):
 
 
 TARGET = "kubernetes"
+SCALED_BY = ("waiting", "kv_cache")  # signals of the load that the autoscaler looks at
 # What NVIDIA's GPU operator says of a node with multi-node NVLink: its domain and the part of it.
 # Source: NVIDIA/topograph, pull requests 255 and 305.
 NVLINK_LABEL = "nvidia.com/gpu.clique"
@@ -218,8 +220,22 @@ def warnings(context: RenderContext, options: KubernetesOptions) -> Iterator[Dia
         remedy = "give 1, or make sure that your release of LeaderWorkerSet takes it"
         where = f"targets.{TARGET}.update.max_unavailable"
         yield Diagnostic(where, what, remedy, severity="warning")
+    if options.autoscaling:
+        yield from _scaling_warnings(served)
     if options.gateway and "@" not in options.gateway.image:
         yield unpinned(f"targets.{TARGET}.gateway.image", options.gateway.image)
+
+
+def _scaling_warnings(served: container.Container) -> Iterator[Diagnostic]:
+    """Loads by which the autoscaler cannot decide, since the server exports nothing of them."""
+    server, release = served.server.record.name, served.context.release
+    families = metrics.of_server(server, release)
+    recorded, missing = signals.select(server, release, families, (), (), {})
+    for name in SCALED_BY:
+        if name not in recorded:
+            what = f"{missing[name]}, so the autoscaler never adds a server for it"
+            remedy = "take a server or release that exports it, or give replicas instead"
+            yield Diagnostic(f"targets.{TARGET}.autoscaling", what, remedy, severity="warning")
 
 
 def _group_warning(options: KubernetesOptions) -> Diagnostic:
