@@ -93,14 +93,13 @@ def _steps(found: Upgrade) -> Section:
         ),
         *_planned_anew(found),
         command(
-            "Pin, render and rehearse, in the folder of this page",
+            "Pin, render and verify, in the folder of this page",
             f"python -m builder pin deployment.yaml\n"
             f"python -m builder render deployment.yaml -o {name}-next\n"
-            f"python -m builder verify {name}-next\n"
-            f"python -m launch rehearse {name}-next",
-            "Pin where the registry can be reached. A rehearsal needs no GPU: it runs the "
-            "reference engine and shows no fault of the new release itself.",
+            f"python -m builder verify {name}-next",
+            "Pin where the registry can be reached.",
         ),
+        *_rehearsal(found, f"{name}-next"),
     ]
     if found.edits:
         rows = [(code(path), _value(old), _value(new), why) for path, old, new, why in found.edits]
@@ -112,6 +111,17 @@ def _steps(found: Upgrade) -> Section:
         lines = (fill(f"{row['where']}: {row['what']}; {row['remedy']}", {}) for row in warnings)
         blocks.append(Section("warnings", "New warnings of the plan", (bullets(lines),)))
     return Section("steps", "What to do", tuple(blocks))
+
+
+def _rehearsal(found: Upgrade, folder: str) -> Iterator[Block]:
+    """What one machine can rehearse."""
+    if found.after.context.nodes == 1:
+        yield command(
+            "Rehearse",
+            f"python -m launch rehearse {folder}",
+            "A rehearsal needs no GPU: it runs the reference engine and shows no fault of the new "
+            "release itself.",
+        )
 
 
 def _planned_anew(found: Upgrade) -> Iterator[str]:

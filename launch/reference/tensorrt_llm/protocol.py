@@ -57,10 +57,11 @@ def guide_of(form: Mapping[str, Any] | None) -> GuidedDecodingParams | None:
         value = value["schema"]
         if options.has_defect("json-schema-dropped"):
             logger.warning(
-                "response_format json_schema: release %s itself does not follow the schema "
-                "(NVIDIA/TensorRT#4855); type json is followed",
+                "response_format json_schema: release %s follows no schema in it, and answers with "
+                "any object (NVIDIA/TensorRT#4855); type json is followed",
                 options.release().name,
             )
+            return GuidedDecodingParams(json_object=True)
     return GuidedDecodingParams(**{guide: value})
 
 
