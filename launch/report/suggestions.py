@@ -391,8 +391,8 @@ def _estimated(run: RunEvidence, point: LoadPoint, goal: Sequence[str]) -> Found
             for name, factor in one.factors.items()
         }
         why = (
-            f"Estimated at {point.load_text} from public measurements of this model, GPU, precision "
-            "and engine; nobody measured both side by side."
+            f"Estimated at {point.load_text} from public measurements of this model, GPU, "
+            "precision and engine; nobody measured both side by side."
         )
         made = Suggestion(edit, effects, why, "estimated", one.source)
         key = one.num_gpus, any("speculative" in path for path in edit)
