@@ -14,7 +14,7 @@ from ..deployment import USUAL_PERCENTILE, Document, Objective
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts, BadInput, ToolkitError
 from ..estimates import Interval, Refusal, batch
-from ..estimates.intervals import number
+from ..estimates.intervals import MS_PER_S, number
 from ..estimates.measurements import layout_text
 from ..estimates.question import rows_text
 from ..facts.published_results import flatten
@@ -129,7 +129,7 @@ def _limits(request: ChoiceRequest) -> list[str]:
 
 
 def limit_text(ms: float) -> str:
-    return f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms"
+    return f"{ms / MS_PER_S:g} s" if ms >= MS_PER_S else f"{ms:g} ms"
 
 
 def source(option: Option) -> str:

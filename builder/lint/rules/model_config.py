@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,6 @@ TRITON_MODEL_FILE = Rule("triton-model-file", "A model's configuration contradic
 
 TRITON = DATA / "triton"
 _TRUTHS = ("True", "true", "TRUE", "1", "False", "false", "FALSE", "0")
-_ERROR: Severity = "error"
-_WARNING: Severity = "warning"
 TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")
 # Form of a parameter's value by its type, and what to write.
 _FORMS = {
@@ -108,7 +106,7 @@ def _template_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
     first = next(iter(config.open_values), None)
     if first is None:
         return
-    severity: Severity = "warning" if _is_template(config, path) else "error"
+    severity: Severity = "warning" if _is_template(config, _repository(path)) else "error"
     what = f"{first.text} is not filled in: Triton cannot read it"
     fix = "fill in the template (fill_template.py -i), and check the result"
     yield located(first.location, "", what, fix, TRITON_TEMPLATE, severity)
@@ -121,19 +119,21 @@ _FILLED = re.compile(
 )
 
 
-def _is_unused(path: Path) -> bool:
+def _repository(path: Path) -> list[str]:
+    """The configurations of all models in the repository of one."""
+    return [read(other) for other in path.parent.parent.glob("*/config.pbtxt")]
+
+
+def _is_unused(models: Iterable[str]) -> bool:
     """Whether no model of a repository has what each model of TensorRT-LLM needs."""
-    others = (read(other) for other in path.parent.parent.glob("*/config.pbtxt"))
-    return not any(_FILLED.search(text) for text in others)
+    return not any(_FILLED.search(text) for text in models)
 
 
-def _is_template(config: Message, path: Path) -> bool:
+def _is_template(config: Message, models: Sequence[str]) -> bool:
     """Whether a configuration is in a folder of templates that are not filled in."""
-    if not _is_unused(path):
-        return False
-    others = [read(other) for other in path.parent.parent.glob("*/config.pbtxt")]
     values = {value.text for value in config.open_values}
-    return len(values) > 1 or (len(others) > 1 and all("${" in text for text in others))
+    is_one_of_many = len(models) > 1 and all("${" in text for text in models)
+    return _is_unused(models) and (len(values) > 1 or is_one_of_many)
 
 
 def _backend_diagnostics(config: Message) -> Iterator[Diagnostic]:
@@ -279,18 +279,14 @@ def _instance_diagnostics(config: Message) -> Iterator[Diagnostic]:
             what, fix = f"{count} is below 1: Triton takes its default", "give at least 1"
             place = group.place("count")
             yield located(place, f"{path}.count", what, fix, VALUE_RANGE, "warning")
-        seen, severity = set[int](), _ERROR
+        seen, fix = set[int](), "list each GPU once, from 0"
         for value in group.scalars("gpus"):
-            number = value.number
-            if number is not None and (number < 0 or number in seen):
-                what, severity = f"{number} is no GPU", _ERROR
-                if number in seen:
-                    what, severity = (
-                        f"{number} is listed twice: it has twice the instances",
-                        _WARNING,
-                    )
-                fix, rule = "list each GPU once, from 0", TRITON_INSTANCES
-                yield located(value.location, f"{path}.gpus", what, fix, rule, severity)
+            number, where, rule = value.number, f"{path}.gpus", TRITON_INSTANCES
+            if number is not None and number < 0:
+                yield located(value.location, where, f"{number} is no GPU", fix, rule)
+            elif number in seen:
+                what = f"{number} is listed twice: it has twice the instances"
+                yield located(value.location, where, what, fix, rule, "warning")
             seen |= {number} if number is not None else set()
         if group.named("profile") and backend_of(config) not in ("tensorrt", ""):
             what, fix = "only TensorRT has profiles", "remove it"
@@ -390,7 +386,7 @@ def _parameter_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
             yield located(config.place(group), group, what, fix, MISSING_KEY, "warning")
     filled = {name for name, row in rows.items() if not (value := _value(row)) or not value.is_open}
     severity: Severity = "error"
-    if len(filled) < len(rows) and _is_unused(path):
+    if len(filled) < len(rows) and _is_unused(_repository(path)):
         severity = "warning"
     for names in own.get("needed", ()):
         if filled.isdisjoint(names):

@@ -253,11 +253,8 @@ def _map_diagnostics(step: _Step, model: Message, file: Path) -> Iterator[Diagno
         for link in links:
             if link.key.text in known or link.key.is_open or may_have:
                 continue
-            what, fix = (
-                f"{step.model} has no {group} {link.key.text}",
-                nearest(link.key.text, known),
-            )
-            where = f"{link.path}.key"
+            what = f"{step.model} has no {group} {link.key.text}"
+            where, fix = f"{link.path}.key", nearest(link.key.text, known)
             yield located(link.key.location, where, what, fix, TRITON_ENSEMBLE_MISMATCH)
         mapped = {link.key.text for link in links}
         for name, tensor in known.items() if group == "input" and links else ():

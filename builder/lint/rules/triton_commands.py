@@ -140,7 +140,8 @@ class _Command:
                 fix = f"write --{name}"
                 yield located(word.location, spelling, what, fix, FLAG_ABBREVIATED)
         if name not in self.flags or not (spelling.startswith("--") or name != spelling[2:]):
-            what, fix = f"is no flag of {self.program}", self._nearest(spelling)
+            names = [f"--{known}" for known in self.flags]
+            what, fix = f"is no flag of {self.program}", nearest(f"--{spelling.lstrip('-')}", names)
             yield located(word.location, spelling, what, fix, UNKNOWN_FLAG)
             if not equals and rest and not rest[0].text.startswith("-"):
                 rest.pop(0)
@@ -156,11 +157,6 @@ class _Command:
                 word.location, spelling, what, "keep one", DUPLICATE_KEY, severity="warning"
             )
         self.given[name] = (word, value)
-
-    def _nearest(self, spelling: str) -> str:
-        """The fix for an unknown flag. Dashes of a flag may be written as underscores."""
-        names = [f"--{name}" for name in self.flags]
-        return nearest(f"--{spelling.lstrip('-')}", names)
 
     def _value(
         self, name: str, spelling: str, word: Word, value: Word | None
