@@ -502,6 +502,11 @@ def _with_overrides(document: Document, overrides: Iterable[str]) -> Document:
         value = parse_yaml(text, where)
         if value.diagnostics:
             raise BadInput(value.diagnostics)
-        place[last] = value.data
         paths[path] = option
+        if parents == ["targets"] and value.data is None:  # in a file, null is no options
+            if last not in place:
+                raise BadInput(Diagnostic(where, "is not a target", nearest(last, place)))
+            del place[last]
+            continue
+        place[last] = value.data
     return replace(document, data=data, overridden=paths)

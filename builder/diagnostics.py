@@ -99,9 +99,11 @@ def located(
     return Diagnostic("", message, fix, rule, severity or rule.severity, path, location, within)
 
 
-def nearest(name: str, known: Iterable[str], shows_some: bool = False) -> str:
+def nearest(
+    name: str, known: Iterable[str], shows_some: bool = False, most: int = MOST_LISTED
+) -> str:
     """The fix for an unknown name: the nearest known names, or all of them if there are few.
-    `shows_some` lists examples if there are many and none is near.
+    Up to `most` are few. `shows_some` lists examples if there are many and none is near.
 
     >>> nearest("gb2000", ["gb200", "h200"])
     'did you mean gb200? Known: gb200, h200'
@@ -118,7 +120,7 @@ def nearest(name: str, known: Iterable[str], shows_some: bool = False) -> str:
     alike = [close] if close else _of_words(name, names)
     if alike and len(alike) <= MOST_ALIKE:
         return f"did you mean {either(alike)}? {listing if len(names) <= 8 else ''}".rstrip()
-    if len(names) <= MOST_LISTED:
+    if len(names) <= most:
         return listing
     least = _LEAST_WORD if _long_runs(name) else _LEAST_SHORTENED  # glm46 has few letters
     own = _long_runs(name, least)

@@ -38,6 +38,7 @@ from .documents import DATA
 from .errors import BadInput
 
 MAX_DEPTH = 50  # of a recursive schema
+MOST_KEYS = 50  # of one part of a file, of which an error lists all
 # The names of bounds of a number, and what holds of a number and its bound.
 BOUNDS = tuple(
     (name, sign, getattr(operator, name))
@@ -472,7 +473,8 @@ class _Reader:
         meant = {name: ours for name, ours in other_names.items() if name in value}
         for name in value:
             if name not in keys:
-                fix = f"write {meant[name]}" if name in meant else nearest(str(name), keys)
+                near = nearest(str(name), keys, most=MOST_KEYS)
+                fix = f"write {meant[name]}" if name in meant else near
                 self._add(_below(path, name), "unknown key", fix, general_rules.UNKNOWN_KEY)
         for name, required in keys.items():
             if required and name not in value and name not in meant.values():

@@ -86,8 +86,8 @@ class Site(Strict):
     name: Word
     gpu_request: Literal["gpus_per_node", "gres", "none"]
     container: Container
-    mpi: Annotated[str, Bounds(pattern=r"^(none|pmi2|pmix(_v[0-9]+)?)$")]
-    exclusive: bool
+    mpi: Annotated[str, Bounds(pattern=r"^(none|pmi2|pmix(_v[0-9]+)?)$")] = "none"
+    exclusive: bool = False
     partition: Word | None = None
     client_partition: Word | None = None
     account: Word | None = None
@@ -115,9 +115,8 @@ class Site(Strict):
         if self.gpu_request == "none" and not self.exclusive:
             raise ValueError("gpu_request none takes whole nodes; set exclusive: true")
         if not self.exclusive and self.cpus_per_node is None:
-            raise ValueError(
-                "exclusive is false, and a task would get one core; name cpus_per_node"
-            )
+            what = "exclusive is off, and a task would get one core"
+            raise ValueError(f"{what}; set exclusive: true, or name cpus_per_node")
         if self.gpu_request == "none" and self.gpu_type:
             raise ValueError("gpu_type is not used with gpu_request none; remove it")
         for key, reserved in _RESERVED_OPTIONS.items():

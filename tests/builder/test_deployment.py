@@ -134,3 +134,10 @@ def test_overrides_reach_below_every_form_of_targets(
     assert done.returncode == 0, done.stderr
     launch = json.loads((tmp_path / "b" / "launch.json").read_text())
     assert launch["targets"]["triton"]["ports"]["http"] == 9000
+
+
+def test_null_takes_a_target_away(builder: Run, tmp_path: Path) -> None:
+    sides = "deepseek-v3.2-nvfp4-gb200x32"
+    done = builder("render", sides, "--set", "targets.slurm=null", "-o", "b")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "b/kubernetes").is_dir() and not (tmp_path / "b/slurm").exists()

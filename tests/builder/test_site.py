@@ -33,6 +33,9 @@ def test_the_least_profile_asks_for_nothing_else() -> None:
     profile = site.Site.of(LEAST).data(exclude_none=True)
     others = {key: value for key, value in profile.items() if key not in LEAST and value}
     assert others == {"python": "python3"}
+    required = {key: LEAST[key] for key in ("name", "gpu_request", "container")}
+    shared = site.Site.of({**required, "cpus_per_node": 8})
+    assert (shared.mpi, shared.exclusive) == ("none", False)
 
 
 @by_table

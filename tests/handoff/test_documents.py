@@ -333,6 +333,7 @@ def test_a_server_on_several_nodes_is_waited_for_as_the_group_that_it_is(tmp_pat
     several = "deepseek-r1-0528-nvfp4-gb200x16"
     found = text(pipeline.render(several, tmp_path / "b", own, more_targets=targets), "runbook.md")
     assert "kubectl wait leaderworkerset" in found and "kubectl rollout status" not in found
+    assert "launch rehearse" not in found
 
 
 def test_all_targets_are_rendered_within_a_second(tmp_path: Path) -> None:

@@ -64,6 +64,11 @@ SHAPES = {
         "trtllm_serve",
         ("targets.kubernetes.download={secret: hub, storage_class: shared}",),
     ),
+    "a download from S3": (
+        "deepseek-v3.2-nvfp4-gb200",
+        "trtllm_serve",
+        ("targets.kubernetes.download={s3: 's3://b/m', image: registry.example/aws-cli}",),
+    ),
     "a draft model": ("llama-tiny", "triton", ("draft={checkpoint: /models/draft, tokens: 3}",)),
 }
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...bundle import File
+from ...bundle import File, sums
 from ...files import resource_root
 from ...observability.signals import quoted
 from ...render import CommentedValue
@@ -223,7 +223,8 @@ def model_volumes(workloads: Sequence[Workload]) -> Iterator[dict[str, Any]]:
 
 
 WEIGHTS = "weights"
-WEIGHTS_SCRIPT = "kubernetes/weights.py"
+HUB_SCRIPT, S3_SCRIPT = "kubernetes/weights.py", "kubernetes/weights_s3.sh"
+S3_SUMS = "kubernetes/weights.sha256"
 # More than the checkpoint has, for files that are under way.
 SPARE = 1.1
 TRIES = 10
@@ -240,8 +241,11 @@ def weights(workload: Workload, options: DownloadOptions) -> Iterator[dict[str, 
     if options.storage_class:
         claim["storageClassName"] = options.storage_class
     yield workload.document("v1/PersistentVolumeClaim", claimed, {"spec": claim}, WEIGHTS)
-    script = File((resource_root("templates") / WEIGHTS_SCRIPT).read_bytes())
-    [(map_name, files)] = config_maps(name, {WEIGHTS_SCRIPT: script}).items()
+    script = S3_SCRIPT if options.s3 else HUB_SCRIPT
+    found = {script: File((resource_root("templates") / script).read_bytes())}
+    if options.s3 and (digests := workload.digests("model", every=True)):
+        found[S3_SUMS] = File(sums(digests))
+    [(map_name, files)] = config_maps(name, found).items()
     yield config_map(workload, map_name, files, WEIGHTS)
     spec = {
         "restartPolicy": "OnFailure",
@@ -249,7 +253,7 @@ def weights(workload: Workload, options: DownloadOptions) -> Iterator[dict[str, 
         "enableServiceLinks": False,
         "securityContext": SECURITY,
         "imagePullSecrets": [{"name": row} for row in workload.options.image_pull_secrets],
-        "containers": [_download(workload, options)],
+        "containers": [_download(workload, options, S3_SUMS in found)],
         "volumes": [
             {"name": "bundle", "projected": files_volume({map_name: files})},
             {"name": "model", "persistentVolumeClaim": {"claimName": claimed}},
@@ -263,14 +267,13 @@ def weights(workload: Workload, options: DownloadOptions) -> Iterator[dict[str, 
     yield workload.document("batch/v1/Job", name, {"spec": job}, WEIGHTS)
 
 
-def _download(workload: Workload, options: DownloadOptions) -> dict[str, Any]:
+def _download(workload: Workload, options: DownloadOptions, has_sums: bool) -> dict[str, Any]:
     folder = f"{MODELS}/{workload.options.model.path}".rstrip("/")
-    command = [
-        *("python3", f"{BUNDLE}/{WEIGHTS_SCRIPT}"),
-        *(workload.deployment.checkpoint, options.revision, folder),
-    ]
+    repository = workload.deployment.checkpoint
+    command = ["python3", f"{BUNDLE}/{HUB_SCRIPT}", repository, options.revision, folder]
     if options.s3:
-        command = ["aws", "s3", "sync", "--only-show-errors", options.s3, folder]
+        known = [f"{BUNDLE}/{S3_SUMS}"] if has_sums else []
+        command = ["sh", f"{BUNDLE}/{S3_SCRIPT}", options.s3.rstrip("/"), folder, *known]
     variables = {"HOME": "/tmp", "TMPDIR": "/tmp", "USER": "server"}
     size = {"memory": "8Gi", "ephemeral-storage": f"{SCRATCH_GIB}Gi"}
     return {

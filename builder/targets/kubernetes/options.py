@@ -62,7 +62,8 @@ class DownloadOptions(Strict):
     """A claim for the checkpoint, which a Job fills once: from the hub, or from `s3`.
 
     `secret` has the variables of access, as HF_TOKEN or AWS_ACCESS_KEY_ID. For S3, `image` has the
-    AWS command line; the hub is read with the server's image.
+    AWS command line; the hub is read with the server's image. Both are compared with digests: the
+    hub's; for S3 the known ones of the checkpoint, or SHA256SUMS next to it in S3.
     """
 
     storage_class: ObjectName | None = None

@@ -230,19 +230,23 @@ class Workload:
 
         The first list has the digests of the others, and weights are left out unless asked for.
         """
-        facts, found = self.container.context.plan.facts, dict[str, File]()
-        for role, model in (("model", facts.checkpoint), ("draft-model", facts.draft)):
-            rows = model.listing.files if model else ()
-            digests = {
-                row.name: row.sha256
-                for row in rows
-                if row.sha256 and (self.options.verify_weights or row.nbytes < HASHED_BYTES)
-            }
-            if digests:
+        found = dict[str, File]()
+        for role in ("model", "draft-model"):
+            if digests := self.digests(role, self.options.verify_weights):
                 found[self.list_path(role)] = File(sums(digests))
         files = {**self.container.files, **self.scripts, **found}
         listed = File(sums({path: file.sha256 for path, file in files.items()}))
         return {self.files_list: listed, **found}
+
+    def digests(self, role: str, every: bool) -> dict[str, str]:
+        """The known digests of a model's files: of `every` one, or of small ones."""
+        facts = self.container.context.plan.facts
+        model = facts.checkpoint if role == "model" else facts.draft
+        return {
+            row.name: row.sha256
+            for row in (model.listing.files if model else [])
+            if row.sha256 and (every or row.nbytes < HASHED_BYTES)
+        }
 
     @property
     def nodes(self) -> int:
