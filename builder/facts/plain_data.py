@@ -126,7 +126,6 @@ RUNBOOK_FILE: Any = {
 MODEL_CONFIG_FILE: Any = {
     "source": Text,
     "messages": {"*": {"*": Text}},
-    "at_least": {"*": {"*": int}},
     "exclusive": {"*": [Names]},
     "enums": {"*": Names},
 }
@@ -134,8 +133,6 @@ MODEL_CONFIG_FILE: Any = {
 # What the engine's Triton model needs of its `config.pbtxt`.
 LLM_API_MODEL_FILE: Any = {
     "source": Text,
-    "not_in_config_pbtxt": Names,
-    "instance_kind": Text,
     "required_input": Text,
     "inputs": {"*": Text},
     "required_output": Text,
@@ -149,7 +146,6 @@ TRITON_PARAMETERS: Any = {
     "needed?": [Names],
     "filled?": Names,
     "tensors?": {"*": Names},
-    "is_decoupled?": bool,
     "ranks?": Names,
     "types": {"*": (Text, Names)},
     "former?": Names,
@@ -159,9 +155,24 @@ TRITON_BACKENDS_FILE: Any = {
     "backends": Names,
     "platforms": {"*": Text},
     "completes": [str],
-    "not_in_ensembles": Names,
+    "files": {"*": Names},
+    "forms": {"*": {"value": Text, "fix": Text, "rule": Text}},
     "parameters": {"*": TRITON_PARAMETERS},
 }
+
+# What fields of a model configuration must hold.
+TRITON_CHECK: Any = {
+    "at": Names,
+    "when?": {"*": str},
+    **dict.fromkeys(("least?", "most?"), (int, Text)),
+    **dict.fromkeys(("value?", "among?", "unset?"), Text),
+    **dict.fromkeys(("unique?", "required?"), bool),
+    "rule": Text,
+    "severity?": Severity,
+    "what": Text,
+    "fix": Text,
+}
+TRITON_CHECKS_FILE: Any = {"source": Text, "checks": {"*": [TRITON_CHECK]}}
 
 # Triton's own programs: flags by the kind of their values.
 TRITON_PROGRAM: Any = {
@@ -200,6 +211,7 @@ TRITON_LIMITS_FILE: Any = {
 
 TRITON_FILES: Any = {
     "triton/backends.yaml": TRITON_BACKENDS_FILE,
+    "triton/config_checks.yaml": TRITON_CHECKS_FILE,
     "triton/limits.yaml": TRITON_LIMITS_FILE,
     "triton/llmapi_model.yaml": LLM_API_MODEL_FILE,
     "triton/model_config.yaml": MODEL_CONFIG_FILE,

@@ -32,7 +32,7 @@ NAMES = {*engines.names(), *servers.names()}
 OWN_MODULES = (
     *(f"builder/servers/{name}.py" for name in servers.names()),
     *("builder/facts/release_import/probe.py", "builder/facts/release_import/vllm.py"),
-    *("builder/lint/rules/triton", "builder/lint/rules/model_config.py", "launch/reference/"),
+    *("builder/lint/rules/triton", "launch/reference/"),
 )
 PACKAGES = ("builder", "launch", "model_repository", "supervisor")
 

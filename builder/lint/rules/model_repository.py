@@ -8,9 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from ...diagnostics import Diagnostic, closest, is_misspelling, located, nearest
-from ...general_rules import MISSING_KEY, Rule, Severity
+from ...general_rules import Rule, Severity
 from ..read.triton_config import Message, Scalar, parse
-from .model_config import EXCLUSIVE_KEYS, TRUE, backend_of, backends, completes, read, sizes
+from .model_config import completes, read, sizes
+from .triton_fields import TRITON_ENSEMBLE_MISMATCH, backend_of, field_diagnostics
 
 TRITON_ENSEMBLE_MODEL = Rule(
     "triton-ensemble-model", "An ensemble composes a model that is not in its repository."
@@ -19,10 +20,8 @@ TRITON_ENSEMBLE_TENSOR = Rule(
     "triton-ensemble-tensor", "A tensor of an ensemble is made by nothing, or used by nothing."
 )
 TRITON_ENSEMBLE_CYCLE = Rule("triton-ensemble-cycle", "The steps of an ensemble wait in a circle.")
-TRITON_ENSEMBLE_MISMATCH = Rule(
-    "triton-ensemble-mismatch", "An ensemble and a model that it composes differ in a tensor."
-)
 
+_TRUE = ("true", "t", "1")
 _STEPS = "ensemble_scheduling.step"
 
 
@@ -48,31 +47,12 @@ class _Step:
 
 def ensemble_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
     """Reports what ends the loading of an ensemble; `path` is in the folder of its model."""
-    for name in backends()["not_in_ensembles"]:
-        if config.named(name):
-            what, fix = "is not allowed in an ensemble", "remove it"
-            yield located(config.place(name), name, what, fix, EXCLUSIVE_KEYS)
-    for group in ("input", "output"):
-        if not config.named(group):
-            what, fix = f"an ensemble needs an {group}", f"add {group}"
-            yield located(config.location, group, what, fix, MISSING_KEY)
-    if config.named("model_transaction_policy"):
-        what, fix = "is set by Triton from the models of the ensemble", "remove it"
-        place, where = config.place("model_transaction_policy"), "model_transaction_policy"
-        yield located(place, where, what, fix, TRITON_ENSEMBLE_MISMATCH, "warning")
+    yield from field_diagnostics(config, "ensemble")
     steps = [
         _step(row, f"{_STEPS}.{index}")
         for holder in config.messages("ensemble_scheduling")
         for index, row in enumerate(holder.messages("step"))
     ]
-    if not steps:
-        place = config.place("ensemble_scheduling")
-        yield located(place, _STEPS, "has no step", "add the steps of the ensemble", MISSING_KEY)
-    for step in steps:
-        for name in ("model_name", "input_map", "output_map"):
-            if not step.message.named(name):
-                place = step.message.location
-                yield located(place, step.path, f"has no {name}", f"add {name}", MISSING_KEY)
     yield from _graph_diagnostics(config, steps)
     yield from _model_diagnostics(config, steps, path)
 
@@ -198,7 +178,7 @@ def _model_diagnostics(config: Message, steps: list[_Step], path: Path) -> Itera
         file = folders[step.model] / "config.pbtxt"
         if model := _parsed(read(file)):
             policy = model.first("model_transaction_policy")
-            if policy and policy.text("decoupled").lower() in TRUE:
+            if policy and policy.text("decoupled").lower() in _TRUE:
                 decoupled.add(step.model)
             yield from _batch_diagnostics(config, step, model)
             yield from _map_diagnostics(step, model, file)
@@ -258,7 +238,7 @@ def _map_diagnostics(step: _Step, model: Message, file: Path) -> Iterator[Diagno
             yield located(link.key.location, where, what, fix, TRITON_ENSEMBLE_MISMATCH)
         mapped = {link.key.text for link in links}
         for name, tensor in known.items() if group == "input" and links else ():
-            is_optional = tensor.text("optional").lower() in TRUE
+            is_optional = tensor.text("optional").lower() in _TRUE
             if name and name not in mapped and not is_optional:
                 what = f"{step.model} needs the input {name}, which is not mapped"
                 place, where = step.message.place("model_name"), f"{step.path}.input_map"

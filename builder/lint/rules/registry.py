@@ -30,6 +30,8 @@ from . import (
     starts,
     triton,
     triton_commands,
+    triton_fields,
+    triton_parameters,
     variables,
 )
 from .jobs import job_rules
@@ -38,10 +40,12 @@ MODULES = (
     general_rules,
     rules,
     tables,
+    triton_fields,
     files,
     gpus,
     model,
     model_config,
+    triton_parameters,
     model_repository,
     names,
     options,

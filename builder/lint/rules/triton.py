@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,33 +15,18 @@ from ...general_rules import (
     MISSING_KEY,
     UNKNOWN_KEY,
     UNKNOWN_VALUE,
-    VALUE_RANGE,
     VALUE_TYPE,
     Rule,
     Severity,
 )
-from ..read.triton_config import Field, Message, Scalar, parse
-from .model_config import (
-    DUPLICATE_NAME,
-    EXCLUSIVE_KEYS,
-    TRITON,
-    TRITON_MODEL_FILE,
-    backend_of,
-    completes,
-    meaning_diagnostics,
-    sizes,
-)
+from ..read.triton_config import Message, Scalar, parse
+from .model_config import completes, meaning_diagnostics, sizes
+from .triton_fields import EXCLUSIVE_KEYS, TRITON, TRITON_MODEL_FILE, backend_of, field_diagnostics
+from .triton_parameters import parameter_diagnostics, template_diagnostics
 
-TRITON_CONFIG_OVERRIDE = Rule(
-    "triton-config-override", "A setting of the model is where Triton does not look for it."
-)
+DUPLICATE_NAME = Rule("duplicate-name", "Two tensors of one model have the same name.")
 TRITON_DATA_TYPE = Rule(
     "triton-data-type", "A tensor has another data type than the backend expects."
-)
-TRITON_INPUT_REQUIRED = Rule("triton-input-required", "The backend needs this input.", "warning")
-TRITON_INSTANCE_GROUP = Rule(
-    "triton-instance-group",
-    "The LLM API runs one instance of its model, which places itself on the GPUs.",
 )
 TRITON_MODEL_NAME = Rule("triton-model-name", "The name of a model must be that of its folder.")
 
@@ -80,7 +65,9 @@ def config_diagnostics(text: str, path: Path) -> Iterator[Diagnostic]:
         place, fix = config.location, "move it up by one folder"
         yield located(place, "", what, fix, TRITON_MODEL_FILE, "warning")
         return
+    yield from template_diagnostics(config, path)
     yield from meaning_diagnostics(config, path)
+    yield from parameter_diagnostics(config, path)
     if backend_of(config) == "ensemble" or config.named("ensemble_scheduling"):
         from .model_repository import ensemble_diagnostics  # most models are none
 
@@ -122,7 +109,6 @@ def _message_diagnostics(message: Message, kind: str, path: str) -> Iterator[Dia
             index = f".{counts[row.name]}" if repeated else ""
             counts[row.name] += 1
             yield from _value_diagnostics(value, name, f"{inner}{index}")
-        yield from _bound_diagnostics(row, kind, inner)
     for group in schema()["exclusive"].get(kind, ()):
         yield from _exclusive_diagnostics([name for name in group if name in first], first, path)
 
@@ -134,15 +120,6 @@ def _exclusive_diagnostics(
         where = f"{path}.{fields[1]}" if path else fields[1]
         what = f"cannot be combined with {fields[0]}"
         yield located(places[fields[1]], where, what, "keep one", EXCLUSIVE_KEYS)
-
-
-def _bound_diagnostics(row: Field, kind: str, path: str) -> Iterator[Diagnostic]:
-    least = schema()["at_least"].get(kind, {}).get(row.name)
-    for value in row.values:
-        below = isinstance(value, Scalar) and _whole(-(2**63), (least or 0) - 1)(value)
-        if least is not None and below and isinstance(value, Scalar):
-            what, remedy = f"{value.text} is out of range", f"must be >= {least}"
-            yield located(value.location, path, what, remedy, VALUE_RANGE)
 
 
 def _value_diagnostics(value: Scalar | Message, kind: str, path: str) -> Iterator[Diagnostic]:
@@ -158,7 +135,7 @@ def _value_diagnostics(value: Scalar | Message, kind: str, path: str) -> Iterato
         yield located(value.location, path, "is a message", f"give a {kind}", VALUE_TYPE)
     elif kind in schema()["enums"]:
         words = schema()["enums"][kind]
-        if _whole(-(2**31), 2**31 - 1)(value):
+        if _whole(value, *_BOUNDS["int32"]):
             return  # the number of an enum value; protobuf accepts any
         if value.text not in words or value.kind != "name":
             quoted = value.kind == "string" and value.text in words
@@ -166,43 +143,39 @@ def _value_diagnostics(value: Scalar | Message, kind: str, path: str) -> Iterato
             yield located(
                 value.location, path, f"{value.text} is not allowed", remedy, UNKNOWN_VALUE
             )
-    elif not _ACCEPTS[kind](value):
-        yield located(value.location, path, f"is {value.text[:60]}", _EXPECTED[kind], VALUE_TYPE)
+    elif expected := _expected(value, kind):
+        yield located(value.location, path, f"is {value.text[:60]}", expected, VALUE_TYPE)
 
 
-def _whole(low: int, high: int) -> Callable[[Scalar], bool]:
-    def accepts(value: Scalar) -> bool:
-        try:
-            return value.kind == "number" and low <= int(value.text, 0) <= high
-        except ValueError:
-            return False
-
-    return accepts
+def _whole(value: Scalar, low: int, high: int) -> bool:
+    return value.number is not None and low <= value.number <= high
 
 
-_ACCEPTS: Mapping[str, Callable[[Scalar], bool]] = {
-    "string": lambda value: value.kind == "string",
-    "bool": lambda value: (
-        value.kind != "string"
-        and value.text in ("true", "false", "True", "False", "t", "f", "1", "0")
-    ),
-    "float": lambda value: (
-        value.kind == "number" or value.text.lstrip("-").lower() in ("inf", "infinity", "nan")
-    ),
-    "int32": _whole(-(2**31), 2**31 - 1),
-    "int64": _whole(-(2**63), 2**63 - 1),
-    "uint32": _whole(0, 2**32 - 1),
-    "uint64": _whole(0, 2**64 - 1),
+_BOUNDS = {
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint32": (0, 2**32 - 1),
+    "uint64": (0, 2**64 - 1),
 }
-_EXPECTED = {
-    "string": "give a string in quotes",
-    "bool": "give true or false",
-    "float": "give a number",
-    "int32": "give a whole number",
-    "int64": "give a whole number",
-    "uint32": "give a whole number of at least 0",
-    "uint64": "give a whole number of at least 0",
+_WORDS = {
+    "bool": ("true", "false", "True", "False", "t", "f", "1", "0"),
+    "float": ("inf", "infinity", "nan"),
 }
+
+
+def _expected(value: Scalar, kind: str) -> str:
+    """What to write in the place of a value of another type; empty if its type is right."""
+    if kind == "string":
+        return "" if value.kind == "string" else "give a string in quotes"
+    if kind == "bool":
+        is_right = value.kind != "string" and value.text in _WORDS[kind]
+        return "" if is_right else "give true or false"
+    if kind == "float":
+        is_right = value.kind == "number" or value.text.lstrip("-").lower() in _WORDS[kind]
+        return "" if is_right else "give a number"
+    least, most = _BOUNDS[kind]
+    at_least = "" if least else " of at least 0"
+    return "" if _whole(value, least, most) else f"give a whole number{at_least}"
 
 
 def _tensors_diagnostics(config: Message, file: Path) -> Iterator[Diagnostic]:
@@ -252,58 +225,16 @@ def _has_versions(folder: Path) -> bool:
 
 
 def _llmapi_diagnostics(config: Message) -> Iterator[Diagnostic]:
-    for name in llmapi()["not_in_config_pbtxt"]:
-        for row in config.fields:
-            if row.name == name:
-                what = "is set here and by model.py from model.yaml"
-                remedy = "remove it, and set triton_config in model.yaml"
-                yield located(row.location, name, what, remedy, TRITON_CONFIG_OVERRIDE)
-    yield from _instance_diagnostics(config)
+    yield from field_diagnostics(config, "llmapi")
     for group, name in (("input", "required_input"), ("output", "required_output")):
-        wanted = llmapi()[name]
-        if not any(tensor.text("name") == wanted for tensor in config.messages(group)):
+        wanted, types = llmapi()[name], llmapi()[f"{group}s"]
+        tensors = config.messages(group)
+        if not any(tensor.text("name") == wanted for tensor in tensors):
             what, remedy = f"has no {wanted}", f"add the {group} {wanted}"
             yield located(config.location, group, what, remedy, MISSING_KEY)
-        data_types: Mapping[str, str] = llmapi()[f"{group}s"]
-        for index, tensor in enumerate(config.messages(group)):
-            yield from _tensor_diagnostics(tensor, data_types, f"{group}.{index}", group == "input")
-
-
-def _instance_diagnostics(config: Message) -> Iterator[Diagnostic]:
-    """Checks the instance groups: the engine places itself, so one instance without a GPU."""
-    kind, rule = llmapi()["instance_kind"], TRITON_INSTANCE_GROUP
-    groups = config.messages("instance_group")
-    if not groups:
-        what = "is missing, so Triton makes one instance per GPU"
-        remedy = f"add instance_group [{{ count: 1 kind: {kind} }}]"
-        yield located(config.location, "instance_group", what, remedy, rule)
-    parameters = {row.text("key") for row in config.messages("parameters")}
-    for index, group in enumerate(groups):
-        path, found = f"instance_group.{index}", group.text("kind")
-        if found != kind:
-            what = f"is {found}" if found else "is missing"
-            yield located(group.location, f"{path}.kind", what, f"give {kind}", rule)
-        count = group.text("count")
-        if count.isdigit() and int(count) > 1 and "gpu_device_ids" not in parameters:
-            what = f"makes {count} engines that all use the same GPUs"
-            remedy = "give 1, or the parameter gpu_device_ids"
-            yield located(group.location, f"{path}.count", what, remedy, rule)
-
-
-def _tensor_diagnostics(
-    tensor: Message, data_types: Mapping[str, str], path: str, is_input: bool
-) -> Iterator[Diagnostic]:
-    """Reports a wrong data type of a known tensor, and an input that should be optional."""
-    name, found = tensor.text("name"), tensor.text("data_type")
-    if name in data_types and found in schema()["enums"]["DataType"] and found != data_types[name]:
-        what, remedy = f"is {found}", f"model.py reads {name} as {data_types[name]}"
-        yield located(tensor.location, f"{path}.data_type", what, remedy, TRITON_DATA_TYPE)
-    if is_input and name != llmapi()["required_input"] and tensor.text("optional") != "true":
-        what = f"{name or 'this input'} must come with every request"
-        yield located(
-            tensor.location,
-            path,
-            what,
-            "add optional: true",
-            TRITON_INPUT_REQUIRED,
-        )
+        for index, tensor in enumerate(tensors):
+            known, found = types.get(tensor.text("name")), tensor.text("data_type")
+            if known and found in schema()["enums"]["DataType"] and found != known:
+                remedy = f"model.py reads {tensor.text('name')} as {known}"
+                place, path = tensor.place("data_type"), f"{group}.{index}.data_type"
+                yield located(place, path, f"is {found}", remedy, TRITON_DATA_TYPE)

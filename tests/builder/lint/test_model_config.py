@@ -15,7 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc import model_config_pb2
 
 from builder.diagnostics import Diagnostic
-from builder.lint.rules import model_config, triton
+from builder.lint.rules import triton, triton_fields
 from tests.conftest import ROOT
 from tests.tables import tables
 
@@ -186,16 +186,16 @@ def test_the_name_must_be_that_of_the_folder_in_a_repository(tmp_path: Path) -> 
 
 
 def test_the_data_files_name_their_source() -> None:
-    for path in model_config.TRITON.glob("*.yaml"):
+    for path in triton_fields.TRITON.glob("*.yaml"):
         assert yaml.safe_load(path.read_text())["source"]
 
 
 def test_each_limit_of_triton_has_what_the_bundles_set_against_it() -> None:
-    known = yaml.safe_load((model_config.TRITON / "programs.yaml").read_text())
+    known = yaml.safe_load((triton_fields.TRITON / "programs.yaml").read_text())
     flags = {
         name for names in known["programs"]["tritonserver"]["flags"].values() for name in names
     }
-    for row in yaml.safe_load((model_config.TRITON / "limits.yaml").read_text())["limits"]:
+    for row in yaml.safe_load((triton_fields.TRITON / "limits.yaml").read_text())["limits"]:
         assert row["against"]["text"] in (ROOT / row["against"]["file"]).read_text(), row["limit"]
         assert row["since"] in known["releases"], row["limit"]
         assert row.get("option", "--id")[2:] in flags, row["limit"]

@@ -21,6 +21,7 @@ def repository(tmp_path: Path) -> Path:
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "config.pbtxt").write_text(text)
     (tmp_path / "llama" / "1" / "model.json").write_text(RANKS)
+    (tmp_path / "bert" / "1" / "model.onnx").touch()
     return tmp_path
 
 
