@@ -99,6 +99,8 @@ def findings_text(report: Report) -> str:
     if lines:
         lines.append("")
     lines += [f"note: {note}" for note in report.notes]
+    if count := len(report.suppressed):
+        lines.append(f"note: comments suppress {count} finding{'s' * (count != 1)}")
     return lines_text([*lines, *_checked(report), *_not_judged(report), _totals(report)])
 
 

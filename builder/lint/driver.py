@@ -46,6 +46,7 @@ from .rules.model import UNKNOWN_MODEL
 from .rules.options import context_with
 from .rules.sides import Side, client_diagnostics, may_be_side, pair_diagnostics
 from .rules.versions import Policy
+from .suppressions import MARK, Suppression, divided, suppressions
 from .tables import by_neighbours, by_others, by_pins, findings_by_release, of_old
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def check(paths: Sequence[Path], request: CheckOptions, planner: Planner) -> Rep
     report.say_assumed_releases()
     if not report.checked and not report.findings:
         report.notes.append("no supported files found")
-    report.findings = list(dict.fromkeys(report.findings))  # found by two engines
+    found = dict.fromkeys(report.findings)  # some are found by two engines
+    report.findings, report.suppressed = divided(found, run.suppressions)
     report.findings.sort(key=lambda row: (row.where, row.location, row.path, row.rule))
     report.say_images_once()
     return report
@@ -169,13 +171,15 @@ class _EngineVerdict:
 
 @dataclass
 class _Run:
-    """One check: what was asked, the commands that read each option file, and the report."""
+    """One check: what was asked, the commands that read each option file, comments that suppress
+    findings, and the report."""
 
     request: CheckOptions
     asked: Mapping[str, tuple[str, ...]]
     planner: Planner
     report: Report
     started: Mapping[tuple[str, Path], Starter] = field(default_factory=dict)
+    suppressions: list[Suppression] = field(default_factory=list)
 
     def check(self, target: SourceFile) -> None:
         name, report = str(target.path), self.report
@@ -193,6 +197,8 @@ class _Run:
         except BadInput as error:
             of_unreadable(error, name, report)
             return
+        if MARK in source.text:
+            self.suppressions += suppressions(source.text, name)
         others, is_alone = [], False
         if source.form != MODEL_CONFIG and not holds_deployment(source.documents):
             for engine in self._others(target, source):

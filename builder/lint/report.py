@@ -31,7 +31,8 @@ class Skipped:
 
 @dataclass
 class Report:
-    """What was checked, what was found, and what was skipped. `notes` are not about errors.
+    """What was checked, what was found, and what was skipped. `notes` are not about errors, and
+    comments in the files suppress the `suppressed` findings.
 
     `unread` counts unsupported files of folders by suffix. `bugs` are bugs of the toolkit, by the
     file whose check failed.
@@ -39,6 +40,7 @@ class Report:
 
     files: list[Checked] = field(default_factory=list)
     findings: list[Diagnostic] = field(default_factory=list)
+    suppressed: list[Diagnostic] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)
@@ -110,6 +112,7 @@ class Report:
         return {
             "checked": self.checked,
             "findings": [as_document(row) for row in self.findings],
+            "suppressed": [as_document(row) for row in self.suppressed],
             "files": [
                 {
                     "file": row.file,
@@ -196,12 +199,14 @@ def sarif(report: Report, root: Path) -> dict[str, Any]:
     checked. Files below `root` have relative paths."""
     from .rules.registry import every  # only for SARIF
 
-    findings = report.findings
+    findings = [*report.findings, *report.suppressed]
     ids = sorted({row.rule for row in findings})
     results = [
         _result(row, ids.index(row.rule), print_, root)
         for row, print_ in zip(findings, _fingerprints(findings, root), strict=True)
     ]
+    for result in results[len(report.findings) :]:
+        result["suppressions"] = [{"kind": "inSource"}]
     driver = {"name": TOOL, "version": __version__, "rules": [_rule(every()[each]) for each in ids]}
     skipped = [_notification(row, root) for row in report.skipped]
     run = {

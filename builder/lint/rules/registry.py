@@ -15,7 +15,7 @@ from ...facts import engines
 from ...general_rules import Rule, rules_in
 from ...rules import constraints
 from ...rules.constraints import Constraint
-from .. import rules, tables
+from .. import rules, suppressions, tables
 from . import (
     files,
     gpus,
@@ -39,6 +39,7 @@ from .jobs import job_rules
 MODULES = (
     general_rules,
     rules,
+    suppressions,
     tables,
     triton_fields,
     files,
