@@ -419,7 +419,8 @@ def test_monitoring_says_which_of_two_sides_it_does_not_watch(tmp_path: Path) ->
         return [row.where for row in found if row.where.startswith("targets.monitoring.")]
 
     places = [f"targets.monitoring.{name}" for name in ("prefill_hosts", "router")]
-    assert unwatched(SIDES) == places
+    assert unwatched(SIDES, ["targets.monitoring.hosts=[d0]"]) == places
+    assert not unwatched(SIDES)  # Kubernetes tells of all pods
     assert not unwatched("deepseek-v3.2-gb200x32-prefill")
     assert not unwatched(SIDES, WATCHED)
     assert unwatched(SIDES, [*WATCHED, "targets.monitoring.blackbox=null"]) == places[1:]
@@ -435,6 +436,8 @@ def test_prefill_servers_and_the_router_are_watched_where_they_are_named(tmp_pat
         for job in jobs
     }
     assert found["prefill"] == ["p0:8000", "p1:8000"]
+    [prefill] = [job["static_configs"] for job in jobs if job["job_name"] == "prefill"]
+    assert {row["labels"]["deployment"] for row in prefill} == {f"{SIDES}-prefill"}
     assert found["ready"] == [
         f"http://{name}/health" for name in ("d0:8000", "p0:8000", "p1:8000", "r0:9000")
     ]

@@ -35,6 +35,10 @@ def _closed(**fields: Any) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "additionalProperties": False}
 
 
+def _list(**fields: Any) -> dict[str, Any]:
+    return {"type": "array", "items": _closed(**fields)}
+
+
 # What NVIDIA's definition lets a ComputeDomain say.
 # Source: kubernetes-sigs/dra-driver-nvidia-gpu@9593204, resource.nvidia.com_computedomains.yaml.
 COMPUTE_DOMAIN = {
@@ -58,8 +62,58 @@ COMPUTE_DOMAIN = {
     ),
     "required": ["spec"],
 }
+METADATA = {"apiVersion": {"const": "monitoring.coreos.com/v1"}, "metadata": {"type": "object"}}
+LABELS = {"type": "object", "additionalProperties": TEXT}
+DURATION = {"type": "string", "pattern": r"^[0-9]+(ms|[smhdwy])$"}
+# What Prometheus Operator's definitions let these say, as far as we use it.
+# Source: prometheus-operator/prometheus-operator, example/prometheus-operator-crd@0ff52b3,
+# monitoring.coreos.com_podmonitors.yaml; @2de7fa3, monitoring.coreos.com_prometheusrules.yaml.
+POD_MONITOR = _closed(
+    kind={"const": "PodMonitor"},
+    spec={
+        **_closed(
+            selector=_closed(matchLabels=LABELS),
+            podMetricsEndpoints=_list(
+                port=TEXT,
+                path=TEXT,
+                interval=DURATION,
+                scrapeTimeout=DURATION,
+                relabelings=_list(
+                    sourceLabels={"type": "array", "items": TEXT},
+                    targetLabel=TEXT,
+                    replacement=TEXT,
+                ),
+            ),
+        ),
+        "required": ["podMetricsEndpoints", "selector"],
+    },
+    **METADATA,
+)
+PROMETHEUS_RULE = _closed(
+    kind={"const": "PrometheusRule"},
+    spec=_closed(
+        groups=_list(
+            name=TEXT,
+            interval=DURATION,
+            rules=_list(
+                record=TEXT,
+                alert=TEXT,
+                expr=TEXT,
+                labels=LABELS,
+                annotations=LABELS,
+                **{"for": DURATION},
+            ),
+        )
+    ),
+    **METADATA,
+)
+CLOSED = {
+    "ComputeDomain": COMPUTE_DOMAIN,
+    "PodMonitor": POD_MONITOR,
+    "PrometheusRule": PROMETHEUS_RULE,
+}
 # Kinds that are no part of Kubernetes, which patches them as plain JSON.
-CUSTOM = (*FOREIGN, "ComputeDomain")
+CUSTOM = (*FOREIGN, *CLOSED)
 
 Object = Mapping[str, Any]
 
@@ -135,7 +189,7 @@ def _foreign(kind: str) -> Draft202012Validator:
     from jsonschema import Draft202012Validator
 
     if kind not in FOREIGN:
-        return Draft202012Validator(COMPUTE_DOMAIN)
+        return Draft202012Validator(CLOSED[kind])
     text = (DEFINITIONS / f"{FOREIGN[kind]}.yaml").read_text()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     document = yaml.load(text, Loader=loader)

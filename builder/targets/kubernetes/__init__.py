@@ -73,11 +73,11 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
 
 def _components(context: RenderContext, options: Options) -> tuple[list[Workload], Router | None]:
     """The servers, and the router before them if there are two sides."""
-    workloads = list(_workloads(context, options))
-    return workloads, Router(*workloads) if len(workloads) > 1 else None
+    found = list(workloads(context, options))
+    return found, Router(*found) if len(found) > 1 else None
 
 
-def _workloads(context: RenderContext, options: Options) -> Iterator[Workload]:
+def workloads(context: RenderContext, options: Options) -> Iterator[Workload]:
     """The servers, or those of both sides, prefill first."""
     deployment, served = context.deployment, container(context, options)
     replicas = options.replicas or deployment.instances

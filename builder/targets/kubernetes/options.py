@@ -307,15 +307,16 @@ def _side_diagnostics(deployment: Deployment, options: KubernetesOptions) -> Ite
             yield Diagnostic(f"{where}.prefill", what, ALONE[deployment.role])
         return
     yield from disaggregated.diagnostics(deployment, TARGET, f"{where}.replicas")
-    given = {
-        "autoscaling": (options.autoscaling, "remove it, and give replicas and prefill.servers"),
-        "kserve": (options.kserve, "remove it: the router is before both sides"),
-        "update.max_surge": (options.update.max_surge, "give 0"),
-    }
-    for name, (value, remedy) in given.items():
+    listed = "the router of both sides has a fixed list of servers"
+    unmeasured = "no signal says which of both sides has too few servers: the plan sizes them"
+    given = (
+        ("autoscaling", options.autoscaling, unmeasured, "give replicas and prefill.servers"),
+        ("kserve", options.kserve, listed, "remove it: the router is before both sides"),
+        ("update.max_surge", options.update.max_surge, listed, "give 0"),
+    )
+    for name, value, why, remedy in given:
         if value:
-            what = "is there, and the router of both sides has a fixed list of servers"
-            yield Diagnostic(f"{where}.{name}", what, remedy)
+            yield Diagnostic(f"{where}.{name}", f"is there, and {why}", remedy)
 
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -39,8 +39,8 @@ CLIENT_LABEL = f"{TOOL}/client-of"
 
 # The suffixes of the names of a service's other objects.
 _PART = re.compile(
-    rf"-((({'|'.join((*SIDES, ROUTER))})(-pods|-[0-9]+)?)|pods|group|gateway|domain|(draft-)?model"
-    "|weights|compute-domain-channel)$"
+    rf"-((({'|'.join((*SIDES, ROUTER))})(-pods|-[0-9]+)?)|pods|metrics|group|gateway|domain"
+    "|(draft-)?model|weights|compute-domain-channel)$"
 )
 
 
@@ -53,9 +53,13 @@ def object_name(text: str) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if len(name) <= LONGEST and name[:1].isalpha() and not _PART.search(name):
         return name
+    return _shortened(name if name[:1].isalpha() else f"d{name}", text)
+
+
+def _shortened(name: str, text: str) -> str:
+    """The beginning of a name, and the digest of the text that it stands for."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    head = name if name[:1].isalpha() else f"d{name}"
-    return f"{head[: LONGEST - 9].rstrip('-')}-{digest}"
+    return f"{name[: LONGEST - 9].rstrip('-')}-{digest}"
 
 
 def label_value(text: str) -> str:
@@ -178,10 +182,7 @@ class Workload:
         The chart cuts the names of releases off where ours are longest.
         """
         name = self.own_name
-        if len(name) <= LONGEST:
-            return name
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-        return f"{name[: LONGEST - 9].rstrip('-')}-{digest}"
+        return name if len(name) <= LONGEST else _shortened(name, name)
 
     @property
     def asked_component(self) -> str:

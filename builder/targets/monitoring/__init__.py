@@ -2,7 +2,8 @@
 
 `monitored` is the server with the options of a deployment file and the jobs that ask it, `rules`
 the signals and alerts that its release can have, with the numbers that they compare with,
-`unit_tests` those of the rules, `scrape` the configurations, `dashboards` the pages.
+`unit_tests` those of the rules, `scrape` the configurations, `pods` what Kubernetes is asked for,
+`dashboards` the pages.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from ...bundle import File, to_json
 from ...facts import servers
 from ...render import text, yaml_document
 from ...servers import RenderContext
+from . import pods
 from .dashboards import dashboards
 from .monitored import TARGET, diagnostics, warnings
 from .monitored import MonitoringOptions as Options
 from .rules import Rules, alert_document, alert_tests, recording_document, recording_tests
-from .scrape import blackbox, prometheus
+from .scrape import blackbox, prometheus, timing
 
 __all__ = ["Options", "Rules", "diagnostics", "render", "warnings"]
 
@@ -38,6 +40,17 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
     if {"ready", "certificate"} & set(found.jobs):
         modules = yaml_document("Blackbox exporter: what the probes ask.", blackbox(found))
         files["blackbox.yml"] = modules
+    if found.finds_pods and (asked := list(pods.asked(found))):
+        front = asked[0][1]
+        rights = yaml_document(
+            f"Pods that Prometheus may read, for {name}.", *pods.rights(found, front)
+        )
+        files["kubernetes/rights.yaml"] = rights
+        if options.operator:
+            groups = [*recording_document(found)["groups"], *alert_document(found)["groups"]]
+            rows = [*pods.monitors(found, *timing(found)), pods.rule(front, groups)]
+            title = f"Prometheus Operator, for {name}."
+            files["kubernetes/operator.yaml"] = yaml_document(title, *rows)
     for file, dashboard in dashboards(found).items():
         files[f"grafana/{file}.json"] = File(to_json(dashboard))
     return {f"{TARGET}/{path}": file for path, file in files.items()}

@@ -16,6 +16,8 @@ from ...observability.metrics import SERVER_JOB, Family
 from ...schema import Bounds, default
 from ...servers import PORT_STEP, Host, Port, RenderContext, RenderedServer
 from .. import disaggregated
+from ..kubernetes.options import TARGET as KUBERNETES
+from ..kubernetes.options import ObjectName
 
 Address = Annotated[str, Bounds(pattern=r"^(\[[0-9A-Fa-f:]+\]|[0-9A-Za-z.-]+):[0-9]{1,5}$")]
 Url = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9._~:/?&=%+-]+$", max_length=500)]
@@ -36,6 +38,10 @@ class MonitoringOptions(Strict):
     `availability` is the share of requests to be served, `acceptance_floor` the least share of
     draft tokens to be accepted, `certificate_days` how early to renew. Alerts link to
     `runbook_url`. For a rehearsal, `speed` divides all windows and waiting times.
+
+    Where Kubernetes runs the server and no `hosts` are given, Prometheus finds its pods in
+    `namespace`, as `service_account` of the namespace of monitoring. With `operator`, there are
+    objects of Prometheus Operator too.
     """
 
     server: ServerName | None = None
@@ -50,9 +56,13 @@ class MonitoringOptions(Strict):
     certificate_days: Days = 21
     runbook_url: Url = "handoff/runbook.html"
     speed: Annotated[int, Bounds(ge=1, le=60)] = 1
+    namespace: ObjectName = "default"
+    service_account: ObjectName = "prometheus"
+    operator: bool = False
 
 
 TARGET = "monitoring"
+ONLY_METRICS = f"pods are asked for metrics only; give targets.{TARGET}.hosts to ask exporters"
 # Servers bring their metrics up to date once a second, and no rate has less than two values.
 _SHORTEST_WINDOW_S = 5
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -101,6 +111,13 @@ class MonitoredServer:
         return _instances(self.context, self.server, self.options.hosts)
 
     @property
+    def finds_pods(self) -> bool:
+        """Whether Prometheus asks Kubernetes for the server's pods; else it asks hosts."""
+        targets = self.deployment.targets
+        own = KUBERNETES in targets and targets[KUBERNETES].get("server") in (None, self.server)
+        return own and not self.options.hosts
+
+    @property
     def prefill(self) -> list[Instance]:
         """The servers of the other side whose hosts are known."""
         other = self.context.prefill
@@ -144,11 +161,12 @@ class MonitoredServer:
 
     @cached_property
     def jobs(self) -> tuple[str, ...]:
+        probes = self.options.blackbox is not None and not self.finds_pods
         can = {
             SERVER_JOB: self.exposition is not None,
-            "ready": self.options.blackbox is not None and self.readiness is not None,
-            "certificate": self.options.blackbox is not None and self.has_tls,
-            "gpu": self.options.dcgm_port is not None,
+            "ready": probes and self.readiness is not None,
+            "certificate": probes and self.has_tls,
+            "gpu": self.options.dcgm_port is not None and not self.finds_pods,
         }
         return tuple(job for job, asked in can.items() if asked)
 
@@ -175,6 +193,8 @@ class MonitoredServer:
             "certificate": unprobed or "the server has no TLS",
             "gpu": f"targets.{TARGET}.dcgm_port is off",
         }
+        if self.finds_pods:
+            reasons |= dict.fromkeys(("ready", "certificate", "gpu"), ONLY_METRICS)
         for name, family in self.can_export.items():
             why = f"{family.needs} is not set" if self.exposition else self._why_no_metrics()
             reasons |= dict.fromkeys((name, *family.samples), why)
@@ -236,13 +256,17 @@ def diagnostics(deployment: Deployment) -> Iterator[Diagnostic]:
 
 def warnings(context: RenderContext, options: MonitoringOptions) -> Iterator[Diagnostic]:
     """What of a service is not watched."""
+    monitored = MonitoredServer(context, options)
     unseen = {"prefill_hosts": "the prefill servers", "router": "the router"}
     for option, name in unseen.items():
-        if context.prefill and not getattr(options, option):
+        if context.prefill and not monitored.finds_pods and not getattr(options, option):
             what = f"is not given: {name} of this service will not be watched"
             fix = "give the hosts" if option == "prefill_hosts" else "give its host:port"
             yield Diagnostic(f"targets.{TARGET}.{option}", what, fix, severity="warning")
-    monitored = MonitoredServer(context, options)
+    if not monitored.jobs:
+        what = f"has nothing to ask: {monitored.absent()[SERVER_JOB]}"
+        fix = f"set it, or give targets.{TARGET}.hosts"
+        yield Diagnostic(f"targets.{TARGET}", what, fix, severity="warning")
     if context.prefill and options.router and "ready" not in monitored.jobs:
         what = f"is not watched, since it is only probed: {monitored.absent()['ready']}"
         fix = "" if options.blackbox else f"give targets.{TARGET}.blackbox its host:port"

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ...observability.metrics import SERVER_JOB
 from ...render import CommentedValue
+from . import pods
 from .monitored import Instance, MonitoredServer
 from .rules import INTERVAL
 
 # Names of the blackbox exporter's modules.
 READY, CERTIFICATE = "server_ready", "server_certificate"
-PREFILL_JOB = "prefill"
 PROBE_TIMEOUT = "5s"
 # A server that answers no later is asked again; the shortest that a loaded one still keeps.
 SCRAPE_TIMEOUT = "10s"
 
 
-def prometheus(monitored: MonitoredServer) -> dict[str, Any]:
+def timing(monitored: MonitoredServer) -> tuple[str, str]:
+    """How often servers are asked, and how long an answer may take."""
     interval = monitored.duration(INTERVAL, 1)
-    timeout = min(interval, SCRAPE_TIMEOUT, key=lambda text: int(text[:-1]))
-    builders = {"ready": _ready, "certificate": _certificate, "gpu": _gpu}
-    jobs: list[dict[str, Any]] = []
-    for job in monitored.jobs:
-        is_server = job == SERVER_JOB
-        jobs.append(
-            _metrics(monitored, job, monitored.instances) if is_server else builders[job](monitored)
-        )
-    if monitored.prefill and monitored.exposition:  # apart from decode, which the signals are of
-        jobs.append(_metrics(monitored, PREFILL_JOB, monitored.prefill))
+    return interval, min(interval, SCRAPE_TIMEOUT, key=lambda text: int(text[:-1]))
+
+
+def prometheus(monitored: MonitoredServer) -> dict[str, Any]:
+    interval, timeout = timing(monitored)
+    if monitored.finds_pods:
+        jobs = [pods.job(monitored, *row) for row in pods.asked(monitored)]
+    else:
+        jobs = list(_jobs(monitored))
     return {
         "global": {
             "scrape_interval": interval,
@@ -43,13 +44,24 @@ def prometheus(monitored: MonitoredServer) -> dict[str, Any]:
     }
 
 
+def _jobs(monitored: MonitoredServer) -> Iterator[dict[str, Any]]:
+    builders = {"ready": _ready, "certificate": _certificate, "gpu": _gpu}
+    for job in monitored.jobs:
+        if job == SERVER_JOB:
+            yield _metrics(monitored, job, monitored.instances)
+        else:
+            yield builders[job](monitored)
+    if monitored.prefill and monitored.exposition:
+        yield _metrics(monitored, pods.PREFILL_JOB, monitored.prefill)
+
+
 def _metrics(monitored: MonitoredServer, job: str, instances: list[Instance]) -> dict[str, Any]:
     assert monitored.exposition is not None  # else there is no such job
     return {
         "job_name": job,
         "metrics_path": monitored.record.paths["metrics"],
         "static_configs": [
-            _target(monitored, row, row.address(monitored.exposition)) for row in instances
+            _target(monitored, row, row.address(monitored.exposition), job) for row in instances
         ],
     }
 
@@ -107,10 +119,12 @@ def _gpu(monitored: MonitoredServer) -> dict[str, Any]:
     }
 
 
-def _target(monitored: MonitoredServer, instance: Instance, address: str) -> dict[str, Any]:
+def _target(
+    monitored: MonitoredServer, instance: Instance, address: str, job: str = SERVER_JOB
+) -> dict[str, Any]:
     """One instance, known by the same name in every job."""
     name = instance.address(monitored.front)
-    labels = {"deployment": monitored.deployment.name, "instance": name}
+    labels = {"deployment": pods.label(monitored, job), "instance": name}
     return {"targets": [address], "labels": labels}
 
 
