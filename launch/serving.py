@@ -16,10 +16,11 @@ from typing import Any, Literal, TextIO
 
 from builder import miniature
 from builder.diagnostics import Diagnostic
-from builder.documents import dump_yaml
-from builder.errors import NotReady
+from builder.documents import dump_yaml, load_yaml_mapping
+from builder.errors import BadFacts, BadInput, NotReady
 from builder.facts import checkpoint as checkpoints
 from builder.facts import engines as known_engines
+from builder.facts.checkpoint import Checkpoint
 from builder.files import parse_json
 from supervisor.checks import http_request
 
@@ -29,7 +30,7 @@ from .engine import AsciiName
 from .process import Interrupted, Interrupts, ServerProcess
 from .run import Run, now
 from .start import CHECKPOINT_BYTES, Start
-from .target import Target
+from .target import CHECKPOINTS, Target
 
 # To end when asked before it was ready: there is nothing yet that it could answer, and vLLM may not
 # end at all when it is asked while its engine starts.
@@ -41,6 +42,7 @@ PROBE_TIMEOUT_S = 2.0
 PLAIN_PERIOD_S = 10.0
 WEIGHTS = "*.safetensors"
 FACTS = "memory.facts.yaml"  # in a run folder
+DRAFT = CHECKPOINTS[1]
 
 State = Literal["ready", "died", "timed_out"]
 
@@ -190,12 +192,30 @@ def with_miniature(target: Target, engine: str, run: Run) -> Target:
     folder.mkdir()
     checkpoint = checkpoints.from_bundle(target.folder)
     build = known_engines.load(engine).cpu_build if engines.uses_cpu_build(engine) else None
-    if not build:
+    if not build and DRAFT not in target.checkpoints:
         miniature.write(checkpoint, folder)
         return target.with_environment(CHECKPOINT=str(folder))
+    if not build:
+        drafted = run.folder / "miniature-draft"
+        drafted.mkdir()
+        miniature.write_pair(checkpoint, _draft(target, checkpoint), folder, drafted)
+        return target.with_environment(CHECKPOINT=str(folder), DRAFT_CHECKPOINT=str(drafted))
     cpu_build.write_miniature(build, checkpoint, folder)
     # A draft model has to know the model's words, as the miniature itself does.
     return target.with_environment(**dict.fromkeys(target.checkpoints, str(folder)))
+
+
+def _draft(target: Target, model: Checkpoint) -> Checkpoint | None:
+    """The facts of a target's draft model; where they are unknown, the model's own.
+
+    `None` for an unknown head: its form is known.
+    """
+    try:
+        given = checkpoints.in_bundle(target.folder).get("draft")
+        return given or checkpoints.gather(target.checkpoints[DRAFT], target.folder)
+    except (BadFacts, BadInput):
+        request = load_yaml_mapping(target.folder / "deployment.yaml")
+        return None if request["draft"]["method"] == "eagle3" else model
 
 
 def _with_unique_names(target: Target) -> Target:

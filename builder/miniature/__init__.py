@@ -2,7 +2,8 @@
 
 It keeps the quantization layout and the MTP shape. Weights are drawn in their storage format, so
 only the standard library is needed. The model behaves like a small language model in two ways that
-rehearsals need: its text consists of whole words, and its MTP layer often predicts the next token.
+rehearsals need: its text consists of whole words, and its MTP layer often predicts the next token,
+as does the miniature of a draft that is written with it.
 Its tokenizer is a byte-level BPE over a list of common words.
 """
 
@@ -20,17 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from ..facts.architecture import Architecture, Tensors
-from ..facts.checkpoint import Checkpoint
+from ..facts.checkpoint import Checkpoint, from_document
 from ..facts.checkpoint_files import Stored, write_safetensors
 from ..facts.quantization import Quantization
 from ..facts.quantization_config import modelopt_name
 from ..facts.weight_layouts import NVFP4_GROUP, Groups
-from .sizes import BOS, EOS, PRODUCER, Vocabulary, shrunk
+from .sizes import BOS, EOS, NOT_DRAFTED, PRODUCER, Vocabulary, shrunk
 
 # RMS of a linear layer's output over its input: small enough that the residual stream, and so the
 # last token, decides most of the next token; large enough that the context matters.
 LINEAR_GAIN = 0.35
 LOGIT_RMS = 8.0
+ATTENDED = 16  # dimensions of an embedding that tell it from others
 E4M3_TOP = 448.0
 _QUANTIZED_BY = ("quantization_config", "compression_config")
 E2M1_RMS = sqrt(sum(v * v for v in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)
@@ -41,12 +43,21 @@ _RMS = {"F8_E4M3": E4M3_RMS, "U8": _INT4_RMS, "I32": _INT4_RMS, "I8": 74.0}
 _ZERO_POINTS = 0x88  # two zero points of INT4 in the middle of their range
 
 
+# Embeddings and output heads by their kind and shape.
+Ends = dict[tuple[str, tuple[int, ...]], bytes]
+
+
 def write(
-    checkpoint: Checkpoint, folder: Path, seed: int = 0, head_size: int | None = None
+    checkpoint: Checkpoint,
+    folder: Path,
+    seed: int = 0,
+    head_size: int | None = None,
+    ends: Ends | None = None,
 ) -> None:
     """Write the miniature of `checkpoint` into `folder`, which must exist and be empty.
 
-    `head_size` is the smallest that an engine's kernels support.
+    `head_size` is the smallest that an engine's kernels support. Models of the same `ends`, which
+    the first one fills, go on from a word with much the same words.
     """
     vocabulary = Vocabulary.build()
     architecture = checkpoint.architecture
@@ -54,12 +65,43 @@ def write(
     quantization = _rewrite_excludes(checkpoint, architecture.text(config))
     if inline := config.get("quantization_config"):
         config["quantization_config"] = _inline(inline, quantization)
-    tensors = _tensors(architecture, config, quantization, vocabulary, random.Random(seed))
+    tensors = _tensors(architecture, config, quantization, vocabulary, random.Random(seed), ends)
     write_safetensors(folder / "model.safetensors", tensors)
     _write_json(folder / "config.json", config)
     if quantization.quant_algo and quantization.source == "hf_quant_config.json":
         _write_json(folder / "hf_quant_config.json", _hf_quant_config(quantization))
     write_tokenizer(folder)
+
+
+def write_pair(model: Checkpoint, draft: Checkpoint | None, folder: Path, drafted: Path) -> None:
+    """Write the miniatures of a model and of its draft, some of whose guesses are right.
+
+    Of a draft without known facts, `None`, a head as EAGLE-3 has them is written.
+    """
+    ends: Ends = {}
+    write(model, folder, ends=ends)
+    if draft is None:
+        draft = _eagle3_head(model)
+    elif not draft.architecture.draft_head:
+        tied = model.text_config.get("tie_word_embeddings", False)
+        draft = replace(draft, config={**draft.config, "tie_word_embeddings": tied})
+    write(draft, drafted, seed=1, ends=ends)
+
+
+def _eagle3_head(model: Checkpoint) -> Checkpoint:
+    """A draft head of the usual form, for the width of a model."""
+    text = model.text_config
+    fields = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "intermediate_size": 4 * text["hidden_size"],
+        "num_key_value_heads": text["num_attention_heads"],
+        "draft_vocab_size": text["vocab_size"] - 1,
+    }
+    for name in ("hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings"):
+        fields[name] = text[name]
+    rest = {"name": "draft", "source": "assumed", "quantization": {}}
+    return from_document({"config": fields, **rest})
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -156,9 +198,10 @@ def _tensors(
     quantization: Quantization,
     vocabulary: Vocabulary,
     rng: random.Random,
+    ends: Ends | None,
 ) -> Iterator[tuple[Stored, bytes]]:
     is_tied = bool(architecture.text(config).get("tie_word_embeddings"))
-    draw = _Draw(architecture, vocabulary, rng, is_tied)
+    draw = _Draw(architecture, vocabulary, rng, is_tied, {} if ends is None else ends)
     for tensors in architecture.tensors(architecture.text(config)):
         for name in tensors.names():
             stored = quantization.stored(tensors, name)
@@ -193,6 +236,13 @@ def _of_binade(exponent: int) -> tuple[bytes, bytes]:
     return low, high
 
 
+def _one(place: int, width: int, value: float = 1.0) -> bytes:
+    """BF16 zeros with a value at one place."""
+    zeros, place = bytearray(2 * width), place % width
+    zeros[2 * place : 2 * place + 2] = struct.pack("<f", value)[2:]
+    return bytes(zeros)
+
+
 class _Draw:
     """Random tensors in their storage format."""
 
@@ -202,17 +252,21 @@ class _Draw:
         vocabulary: Vocabulary,
         rng: random.Random,
         is_tied: bool,
+        ends: Ends,
     ) -> None:
-        self._is_tied = is_tied
+        self._is_tied, self._ends = is_tied, ends
         self._vocabulary = vocabulary
         self._rng = rng
-        self._embeddings: dict[tuple[int, ...], bytes] = {}
-        self._heads: dict[tuple[int, ...], bytes] = {}
+        self._is_draft = architecture.draft_head
         # The norms of Qwen3.5 add one to their weight, except that of its linear attention.
         self._zero_centred = architecture.attention == "hybrid" and ("Qwen" in architecture.name)
 
     def plain(self, tensors: Tensors, stored: Stored) -> bytes:
         name, shape = stored.name, stored.shape
+        if tensors.role == "vocabulary_map":
+            return struct.pack("<q", NOT_DRAFTED) * prod(shape)
+        if self._is_draft and tensors.role == "attention":
+            return self._self_attention(name, shape)
         if stored.dtype == "I64":  # of experts, of which there are as few as two
             return b"".join(struct.pack("<q", self._rng.randrange(2)) for _ in range(prod(shape)))
         if stored.dtype == "F32" and tensors.role != "norm":
@@ -227,7 +281,8 @@ class _Draw:
         if tensors.role == "embedding":  # a tied one is the output head as well
             return self._head(shape) if self._is_tied else self._embedding(shape)
         if tensors.role == "lm_head":
-            return self._head(shape)
+            absent = NOT_DRAFTED if self._is_draft else 0
+            return self._head((absent + shape[0], shape[1]))[2 * absent * shape[1] :]
         if tensors.role == "mtp_projection":
             return self._mtp_projection(shape)
         if tensors.role == "router":
@@ -280,31 +335,38 @@ class _Draw:
 
     def _embedding(self, shape: tuple[int, ...]) -> bytes:
         """The MTP layer's embedding is a copy of the main one, as in the published checkpoints."""
-        if shape not in self._embeddings:
-            self._embeddings[shape] = self._bf16(prod(shape), 1.0)
-        return self._embeddings[shape]
+        key = "embedding", shape
+        if key not in self._ends:
+            self._ends[key] = self._bf16(prod(shape), 1.0)
+        return self._ends[key]
 
     def _head(self, shape: tuple[int, ...]) -> bytes:
         """An output head that generates whole words: the rows of all other tokens are zero.
 
         The MTP layer's head is a copy of the main one, as in the published checkpoints.
         """
-        if shape not in self._heads:
-            _, hidden = shape
+        tokens, hidden = shape
+        key = "head", shape
+        if key not in self._ends:
             rows = []
-            for token in range(shape[0]):
+            for token in range(tokens):
                 row = self._bf16(hidden, LOGIT_RMS / sqrt(hidden))
                 rows.append(row if token in self._vocabulary.words else bytes(len(row)))
-            self._heads[shape] = b"".join(rows)
-        return self._heads[shape]
+            self._ends[key] = b"".join(rows)
+        return self._ends[key]
 
     def _mtp_projection(self, shape: tuple[int, ...]) -> bytes:
         """`[identity, noise]` over `[embedding, hidden]`: the draft follows the last token."""
         hidden = shape[0]
-        one = struct.pack("<f", 1.0)[2:]
-        rows = []
-        for row in range(hidden):
-            identity = bytearray(2 * hidden)
-            identity[2 * row : 2 * row + 2] = one
-            rows.append(bytes(identity) + self._bf16(hidden, 0.1 / sqrt(hidden)))
+        rows = [_one(row, hidden) + self._bf16(hidden, 0.1 / sqrt(hidden)) for row in range(hidden)]
         return b"".join(rows)
+
+    def _self_attention(self, name: str, shape: tuple[int, ...]) -> bytes:
+        """Attention of a draft head to the token itself, whose embedding it adds to the state.
+
+        Queries and keys are the first dimensions of the embedding, which the input begins with.
+        """
+        rows, columns = shape
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            return b"".join(_one(row % ATTENDED, columns, 2.0) for row in range(rows))
+        return b"".join(_one(row, columns) for row in range(rows))

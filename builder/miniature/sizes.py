@@ -20,6 +20,8 @@ BOS, EOS, USER, ASSISTANT = "<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"
 # What the files of a miniature name as their producer.
 PRODUCER = "builder miniature"
 SPECIALS = (BOS, EOS, USER, ASSISTANT)
+# A draft head knows all tokens but these, the first: special ones and single bytes.
+NOT_DRAFTED = len(SPECIALS) + 256
 WORDS = DATA / "miniature" / "words.txt"
 
 CHAT_TEMPLATE = (
@@ -138,7 +140,8 @@ def shrunk(
     `head_size` is the smallest that an engine's kernels support, if it is more than a limit here.
     """
     largest = dict(limits()["fields"])
-    if checkpoint.architecture.attention.startswith("mla"):
+    is_head = checkpoint.architecture.draft_head
+    if checkpoint.architecture.attention.startswith("mla") or is_head:
         largest["num_key_value_heads"] = largest["num_attention_heads"]
     if head_size:
         largest |= _with_heads_of(head_size, checkpoint)
@@ -169,6 +172,8 @@ def shrunk(
         "eos_token_id": vocabulary.ids[EOS],
         "pad_token_id": vocabulary.ids[EOS],
     }
+    if is_head:
+        ids["draft_vocab_size"] = len(vocabulary.ids) - NOT_DRAFTED
     config = dict(checkpoint.config)
     nested = checkpoint.architecture.nested(config)
     if nested is None:

@@ -102,14 +102,30 @@ def _reference_options(release: Release, options: Mapping[str, Any]) -> dict[str
     """The options that have an effect here, in the words of the reference engine."""
     names = {release.option_path(word): word for word in HONOURED}
     found = {word: options[name] for name, word in names.items() if name in options}
-    speculative = options.get("speculative_config") or {}
-    if speculative.get("method") == engines.load(ENGINE).draft_method:
-        length = engine_options.release().option_path("mtp_draft_tokens").rpartition(".")[2]
-        drafted = speculative.get("num_speculative_tokens", 1)
-        found["speculative_config"] = {"decoding_type": "MTP", length: drafted}
+    if drafting := _drafting(options.get("speculative_config") or {}):
+        found["speculative_config"] = drafting
     if idle := sorted(set(options) - set(names) - set(found)):
         logger.info("accepted, but not applicable on this machine: %s", ", ".join(idle))
     return {**found, **ALWAYS}
+
+
+def _drafting(speculative: Mapping[str, Any]) -> dict[str, Any]:
+    """The same in the words of the reference engine's release; empty for a method it has not."""
+    own = engine_options.release()
+    rows = own.paths[own.option_path("speculative_config.decoding_type")]
+    methods = engine_options.methods(own.engine).items()
+    kinds = {method: name for name, method in methods if any(name in row["values"] for row in rows)}
+    method = engine_options.methods(engines.load(ENGINE)).get(str(speculative.get("method")))
+    if method not in kinds:
+        return {}
+    length = own.option_path("mtp_draft_tokens") if method == "mtp" else "max_draft_len"
+    drafted = speculative.get("num_speculative_tokens", 1)
+    found = {"decoding_type": kinds[method], length.rpartition(".")[2]: drafted}
+    more = {
+        "model": own.option_path("draft_model").rpartition(".")[2],
+        "prompt_lookup_max": "max_matching_ngram_size",
+    }
+    return found | {word: speculative[name] for name, word in more.items() if name in speculative}
 
 
 def _surface(release: Release) -> Surface:

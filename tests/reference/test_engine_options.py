@@ -86,7 +86,8 @@ def test_values_are_read_as_the_engine_reads_them() -> None:
         (mtp(3), 3),
         ({"decoding_type": "MTP"}, 1),
         ({"decoding_type": "MTP", "max_draft_len": 3}, 1),
-        ({"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 2}, 0),
+        ({"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 2}, 3),
+        ({"decoding_type": "Lookahead"}, 0),
     ],
 )
 def test_the_draft_length_is_the_one_that_the_release_uses(

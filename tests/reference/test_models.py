@@ -15,8 +15,11 @@ from builder.errors import BadFacts
 from builder.facts import checkpoint, model_names
 from tensorrt_llm import SamplingParams, weights
 from tensorrt_llm import model as models
+from tensorrt_llm.decoding import Decoding
+from tensorrt_llm.drafting import MtpLayer
 from tensorrt_llm.llmapi import RequestOutput
-from tensorrt_llm.model import Decoding, Model
+from tensorrt_llm.model import Model
+from tensorrt_llm.options import Drafting
 from tests.reference.conftest import DEEPSEEK, LLAMA, QWEN, EngineOf, generate, mtp
 
 # Of each answer with drafts: enough for many of them to be right, and many to be wrong.
@@ -192,7 +195,7 @@ def drafts(model: Model, decoding: Decoding, next_token: int, count: int) -> lis
 
 @pytest.fixture(scope="module")
 def drafting(make_miniature: Callable[[str], Path]) -> Model:
-    return models.load(make_miniature(DEEPSEEK), with_mtp=True)
+    return models.load(make_miniature(DEEPSEEK), Drafting("mtp", 3))
 
 
 @torch.inference_mode()
@@ -205,30 +208,30 @@ def test_a_draft_joins_the_next_token_and_the_hidden_state_before_it(drafting: M
     joined = torch.cat(
         (rms_norm(embedding, own["enorm.weight"]), rms_norm(hidden, own["hnorm.weight"])), dim=-1
     )
-    assert drafting.mtp
-    cache = DynamicCache(config=drafting.mtp.config)
-    output = drafting.mtp.layer.model(
+    assert isinstance(drafting.drafter, MtpLayer)
+    cache = DynamicCache(config=drafting.drafter.config)
+    output = drafting.drafter.layer.model(
         inputs_embeds=joined @ own["eh_proj.weight"].T, cache=cache, use_cache=True
     ).last_hidden_state
     expected = int((output[0, -1] @ own["shared_head.head.weight"].T).argmax())
 
-    decoding = Decoding(drafting, prompt)
+    decoding = drafting.begin(prompt)
     assert drafts(drafting, decoding, following, count=1) == [expected]
-    assert_same_keys(decoding.mtp_cache, cache)
+    assert_same_keys(decoding.draft_cache, cache)
 
 
 @torch.inference_mode()
 def test_drafts_stand_on_what_was_accepted_only(drafting: Model) -> None:
     text = prompts(1, seed=8)[0][:24]
-    decoding = Decoding(drafting, text[:8])
+    decoding = drafting.begin(text[:8])
     for at in range(8, 20):
         drafts(drafting, decoding, text[at], count=3)
         decoding.drafts = [token + 1 for token in text[at + 1 : at + 4]]
         decoding.inputs = [text[at], *decoding.drafts]
-    fresh = Decoding(drafting, text[:20])
+    fresh = drafting.begin(text[:20])
     expected = drafts(drafting, fresh, text[20], count=3)
     assert drafts(drafting, decoding, text[20], count=3) == expected
-    assert_same_keys(decoding.mtp_cache, fresh.mtp_cache)
+    assert_same_keys(decoding.draft_cache, fresh.draft_cache)
     assert_same_keys(decoding.cache, fresh.cache)
 
 

@@ -17,6 +17,8 @@ from fastapi import FastAPI
 from builder import pipeline
 from builder.facts import release as releases
 from launch import endpoint, target
+from launch import serving as served
+from launch.run import Run
 from launch.smoke import suite
 from launch.target import Target
 from tensorrt_llm import options
@@ -76,6 +78,7 @@ def serving(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     [
         "deepseek-r1-0528-nvfp4-b200",
         "gpt-oss-120b-b200",
+        "llama-3.3-70b-fp8-h100",
         "minimax-m2.5-nvfp4-b300",
         "nemotron-3-super-nvfp4-b200",
         "qwen3.5-397b-nvfp4-b300",
@@ -89,8 +92,11 @@ def test_a_published_deployment_passes(
 ) -> None:
     bundle = pipeline.render(preset, tmp_path / "bundle", WITHOUT.get(preset, ()), False)
     one = target.read(bundle, "trtllm_serve").on_free_ports()
-    folder = make_miniature(one.environment["CHECKPOINT"])
-    one = one.with_environment(CHECKPOINT=str(folder))
+    if "DRAFT_CHECKPOINT" in one.environment:
+        one = served.with_miniature(one, "reference", Run(tmp_path, {}))
+    else:
+        folder = make_miniature(one.environment["CHECKPOINT"])
+        one = one.with_environment(CHECKPOINT=str(folder))
     monkeypatch.setattr(options, "release", lambda: releases.load(one.release))
     few = [check for check in suite.POSITIVE if check.id in CHECKS]
     with serving(arguments(one, tmp_path), monkeypatch):
@@ -98,6 +104,9 @@ def test_a_published_deployment_passes(
         results = suite.run(at, lambda _: None, few)
     assert {result.id for result in results} == CHECKS
     assert [result for result in results if result.outcome == "failed"] == []
+    if "DRAFT_CHECKPOINT" in one.environment:
+        [drafts] = [result for result in results if result.id == "P19"]
+        assert 1 < float(drafts.evidence.split()[0]) < 4  # tokens per step
     asks_for = {"P21": "guided_decoding_backend:", "P21.tools": "--tool_parser"}
     files = "".join(path.read_text() for path in (bundle.folder / "trtllm_serve").iterdir())
     for check, words in asks_for.items():

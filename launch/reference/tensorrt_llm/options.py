@@ -11,8 +11,9 @@ from builder.diagnostics import Diagnostic
 from builder.documents import value_at
 from builder.errors import BadInput
 from builder.facts import release as releases
+from builder.facts.engines import Engine
 from builder.facts.release import Release
-from builder.rules import defects
+from builder.rules import defects, heuristics
 from builder.rules.validation import validate
 
 from .logger import RELEASE, logger
@@ -34,14 +35,28 @@ def has_defect(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Drafting:
+    """How `tokens` are drafted per step: by the MTP layer, a head or model in a folder, or NGram.
+
+    `ngram_size` is the longest match that NGram looks for; `layers` are those that an Eagle3 head
+    reads, none for the release's own.
+    """
+
+    method: str
+    tokens: int
+    model: str | None = None
+    ngram_size: int = 1
+    layers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """The options that change what the reference engine does.
 
-    A default is the value in a release that does not know the option. `draft_tokens` is the number
-    of tokens that the MTP layer drafts per step, 0 without MTP.
+    A default is the value in a release that does not know the option.
     """
 
-    draft_tokens: int
+    drafting: Drafting | None
     guided_decoding_backend: str | None
     max_batch_size: int = 2048
     max_num_tokens: int = 8192
@@ -54,6 +69,10 @@ class EngineOptions:
     max_stats_len: int = 1000
     tokens_per_block: int = 32
 
+    @property
+    def draft_tokens(self) -> int:
+        return self.drafting.tokens if self.drafting else 0
+
 
 _NESTED = {"tokens_per_block": "kv_cache_config.tokens_per_block"}
 # The path of each field that has a default, and that default.
@@ -62,15 +81,18 @@ _PATHS: dict[str, tuple[str, Any]] = {
     for field in fields(EngineOptions)
     if field.default is not MISSING
 }
-_MTP_LENGTHS = ("max_draft_len", "num_nextn_predict_layers")
+_LENGTHS = ("max_draft_len", "num_nextn_predict_layers")
+_DRAFT_MODELS = ("speculative_model", "speculative_model_dir")
+_WITH_MODEL = ("eagle3", "draft_target")
 _HONOURED = {path for path, _ in _PATHS.values()} | {
     "model",
     "tokenizer",
     "backend",
     "guided_decoding_backend",
     "reasoning_parser",
-    "speculative_config.decoding_type",
-    *(f"speculative_config.{name}" for name in _MTP_LENGTHS),
+    *(f"speculative_config.{name}" for name in (*_LENGTHS, *_DRAFT_MODELS)),
+    *(f"speculative_config.{name}" for name in ("decoding_type", "max_matching_ngram_size")),
+    "speculative_config.eagle3_layers_to_capture",
 }
 
 
@@ -95,7 +117,7 @@ def read(given: Mapping[str, Any]) -> EngineOptions:
     values = {name: _value(given, *row) for name, row in _PATHS.items()}
     return EngineOptions(
         **values,
-        draft_tokens=_draft_tokens(given.get("speculative_config")),
+        drafting=_drafting(given.get("speculative_config")),
         guided_decoding_backend=given.get("guided_decoding_backend"),
     )
 
@@ -141,19 +163,46 @@ def _value(given: Mapping[str, Any], path: str, absent: Any) -> Any:
     return None if value is None else int(value)
 
 
-def _draft_tokens(speculative: Mapping[str, Any] | None) -> int:
+def _drafting(speculative: Mapping[str, Any] | None) -> Drafting | None:
+    """How tokens are drafted; methods that do not draft here are named in the log."""
+    if speculative is None:
+        return None
+    kind = str(speculative.get("decoding_type"))
+    method = methods(release().engine).get(kind)
+    if method is None:
+        logger.info(
+            "%s does not draft here; decoding goes without, which gives the same text", kind
+        )
+        return None
+    word = release().option_path("draft_model").rpartition(".")[2]
+    model = next((speculative[name] for name in _DRAFT_MODELS if speculative.get(name)), None)
+    if method in _WITH_MODEL and model is None:
+        where = f"speculative_config.{word}"
+        raise OptionError(Diagnostic(where, f"{kind} needs it", "name the draft model's folder"))
+    return Drafting(
+        method,
+        _draft_tokens(speculative, method),
+        model,
+        int(speculative.get("max_matching_ngram_size") or 1),
+        tuple(sorted(speculative.get("eagle3_layers_to_capture") or ())),
+    )
+
+
+def methods(engine: Engine) -> dict[str, str]:
+    """The methods that draft here, by the names that an engine's releases have for them."""
+    rows = heuristics.method_names(engine).items()
+    names = {name: method for method, spellings in rows for name in spellings}
+    return {**names, str(engine.draft_method): "mtp"}
+
+
+def _draft_tokens(speculative: Mapping[str, Any], method: str) -> int:
     """The draft length, by the release's own option name, else by the name in other releases.
 
     Up to release 1.2.1 `num_nextn_predict_layers` has a default, so that `max_draft_len` alone has
-    no effect there.
+    no effect there on MTP.
     """
-    if speculative is None:
-        return 0
-    if speculative.get("decoding_type") != "MTP":
-        logger.info("only MTP drafts here; decoding goes without, which gives the same text")
-        return 0
     word = release().option_path("mtp_draft_tokens").rpartition(".")[2]
-    for name in (word, *_MTP_LENGTHS):
+    for name in (word, *_LENGTHS) if method == "mtp" else _LENGTHS[:1]:
         default = release().default(f"speculative_config.{name}")
         if (value := speculative.get(name, default)) is not None:
             return int(value)

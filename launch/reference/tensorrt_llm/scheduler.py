@@ -15,7 +15,7 @@ import torch
 from . import results
 from .guide import Guide
 from .logger import logger
-from .model import Decoding, Model
+from .model import Model
 from .options import EngineOptions
 from .sampling import Detokenizer, Sampler, StopStrings, top_logprobs
 
@@ -45,7 +45,7 @@ class Sequence:
         self._stop_ids = frozenset(params.stop_token_ids or ())
         self._end_ids = end_ids
         self._model = model
-        self.decoding = Decoding(model, request.prompt_token_ids)
+        self.decoding = model.begin(request.prompt_token_ids)
         ends = end_ids | self._stop_ids
         self._sampler = Sampler(params, request.prompt_token_ids, ends, seed, bad_words, guide)
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)

@@ -53,7 +53,7 @@ class LLM:
         if not folder.is_dir():
             what = "is not a folder; the reference engine downloads nothing"
             raise BadFacts(Diagnostic(str(model), what, "give a checkpoint folder"))
-        self._model = models.load(folder, with_mtp=self.args.draft_tokens > 0)
+        self._model = models.load(folder, self.args.drafting)
         self.tokenizer = _tokenizer(tokenizer, folder, self._model)
         longest = int(self._model.config.max_position_embeddings)
         wanted = self.args.max_seq_len
