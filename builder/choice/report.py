@@ -14,10 +14,10 @@ from ..deployment import USUAL_PERCENTILE, Document, Objective
 from ..diagnostics import Diagnostic
 from ..errors import BadFacts, BadInput, ToolkitError
 from ..estimates import Interval, Refusal, batch
-from ..estimates.intervals import MS_PER_S, number
 from ..estimates.measurements import layout_text
 from ..estimates.question import rows_text
 from ..facts.published_results import flatten
+from ..number_format import milliseconds, number, plain
 from .candidates import Forecast, with_settings
 from .request import ChoiceRequest, closed
 from .selection import WORTH_MEASURING, Option, Selection
@@ -123,13 +123,13 @@ def reason(selection: Selection, option: Option, with_figures: bool = True) -> s
     )
 
 
+def _ms(value: float) -> str:
+    return plain(milliseconds(value))
+
+
 def _limits(request: ChoiceRequest) -> list[str]:
     limits_ms = request.slo.limits_ms
-    return [f"{SHORT_NAMES[name]} within {limit_text(limit)}" for name, limit in limits_ms.items()]
-
-
-def limit_text(ms: float) -> str:
-    return f"{ms / MS_PER_S:g} s" if ms >= MS_PER_S else f"{ms:g} ms"
+    return [f"{SHORT_NAMES[name]} within {_ms(limit)}" for name, limit in limits_ms.items()]
 
 
 def source(option: Option) -> str:
@@ -297,14 +297,14 @@ def _objectives_missed(found: Selection) -> list[Diagnostic]:
     limits, nearest = found.request.slo.limits_ms, found.nearest[0]
     assert nearest.forecast is not None
     uppers = {name: nearest.forecast.latency(name).high for name in nearest.misses}
-    near = ", ".join(f"{SHORT_NAMES[name]} {number(ms)} ms" for name, ms in uppers.items())
+    near = ", ".join(f"{SHORT_NAMES[name]} {_ms(ms)}" for name, ms in uppers.items())
     remedy = f"the nearest is {servers_text(nearest)} with {near} at the upper end"
     rows = [
         _at(
             found,
             f"slo.{name}",
-            f"no candidate meets {limit_text(limits[name])}: the lowest upper end is "
-            f"{number(least)} ms, {_more(least / limits[name])}",
+            f"no candidate meets {_ms(limits[name])}: the lowest upper "
+            f"end is {_ms(least)}, {_more(least / limits[name])}",
             remedy,
         )
         for name, least in found.least_ms().items()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ..chart import pareto_front
 from ..deployment import Objective, Slo
 from ..estimates import Estimator, Interval, Question, Refusal
 from .candidates import Candidate, Forecast, Outcome, Planned, Search, candidates
@@ -61,6 +62,12 @@ class Option:
             and found is not None
             and all(found.latency(name).value <= most for name, most in self.slo.limits_ms.items())
         )
+
+    @property
+    def point(self) -> tuple[float, float]:
+        """The place in a chart: the values of `speeds`."""
+        user, per_gpu = self.speeds
+        return user.value, per_gpu.value
 
     @property
     def speeds(self) -> tuple[Interval, Interval]:
@@ -118,14 +125,7 @@ class Selection:
     @cached_property
     def front(self) -> list[Option]:
         """The Pareto front: no other has more tokens/s both per user and per GPU."""
-        found: list[Option] = []
-        rows = [([speed.value for speed in option.speeds], option) for option in self.estimated]
-        best = 0.0
-        for (_, per_gpu), option in sorted(rows, key=lambda row: row[0], reverse=True):
-            if per_gpu > best:
-                found.append(option)
-                best = per_gpu
-        return found
+        return pareto_front(self.estimated, lambda option: option.point)
 
     @property
     def overloaded(self) -> list[Option]:

@@ -346,7 +346,7 @@ def _options_table(found: Selection, shown: Sequence[Option], chosen: Option | N
 
 
 def _option_cells(found: Selection, option: Option, is_chosen: bool) -> dict[str, str]:
-    from ..estimates.intervals import number
+    from ..number_format import number
 
     forecast, candidate = option.forecast, option.candidate
     assert forecast is not None and option.planned.plan is not None

@@ -7,20 +7,15 @@ from dataclasses import dataclass
 from math import exp, floor, hypot, log, log10
 from typing import NamedTuple
 
+from ..number_format import fitting
 from .interpolation import RequestMs
 
-MS_PER_S = 1000
 # Largest half widths of the time to the last token, as a share of it.
 MOST_HALF_WIDTH = 0.17
 MOST_OWN_HALF_WIDTH = 0.30  # where only the user measured: few runs are worth a wide interval
 MOST_DRAFTED_HALF_WIDTH = 0.20  # where the rows do not draft and the acceptance is another source's
 # The conservative bound of the time per token may lie this share above the value.
 MOST_PROMISED_MARGIN = 0.10
-
-
-def number(value: float) -> str:
-    """Three digits, and no more decimals than that."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +37,9 @@ class Interval:
         return "{} ({} to {})".format(*self.texts)
 
     def in_unit(self, unit: str) -> tuple[Interval, str]:
-        """The interval and its unit: seconds instead of milliseconds from a second on."""
-        if unit == "ms" and self.value >= MS_PER_S:
-            return self.map(1 / MS_PER_S), "s"
-        return self, unit
+        """The interval in the unit that fits its value, and that unit."""
+        size, shown = fitting(self.value, unit)
+        return self.map(1 / size), shown
 
     def map(self, factor: float) -> Interval:
         """The interval of the value times a factor above zero."""

@@ -11,6 +11,7 @@ from typing import Any
 from .. import planning, site
 from ..errors import BadInput
 from ..facts.published_results import UNITS, Published
+from ..number_format import number
 from ..planning import Decision, Plan
 from ..planning.choices import SIZE, layouts
 from ..planning.decision import concurrency_per_instance, gpus_per_instance
@@ -19,7 +20,7 @@ from . import batch, fits, names, refusals
 from .cells import key_of
 from .estimator import Estimator
 from .interpolation import Kernel
-from .intervals import Interval, number
+from .intervals import Interval
 from .measurements import Row, layout_text
 from .names import STAGES, layout_of
 from .question import Estimate, Question, Refusal, rows_text

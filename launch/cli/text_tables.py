@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from builder.number_format import plain
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -153,16 +155,16 @@ def _failures(one: Mapping[str, Any]) -> Iterable[str]:
 
 
 def paragraph(text: str) -> str:
-    return textwrap.fill(text.replace("\u00a0", " "), COLUMNS)
+    return textwrap.fill(plain(text), COLUMNS)
 
 
 def causes_table(one: PublishedFigure) -> str:
     """How a run compares with a published figure, and what was not the same."""
-    lines = [one.source, *textwrap.wrap(one.summary.replace("\u00a0", " "), COLUMNS)]
+    lines = [one.source, *textwrap.wrap(plain(one.summary), COLUMNS)]
     if one.causes:
         lines.append(f"{'CONDITION':<28}{'PUBLISHED':<26}{'HERE':<18}{'SPEED':>6}")
     for cause in one.causes:
-        effect = cause.effect.replace("\u00a0", " ")
+        effect = plain(cause.effect)
         name, published, here = (
             textwrap.shorten(text, room, placeholder="...")
             for text, room in ((cause.name, 27), (cause.published, 25), (cause.here, 17))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from builder.number_format import milliseconds, number, signed_percent, usd
+
 from .evidence import RunEvidence, every_point
-from .number_format import milliseconds, number, signed_percent, usd
 from .results import BenchResults, LoadPoint
 from .tables import LOAD, PageTable, numeric, texts
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from builder.facts.published_results import LATENCIES, MEASURES
+from builder.number_format import percent, quantity
 
 from .evidence import RunEvidence
-from .number_format import percent, unit_text
 from .results import JsonObject, LoadPoint
 
 INSIDE = "inside"
@@ -105,12 +105,12 @@ def _measure(name: str, ends: Mapping[str, float], point: LoadPoint | None) -> E
 def _summary(measures: tuple[EstimatedMeasure, ...], point: LoadPoint) -> str:
     outside, inside = [], 0
     for one in measures:
-        ends = (unit_text(end, one.unit) for end in (one.low, one.high))
+        ends = (quantity(end, one.unit) for end in (one.low, one.high))
         interval = f"{' to '.join(ends)} of the estimate"
         if one.verdict == INSIDE:
             inside += 1
         elif one.measured is not None:
-            measured = f"{one.name} {unit_text(one.measured, one.unit)}"
+            measured = f"{one.name} {quantity(one.measured, one.unit)}"
             outside.append(f"{measured}, {one.verdict} the {interval}")
     if not outside:
         return f"At {point.load_text} every measured value is inside the interval of its estimate."

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from markupsafe import Markup
 
-from . import chart, published
-from .chart import Chart, Mark, Series
+from builder import chart
+from builder.chart import Chart, Mark, Series
+from builder.number_format import milliseconds, number, percent, quantity
+
+from . import published
 from .evidence import RunEvidence, every_point
-from .number_format import milliseconds, number, percent, unit
 from .published import PublishedFigure
 from .results import LoadPoint
 from .tables import BAR, LOAD, NUMERIC, PageTable, numeric, runs_table, texts
@@ -21,6 +24,7 @@ FEW = 2  # runs up to which bands and p90 lines are drawn
 
 XY = tuple[float | None, float | None]
 Coordinates = Callable[[RunEvidence, LoadPoint], XY]
+PublishedCoordinates = Callable[[PublishedFigure], XY]
 LoadOf = Callable[[LoadPoint], float | None]
 
 
@@ -61,9 +65,10 @@ def _throughput(runs: Sequence[RunEvidence]) -> Figure:
         title="Throughput over latency",
         x_title="median end-to-end latency (s)",
         y_title="output tokens/s",
-        series=_all_series(runs, coordinates),
-        published=_published_marks(
-            runs, lambda row: (row.e2e_ms and row.e2e_ms / 1000, row.output_tokens_per_s)
+        series=_series(
+            runs,
+            coordinates,
+            lambda row: (row.e2e_ms and row.e2e_ms / 1000, row.output_tokens_per_s),
         ),
     )
     titles = ("output tokens/s", "e2e p50", "e2e p90", "e2e p99", "requests/s", "total tokens/s")
@@ -86,20 +91,17 @@ def _interactivity(runs: Sequence[RunEvidence]) -> Figure:
             point.rate("output_tokens_per_s_per_gpu"),
         )
 
-    series = _all_series(runs, coordinates)
-    marks: list[tuple[float, float]] = []
-    for one in series:
-        marks += [(mark.x, mark.y) for mark in one.marks]
+    series = _series(
+        runs, coordinates, lambda row: (row.tokens_per_s_per_user, row.tokens_per_s_per_gpu)
+    )
+    marks = chain.from_iterable(one.marks for one in series[:-1])
     drawn = Chart(
         name="interactivity",
         title="Speed for a user, output of a GPU",
         x_title="output tokens/s for each user",
         y_title="output tokens/s from each GPU",
         series=series,
-        published=_published_marks(
-            runs, lambda row: (row.tokens_per_s_per_user, row.tokens_per_s_per_gpu)
-        ),
-        front=tuple(pareto_front(marks)),
+        front=chart.pareto_front([(mark.x, mark.y) for mark in marks], lambda place: place),
     )
     titles = ("tokens/s/user", "tokens/s/GPU", "TPOT mean", "TPOT p50", "TPOT p99")
     table = runs_table(drawn.title, runs, [LOAD, *numeric(*titles)])
@@ -112,15 +114,6 @@ def _interactivity(runs: Sequence[RunEvidence]) -> Figure:
     how = f"Up and right is better. {_numbers(runs)}"
     how += " No run beats the grey Pareto front in both at once."
     return _figure(drawn, how, table, runs)
-
-
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no other one exceeds in both directions, by x."""
-    best: list[tuple[float, float]] = []
-    for x, y in sorted(points, reverse=True):
-        if not best or y > best[-1][1]:
-            best.append((x, y))
-    return best[::-1]
 
 
 def _percentiles(
@@ -153,7 +146,7 @@ def _percentiles(
         title=title,
         x_title=load_title,
         y_title=f"{short} ({axis_unit})",
-        series=tuple(series),
+        series=series,
         limit=None if slo is None else (slo / per_unit, f"SLO {milliseconds(slo)}"),
         x_is_load=True,
     )
@@ -184,10 +177,10 @@ def _tails(
         if stats.p99 is not None:
             p99.append((load, stats.p99 / per_unit))
             band.append((load, median, stats.p99 / per_unit))
-    tail = ("line p99", tuple(p99))
+    tail = ("line p99", p99)
     if not is_full:
-        return Series(index, tuple(marks), (tail,))
-    return Series(index, tuple(marks), (("line p90", tuple(p90)), tail), tuple(band))
+        return chart.numbered(index, marks, lines=[tail])
+    return chart.numbered(index, marks, lines=[("line p90", p90), tail], band=band)
 
 
 def _load(runs: Sequence[RunEvidence]) -> tuple[LoadOf, str]:
@@ -197,17 +190,19 @@ def _load(runs: Sequence[RunEvidence]) -> tuple[LoadOf, str]:
     return (lambda point: point.rate_per_s), "requests per second"
 
 
-def _all_series(runs: Sequence[RunEvidence], coordinates: Coordinates) -> tuple[Series, ...]:
-    return tuple(_series(index, run, coordinates) for index, run in enumerate(runs))
-
-
-def _series(index: int, run: RunEvidence, coordinates: Coordinates) -> Series:
-    marks = []
-    for point in run.bench.points:
-        x, y = coordinates(run, point)
-        if x is not None and y is not None:
-            marks.append(Mark(x, y, _mark_label(point), _tip(run, point)))
-    return Series(index, tuple(marks))
+def _series(
+    runs: Sequence[RunEvidence], coordinates: Coordinates, published_at: PublishedCoordinates
+) -> list[Series]:
+    """A series of each run, then the published figures."""
+    found = []
+    for index, run in enumerate(runs):
+        marks = []
+        for point in run.bench.points:
+            x, y = coordinates(run, point)
+            if x is not None and y is not None:
+                marks.append(Mark(x, y, _mark_label(point), _tip(run, point)))
+        found.append(chart.numbered(index, marks))
+    return [*found, chart.published(_published_marks(runs, published_at))]
 
 
 def _numbers(runs: Sequence[RunEvidence]) -> str:
@@ -226,15 +221,17 @@ def _figure(
     strokes: tuple[str, ...] = (),
 ) -> Figure:
     table.without_empty_columns()
-    most = max(len(one.marks) for one in drawn.series)
+    own = drawn.series[: len(runs)]
+    most = max(len(one.marks) for one in own)
     if most == 0:
         return Figure(drawn.name, drawn.title, how, None, None, table)
-    absent = [runs[one.index] for one in drawn.series if not one.marks]
+    absent = [run for run, one in zip(runs, own, strict=True) if not one.marks]
     if most == 1:  # what is known of marks
         how = "Higher is better." if "Up" in how else "Lower is better."
     how += "".join(f" {run.title} is not here: {_absence(drawn.name, run)}." for run in absent)
     if most == 1:
-        return Figure(drawn.name, drawn.title, how, None, None, table, (), _bars(drawn))
+        bars = _bars(drawn.y_title, own)
+        return Figure(drawn.name, drawn.title, how, None, None, table, (), bars)
     linear, logarithmic = chart.svg(drawn, False), chart.svg(drawn, True)
     return Figure(drawn.name, drawn.title, how, linear, logarithmic, table, strokes)
 
@@ -251,11 +248,11 @@ def _absence(figure: str, run: RunEvidence) -> str:
     return "not measured"
 
 
-def _bars(drawn: Chart) -> PageTable:
+def _bars(title: str, series: Sequence[Series]) -> PageTable:
     """The figures of runs with one load each, as bars."""
-    table = PageTable("", [*texts("run and load"), (drawn.y_title, NUMERIC), ("", BAR)])
-    longest = max(mark.y for one in drawn.series for mark in one.marks) or 1  # all may be 0
-    for one in drawn.series:
+    table = PageTable("", [*texts("run and load"), (title, NUMERIC), ("", BAR)])
+    longest = max(mark.y for one in series for mark in one.marks) or 1  # all may be 0
+    for one in series:
         for mark in one.marks:
             table.add(mark.tip[0], number(mark.y), mark.y / longest)
     if len(table.rows) > 1:
@@ -289,9 +286,7 @@ def _tail(median: float | None, p99: float | None) -> str:
     return f"p50 {milliseconds(median)}, p99 {milliseconds(p99)}"
 
 
-def _published_marks(
-    runs: Sequence[RunEvidence], coordinates: Callable[[PublishedFigure], XY]
-) -> tuple[Mark, ...]:
+def _published_marks(runs: Sequence[RunEvidence], coordinates: PublishedCoordinates) -> list[Mark]:
     """Published figures, once each. A rehearsal has none: it says nothing about GPUs."""
     unique: dict[tuple[str, str, str], PublishedFigure] = {}
     for run in runs:
@@ -302,13 +297,13 @@ def _published_marks(
         x, y = coordinates(row)
         if x and y:
             marks.append(Mark(x, y, row.mark_label, _published_tip(row)))
-    return tuple(marks)
+    return marks
 
 
 def _published_tip(row: PublishedFigure) -> tuple[str, ...]:
     lines = [
         f"Published: {row.source}",
-        f"{unit(row.output_tokens_per_s, 'output tokens/s')} at {row.load_text}",
+        f"{quantity(row.output_tokens_per_s, 'output tokens/s')} at {row.load_text}",
         f"median latency {milliseconds(row.e2e_ms)}" if row.e2e_ms else "",
         row.workload,
         *(f"differs: {cause}" for cause in row.causes if cause.is_known),

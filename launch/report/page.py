@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
-from builder import __version__
-from builder.diagnostics import Diagnostic, printable
-from builder.files import regular_file, resource_root, save
+from builder import __version__, chart, render
+from builder.diagnostics import Diagnostic
+from builder.files import regular_file, save
+from builder.number_format import UNKNOWN
 
 from ..smoke.results import totals
 from . import (
-    chart,
     comparison,
     estimated,
     evidence,
     figures,
-    number_format,
     published,
     suggestions,
     tables,
@@ -34,7 +29,6 @@ from .evidence import RunEvidence
 from .importers import caveats
 from .tables import PageTable
 
-HERE = Path(__file__).parent
 GENERATOR = "trtllm-deployment-toolkit"
 MAX_COMPARED = 3  # published figures of each run, those under the nearest conditions
 HEAD_BYTES = 2000  # the page says who wrote it within these
@@ -56,44 +50,15 @@ def is_report(file: Path) -> bool:
 
 
 def text(runs: Sequence[RunEvidence], skipped: Sequence[Diagnostic] = ()) -> str:
-    """The page. The template or `Markup.format` escapes every value; invisible characters and those
-    that change the direction of writing are written as escapes."""
-    css, js = _style(), _asset("page.js")
-    page = _template().render(
+    """The page; the template or `Markup.format` escapes every value."""
+    return render.html(
+        "report/page.html.j2",
         **_head(runs), **_first_screen(runs), **_charts(runs), **_others(runs), **_details(runs),
         **_starts(runs), **_next(runs),
-        css=Markup(css), js=Markup(js), css_hash=_hash(css), js_hash=_hash(js),
-        version=__version__, generator=GENERATOR, dash=number_format.UNKNOWN,
-        skipped=list(map(str, skipped)),
+        css_hash=render.source_expression(render.html("report/page.css")),
+        js_hash=render.source_expression(render.html("report/page.js")),
+        version=__version__, generator=GENERATOR, dash=UNKNOWN, skipped=list(map(str, skipped)),
     )  # fmt: skip
-    return printable(page)
-
-
-@cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        undefined=jinja2.StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.j2")
-
-
-def _asset(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")
-
-
-def _style() -> str:
-    """The style sheet that all pages share, then that of this page."""
-    shared = resource_root("templates") / "_shared/page.css"
-    return shared.read_text(encoding="utf-8") + _asset("page.css")
-
-
-def _hash(code: str) -> str:
-    """The source expression of a style or a script in the content security policy."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}"
 
 
 def _head(runs: Sequence[RunEvidence]) -> dict[str, Any]:
@@ -152,14 +117,16 @@ def _charts(runs: Sequence[RunEvidence]) -> dict[str, Any]:
 
 def _legend(
     runs: Sequence[RunEvidence], drawn: Sequence[figures.Figure]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tuple[object, str, Markup]]:
     shapes = "".join(figure.linear or "" for figure in drawn)
-    for index, run in enumerate(runs):
-        if f'data-series="{index}"' in shapes:
-            yield {"key": index, "title": run.title, "swatch": chart.series_swatch(index)}
-    for key, title in (("published", "published by others"), ("front", "Pareto front")):
-        if f'data-series="{key}"' in shapes:
-            yield {"key": key, "title": title, "swatch": chart.reference_swatch(key)}
+    series = [(chart.numbered(index, ()), run.title) for index, run in enumerate(runs)]
+    rows = [
+        (one.key, title, chart.swatch(one.style, one.shape))
+        for one, title in (*series, (chart.published(()), "published by others"))
+    ]
+    for row in (*rows, ("front", "Pareto front", chart.front_swatch())):
+        if f'data-series="{row[0]}"' in shapes:
+            yield row
 
 
 def _others(runs: Sequence[RunEvidence]) -> dict[str, Any]:

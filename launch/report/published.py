@@ -14,9 +14,9 @@ from typing import Any
 from builder.estimates.names import DRAFTS, facts_of
 from builder.facts import published_results
 from builder.facts.published_results import acceptance_lengths
+from builder.number_format import SPACE, number, percent
 
 from .evidence import RunEvidence
-from .number_format import SPACE, number, percent
 from .results import LoadPoint
 
 NOT_SAID = "not said"

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from builder import files
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
+from builder.number_format import number
 
 from ..bench.results import FORMAT
 from ..smoke.results import CheckResult
-from .number_format import number
 
 # Of a result file with a figure for every token of thousands of requests.
 MAX_VALUES = 4_000_000

@@ -17,12 +17,12 @@ from builder.errors import BadInput, ToolkitError
 from builder.estimates.names import DRAFTS, LAYOUT_SIZES, LAYOUT_SWITCHES, STAGES
 from builder.facts import data_file, engines, plain_data, release
 from builder.facts.published_results import flatten
+from builder.number_format import SPACE, number, percent, signed_percent
 
 from .. import known_defects
 from ..bench.results import BENCH
 from . import comparison, published
 from .evidence import RunEvidence
-from .number_format import SPACE, number, percent, signed_percent
 from .results import LoadPoint
 
 RULES = "suggestions.yaml"

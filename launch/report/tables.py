@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from builder.number_format import UNKNOWN, milliseconds, number, percent, quantity, usd
+
 from .estimated import RunEstimate
 from .evidence import RunEvidence, every_point
-from .number_format import UNKNOWN, milliseconds, number, percent, unit, unit_text, usd
 from .published import PublishedFigure
 from .results import BenchResults, JsonObject
 
@@ -108,7 +109,7 @@ def estimated(found: RunEstimate) -> PageTable:
     table = PageTable(caption, columns)
     for one in found.measures:
         values = (one.measured, one.low, one.value, one.high)
-        measured, *ends = (unit_text(value, one.unit) for value in values)
+        measured, *ends = (quantity(value, one.unit) for value in values)
         table.add(one.name, measured, one.verdict, *ends)
     return table
 
@@ -146,7 +147,7 @@ def tasks(runs: Sequence[RunEvidence]) -> PageTable:
     table = runs_table("Tasks of several calls", runs, [LOAD, *numeric(*titles)])
     for run, point in every_point(runs):
         if point.tasks is not None:
-            times = (unit(point.task_s.p50, "s"), unit(point.task_s.p99, "s"))
+            times = (quantity(point.task_s.p50, "s"), quantity(point.task_s.p99, "s"))
             table.add(run.title, point.load, number(point.tasks), number(point.tasks_ok), *times,
                       usd(point.usd_per_task))  # fmt: skip
     return table
@@ -202,8 +203,8 @@ def memory(run: RunEvidence) -> PageTable | None:
     sizes = {name: budget[key] for key, name in MEMORY_PARTS.items()}
     sizes["free"] = max(0.0, total - sum(sizes.values()))
     for name, size in (*sizes.items(), ("total", total)):
-        table.add(name, unit(size, "GiB"), size / total)
-    table.add("KV cache per token", unit(found["kv_bytes_per_token"], "bytes"), "")
+        table.add(name, quantity(size, "GiB"), size / total)
+    table.add("KV cache per token", quantity(found["kv_bytes_per_token"], "bytes"), "")
     table.add("tokens in the KV cache", number(found["kv_tokens"]), "")
     table.add("concurrent requests", number(found["max_concurrency"]), "")
     return table
@@ -236,7 +237,7 @@ def provenance(run: RunEvidence) -> list[tuple[str, str]]:
 
 def _ready_after(run: RunEvidence) -> str | None:
     seconds = run.start.ready_after_s if run.start else None
-    return unit(seconds, "s") if seconds else None
+    return quantity(seconds, "s") if seconds else None
 
 
 def phases(runs: Sequence[RunEvidence]) -> PageTable:
@@ -248,8 +249,8 @@ def phases(runs: Sequence[RunEvidence]) -> PageTable:
             wanted = run.start.expected.get(name) if run.start else None
             more = took - wanted if took is not None and wanted else None
             sign = "+" if more and more > 0 else ""
-            table.add(run.title, name, *(unit(one, "s") for one in (took, wanted)),
-                      UNKNOWN if more is None else f"{sign}{unit(more, 's')}")  # fmt: skip
+            table.add(run.title, name, *(quantity(one, "s") for one in (took, wanted)),
+                      UNKNOWN if more is None else f"{sign}{quantity(more, 's')}")  # fmt: skip
     return table.without_empty_columns()
 
 

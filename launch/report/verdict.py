@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from builder.number_format import SPACE, UNKNOWN, milliseconds, number, percent, quantity, usd
+
 from ..smoke.results import count, totals
 from .comparison import is_same_workload
 from .evidence import RunEvidence
-from .number_format import SPACE, UNKNOWN, milliseconds, number, percent, unit, usd
 from .results import BenchResults, LoadPoint
 
 REHEARSAL = "a miniature on CPU, not a measurement of the GPU"
@@ -169,9 +170,9 @@ def tiles(evidence: RunEvidence) -> list[Tile]:
     quick_ttft = quick.stats("ttft_ms")
     per_gpu = None if evidence.rehearsal else best.rate("output_tokens_per_s_per_gpu")
     rows = [
-        Tile("Highest output", unit(best.rate("output_tokens_per_s"), "tokens/s"),
+        Tile("Highest output", quantity(best.rate("output_tokens_per_s"), "tokens/s"),
              f"at {best.load_text}" + (f", {number(per_gpu)} from each GPU" if per_gpu else "")),
-        Tile("For one user", unit(quick.rate("output_tokens_per_s_per_user"), "tokens/s"),
+        Tile("For one user", quantity(quick.rate("output_tokens_per_s_per_user"), "tokens/s"),
              f"at {quick.load_text}, TPOT {milliseconds(quick.stats('tpot_ms').mean)}"),
         Tile("First token", milliseconds(quick_ttft.p50),
              f"median at {quick.load_text}, p99 {milliseconds(quick_ttft.p99)}"),
@@ -241,7 +242,7 @@ def _notices(run: RunEvidence) -> Iterator[Notice]:
 
 
 def _output(point: LoadPoint) -> str:
-    return unit(point.rate("output_tokens_per_s"), "output tokens/s")
+    return quantity(point.rate("output_tokens_per_s"), "output tokens/s")
 
 
 def _latency(point: LoadPoint) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from ...estimates import plan_estimate, refusals
-from ...estimates.intervals import number
 from ...facts import advisories
 from ...facts.published_results import MEASURES, Published, describe
+from ...number_format import number
 from ...observability import alerts
 from ...rules import vulnerability_policy
 from ...servers import RenderContext

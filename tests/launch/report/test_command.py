@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_page_of_a_run_lies_in_its_folder(folder: Path, capsys: Captured) -> None:
     assert main(["report", str(folder)]) == 0
     assert capsys.readouterr().out == f"{folder / 'report.html'}\n"
-    assert (folder / "report.html").read_text().endswith("</html>")
+    assert (folder / "report.html").read_text().endswith("</html>\n")
 
 
 def test_the_page_of_several_runs_lies_here(

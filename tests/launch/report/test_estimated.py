@@ -11,9 +11,9 @@ from builder import pipeline
 from builder.errors import BadInput
 from builder.estimates import plan_estimate
 from builder.facts.published_results import LATENCIES, MEASURES
+from builder.number_format import percent, quantity
 from launch.report import estimated, page, results
 from launch.report.evidence import RunEvidence
-from launch.report.number_format import percent, unit
 from tests.launch.report import samples
 
 PRESET, LOAD = "gpt-oss-120b-h200", 64
@@ -59,7 +59,7 @@ def test_each_value_outside_is_named_with_its_side(estimate: samples.Json) -> No
     assert "0 of 6 measured values are inside" in found.summary
     tpot_ms = estimate["tpot_ms"]
     slow_ms = 1.5 * tpot_ms["value"]
-    value, beyond = unit(slow_ms, "ms"), percent(slow_ms / tpot_ms["high"] - 1)
+    value, beyond = quantity(slow_ms, "ms"), percent(slow_ms / tpot_ms["high"] - 1)
     assert f"time per output token, median {value}, {beyond} above" in found.summary
 
 

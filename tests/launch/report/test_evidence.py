@@ -148,7 +148,7 @@ def test_whatever_stands_in_a_document_ends_in_a_page_or_a_clear_fault(saved: Sa
         else:
             pages += 1
             if pages % 29 == 0:  # a page takes longer than the rest of this test
-                assert page.text(runs).endswith("</html>")
+                assert page.text(runs).endswith("</html>\n")
     assert pages > 500
 
 
@@ -159,7 +159,7 @@ def test_whatever_stands_in_the_summary_of_a_run_ends_in_a_page_or_a_clear_fault
     for changed in _changed(samples.FAILED_START):
         (tmp_path / "run.json").write_text(json.dumps(changed))
         try:
-            assert page.text(evidence.gather([tmp_path])).endswith("</html>")
+            assert page.text(evidence.gather([tmp_path])).endswith("</html>\n")
             pages += 1
         except BadInput as fault:
             assert "run.json" in str(fault)

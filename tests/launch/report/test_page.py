@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from builder import render
 from launch.report import page
 from launch.report.verdict import REHEARSAL
 from tests.launch.report import samples
@@ -336,7 +337,7 @@ def test_the_same_runs_give_the_same_page(session_page: PageOf, tmp_path: Path) 
 
 
 def test_the_printed_words_are_those_of_the_page() -> None:
-    css = (Path(page.__file__).parent / "page.css").read_text()
+    css = render.html("report/page.css")
     assert f"REHEARSAL: {REHEARSAL}" in css
 
 

@@ -1,15 +1,16 @@
 """A chart as inline SVG: readable without a script, by keyboard with it, in any colour scheme.
 
-Colours come from the page's style sheet by class; each series has its own marker shape too.
+Colours come from `templates/_shared/chart.css` by class; each series has its own marker shape too.
 All text goes through `Markup.format`, which escapes it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, TypeVar
 
 from markupsafe import Markup
 
@@ -26,7 +27,7 @@ SHAPES = (
     "M-2-6h4v4h4v4h-4v4h-4v-4h-4v-4h4z",
     "M0-6L5.7-1.9 3.5 4.9h-7L-5.7-1.9z",
 )
-DIAMOND = "M0-6L6 0 0 6-6 0z"  # of published figures
+CIRCLE, DIAMOND = SHAPES[0], "M0-6L6 0 0 6-6 0z"
 COLOURS = 8
 TICK_STEPS = (1, 2, 2.5, 5, 10)
 MAX_TICKS = 7
@@ -40,39 +41,68 @@ PHONE = 1.45  # how much larger labels are drawn on a phone
 MARK_RADIUS = 6  # from the middle of a mark to its edge
 STEP = 5  # between the positions of a line that labels avoid
 
+T = TypeVar("T")
 Position = tuple[float, float]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A data point; `tip` has the lines of its tooltip, the first one its name."""
+    """A data point with the lines of its tooltip, the first one its name. A `spread` is the box
+    within which the point is likely to be, drawn as two bars."""
 
     x: float
     y: float
     label: str
-    tip: tuple[str, ...]
+    tip: Sequence[str]
+    spread: Box | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The marks of one run with a line through them, further lines, and a band between two."""
+    """The marks of one run with a line through them if they are `joined`, further lines by style,
+    and a band between two. Its `key` is that of the legend, `style` the class of its colour."""
 
-    index: int
-    marks: tuple[Mark, ...]
-    lines: tuple[tuple[str, tuple[tuple[float, float], ...]], ...] = ()
-    band: tuple[tuple[float, float, float], ...] = ()
+    key: object
+    style: str
+    shape: str
+    marks: Sequence[Mark]
+    joined: bool = True
+    lines: Sequence[tuple[str, Sequence[Position]]] = ()
+    band: Sequence[tuple[float, float, float]] = ()
+
+    def positions(self) -> Iterator[Position]:
+        """Of all that is drawn; the scales must include it."""
+        for mark in self.marks:
+            yield mark.x, mark.y
+            if mark.spread:
+                yield from (mark.spread[:2], mark.spread[2:])
+        for _, line in self.lines:
+            yield from line
+        for x, low, high in self.band:
+            yield from ((x, low), (x, high))
+
+
+def numbered(index: int, marks: Sequence[Mark], **others: Any) -> Series:
+    """The series of the run with a number, whose colour and shape follow from it."""
+    return Series(index, f"s{index % COLOURS}", SHAPES[index % len(SHAPES)], marks, **others)
+
+
+def published(marks: Sequence[Mark]) -> Series:
+    return Series("published", "pub", DIAMOND, marks, joined=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
+    """Series in the order in which they are drawn: what comes later is on top and is labelled
+    first."""
+
     name: str
     title: str
     x_title: str
     y_title: str
-    series: tuple[Series, ...]
-    published: tuple[Mark, ...] = ()
-    front: tuple[tuple[float, float], ...] = ()
+    series: Sequence[Series]
+    front: Sequence[Position] = ()
     limit: tuple[float, str] | None = None
     x_is_load: bool = False
 
@@ -87,68 +117,46 @@ class Chart:
         return [*values, self.limit[0]] if self.limit and near else values
 
     def _drawn(self) -> Iterator[Position]:
-        """Positions of marks, lines and bands; the scales must include all."""
-        for mark in self.marks():
-            yield mark.x, mark.y
         yield from self.front
         for one in self.series:
-            for _, line in one.lines:
-                yield from line
-            for x, low, high in one.band:
-                yield from ((x, low), (x, high))
-
-    def marks(self) -> Iterator[Mark]:
-        for one in self.series:
-            yield from one.marks
-        yield from self.published
+            yield from one.positions()
 
 
-def svg(chart: Chart, logarithmic: bool) -> Markup:
+def pareto_front(found: Iterable[T], place: Callable[[T], Position]) -> list[T]:
+    """What nothing else exceeds in both directions, the largest x first."""
+    best: list[T] = []
+    for one in sorted(found, key=place, reverse=True):
+        if not best or place(one)[1] > place(best[-1])[1]:
+            best.append(one)
+    return best
+
+
+def svg(chart: Chart, logarithmic: bool = False) -> Markup:
     make = logarithmic_scale if logarithmic else linear_scale
     x = (load_scale if chart.x_is_load else make)(chart.xs, LEFT, RIGHT)
     y = make(chart.ys, BOTTOM, TOP)
-    labels = _labels(chart, x, y)
-    # Labels avoid those before them: the published ones come first.
-    published = [_mark(m, "pub", "published", DIAMOND, x, y, labels) for m in chart.published]
-    marks = []
-    for one in chart.series:
-        for mark in one.marks:
-            colour = f"s{one.index % COLOURS}"
-            marks.append(_mark(mark, colour, one.index, shape(one.index), x, y, labels))
-    lines: list[Markup] = []
-    for one in chart.series:
-        lines += _lines(one, x, y)
+    kind = ("log", "logarithmic") if logarithmic else ("lin", "linear")
     parts = [*_axes(chart, x, y), *_front(chart, x, y), *_limit(chart, y)]
-    parts += [*lines, *marks, *published]
-    kind = "log" if logarithmic else "lin"
+    for one in chart.series:
+        parts += _lines(one, x, y)
     return Markup(
-        '<svg class="plot {}" viewBox="0 0 {} {}" role="group" aria-label="{}, {} axes">{}</svg>'
-    ).format(
-        kind,
-        WIDTH,
-        HEIGHT,
-        chart.title,
-        "logarithmic" if logarithmic else "linear",
-        Markup("").join(parts),
-    )
+        '<svg class="plot {}" viewBox="0 0 {} {}" role="group" aria-label="{}, {} axes">{}{}</svg>'
+    ).format(kind[0], WIDTH, HEIGHT, chart.title, kind[1], _joined(parts), _marks(chart, x, y))
 
 
-def _labels(chart: Chart, x: Scale, y: Scale) -> Labels:
-    def at(mark: Mark) -> Position:
-        return x.at(mark.x), y.at(mark.y)
-
-    lines = [list(map(at, one.marks)) for one in chart.series]
-    return Labels(map(at, chart.marks()), lines)
+def _joined(parts: Iterable[Markup]) -> Markup:
+    return Markup("").join(parts)
 
 
-def shape(index: int) -> str:
-    return SHAPES[index % len(SHAPES)]
-
-
-def series_swatch(index: int) -> Markup:
+def swatch(style: str, shape: str) -> Markup:
+    """The symbol of a series in a legend."""
     return Markup(
-        '<svg class="swatch s{}" viewBox="-8 -8 16 16" aria-hidden="true"><path d="{}"/></svg>'
-    ).format(index % COLOURS, shape(index))
+        '<svg class="swatch {}" viewBox="-8 -8 16 16" aria-hidden="true"><path d="{}"/></svg>'
+    ).format(style, shape)
+
+
+def front_swatch() -> Markup:
+    return swatch("front", "M-8 4L8-4")
 
 
 def _axes(chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
@@ -174,9 +182,8 @@ def _axes(chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
 
 def _front(chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
     if len(chart.front) > 1:
-        yield Markup('<path class="front" data-series="front" d="{}"/>').format(
-            _path(chart.front, x, y)
-        )
+        path = _path(chart.front, x, y)
+        yield Markup('<path class="front" data-series="front" d="{}"/>').format(path)
 
 
 def _limit(chart: Chart, y: Scale) -> Iterator[Markup]:
@@ -190,42 +197,49 @@ def _limit(chart: Chart, y: Scale) -> Iterator[Markup]:
 
 
 def _lines(one: Series, x: Scale, y: Scale) -> Iterator[Markup]:
-    colour = f"s{one.index % COLOURS}"
+    drawn = list(one.lines)
+    if one.joined:
+        drawn.insert(0, ("line", [(mark.x, mark.y) for mark in one.marks]))
     if one.band:
         upper = [(a, top) for a, _, top in one.band]
         lower = [(a, bottom) for a, bottom, _ in reversed(one.band)]
-        yield Markup('<path class="band {}" data-series="{}" d="{}z"/>').format(
-            colour, one.index, _path([*upper, *lower], x, y)
-        )
-    solid = ("line", tuple((m.x, m.y) for m in one.marks))
-    for style, values in (solid, *one.lines):
+        drawn.insert(0, ("band", [*upper, *lower, upper[0]]))
+    for style, values in drawn:
         if len(values) > 1:
             yield Markup('<path class="{} {}" data-series="{}" d="{}"/>').format(
-                style, colour, one.index, _path(values, x, y)
+                style, one.style, one.key, _path(values, x, y)
             )
 
 
-def _mark(
-    mark: Mark, colour: str, series: object, path: str, x: Scale, y: Scale, labels: Labels
-) -> Markup:
-    a, b = x.at(mark.x), y.at(mark.y)
-    text = labels.draw(mark.label, a, b)
+def _marks(chart: Chart, x: Scale, y: Scale) -> Markup:
+    places = [[(x.at(m.x), y.at(m.y)) for m in one.marks] for one in chart.series]
+    labels = Labels(places, [one.joined for one in chart.series])
+    drawn = []
+    for one, positions in zip(reversed(chart.series), reversed(places), strict=True):
+        pairs = zip(one.marks, positions, strict=True)
+        drawn.append(_joined([_mark(mark, one, at, x, y, labels) for mark, at in pairs]))
+    return _joined(reversed(drawn))
+
+
+def _mark(mark: Mark, one: Series, at: Position, x: Scale, y: Scale, labels: Labels) -> Markup:
+    bars = Markup("")
+    if mark.spread:
+        left, low, right, high = mark.spread
+        a, b = at
+        bars = Markup('<path class="spread" d="M{:.1f} 0H{:.1f}M0 {:.1f}V{:.1f}"/>').format(
+            x.at(left) - a, x.at(right) - a, y.at(low) - b, y.at(high) - b
+        )
     return Markup(
-        '<g class="mark {}" data-series="{}" tabindex="-1" role="img" aria-label="{}" '
-        'transform="translate({:.1f} {:.1f})"><circle r="13"/><path d="{}"/>{}</g>'
-    ).format(colour, series, "\n".join(mark.tip), a, b, path, text)
+        '<g class="mark {}" data-series="{}" tabindex="-1" role="img" '
+        'transform="translate({:.1f} {:.1f})"><title>{}</title>'
+        '{}<circle r="13"/><path d="{}"/>{}</g>'
+    ).format(
+        one.style, one.key, *at, "\n".join(mark.tip), bars, one.shape, labels.draw(mark.label, *at)
+    )
 
 
-def _path(values: Iterable[tuple[float, float]], x: Scale, y: Scale) -> str:
+def _path(values: Iterable[Position], x: Scale, y: Scale) -> str:
     return "M" + "L".join(f"{x.at(a):.1f} {y.at(b):.1f}" for a, b in values)
-
-
-def reference_swatch(kind: str) -> Markup:
-    """The symbol of published figures or of the Pareto front in the legend."""
-    drawing = {"published": ("pub", DIAMOND), "front": ("front", "M-8 4L8-4")}[kind]
-    return Markup(
-        '<svg class="swatch {}" viewBox="-8 -8 16 16" aria-hidden="true"><path d="{}"/></svg>'
-    ).format(*drawing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,13 +304,15 @@ def load_scale(values: Sequence[float], start: float, end: float) -> Scale:
 class Labels:
     """Places labels next to their marks, off the lines if possible, or leaves them out."""
 
-    def __init__(self, marks: Iterable[Position], lines: Iterable[Sequence[Position]]) -> None:
-        self._taken = [
-            (a - MARK_RADIUS, b - MARK_RADIUS, a + MARK_RADIUS, b + MARK_RADIUS) for a, b in marks
-        ]
+    def __init__(self, series: Sequence[Sequence[Position]], joined: Sequence[bool]) -> None:
+        self._taken: list[Box] = []
         self._lines: list[Box] = []
-        for line in lines:
-            self._lines += [(a, b, a, b) for a, b in _along(line)]
+        for marks, is_line in zip(series, joined, strict=True):
+            self._taken += [
+                (a - MARK_RADIUS, b - MARK_RADIUS, a + MARK_RADIUS, b + MARK_RADIUS)
+                for a, b in marks
+            ]
+            self._lines += [(a, b, a, b) for a, b in _along(marks if is_line else ())]
         self._taken_on_phones: list[Box] = []
 
     def draw(self, text: str, a: float, b: float) -> Markup:

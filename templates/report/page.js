@@ -5,7 +5,12 @@
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
   root.classList.add("js");
 
-  // A tooltip says what the label of a mark says, line by line.
+  // A tooltip shows the title of a mark, line by line, at once and in the colours of the page.
+  all(".mark").forEach((mark) => {
+    const title = mark.querySelector("title");
+    mark.setAttribute("aria-label", title.textContent);
+    title.remove();
+  });
   let shown = null;
   const show = (mark) => {
     shown = mark;
