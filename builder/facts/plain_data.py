@@ -189,6 +189,7 @@ TRITON_PROGRAM: Any = {
 TRITON_PROGRAMS_FILE: Any = {
     "source": Text,
     "releases": {"*": {"version": Text, "commit": Text}},
+    "paths": Text,
     "kinds": {"*": {"pattern": Text, "fix": Text}},
     "programs": {"*": TRITON_PROGRAM},
 }

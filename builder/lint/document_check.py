@@ -396,5 +396,5 @@ def _listening(given: OptionsBlock, document: Yaml, release: Release) -> Iterato
         place, written = given.places["port"], given.written["port"]
         yield from port_number_diagnostics(str(options["port"]), place, written)
     if command.is_alone and (here := object_at(document, command.path)):
-        port = value_of(given, "port", release)
-        yield from opened_port_diagnostics(document, here.data, here.path, port, here.around)
+        own = {value_of(given, "port", release): "--port"}
+        yield from opened_port_diagnostics(document, here.data, here.path, own, here.around)

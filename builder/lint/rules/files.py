@@ -121,22 +121,30 @@ def image_file_diagnostics(
     lines."""
     copied = copied_mounts(rows)
     made = [_text(row) for row in rows if row.words[0].text not in _NO_RUN]
+    for command in commands:
+        if file := command.option_file:
+            yield from path_diagnostics(file.text, file.location, "", copied, made)
+    if len(commands) == 1:
+        yield from exposed_port_diagnostics(rows, {commands[0].own_port: "--port"})
+
+
+def exposed_port_diagnostics(
+    rows: Sequence[Statement], own: Mapping[str, str]
+) -> Iterator[Diagnostic]:
+    """Checks ports that the flags of a Dockerfile's server set against its EXPOSE lines."""
     opened: dict[str, Location] = {}
     for row in rows:
         if row.words[0].text == "EXPOSE":
             opened |= {word.text.partition("/")[0]: word.location for word in row.words[1:]}
     spans = [_SPAN.fullmatch(port) for port in opened]
-    for command in commands:
-        if file := command.option_file:
-            yield from path_diagnostics(file.text, file.location, "", copied, made)
-        port = command.own_port
-        if len(commands) != 1 or not opened or not port.isdigit() or not all(spans):
-            continue
-        ends = [(int(row[1]), int(row[2] or row[1])) for row in spans if row]
-        if not any(first <= int(port) <= last for first, last in ends):
+    if not opened or not all(spans):
+        return
+    ends = [(int(row[1]), int(row[2] or row[1])) for row in spans if row]
+    for port, flag in own.items():
+        if port.isdigit() and not any(first <= int(port) <= last for first, last in ends):
             first_port, place = next(iter(opened.items()))
             what = f"the server listens at {port}, and {', '.join(opened)} is opened"
-            fix = f"open {port}, or give --port {first_port.partition('-')[0]}"
+            fix = f"open {port}, or give {flag} {first_port.partition('-')[0]}"
             yield located(place, "EXPOSE", what, fix, PORT_UNREACHED)
 
 

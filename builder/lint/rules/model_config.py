@@ -46,7 +46,7 @@ def read(path: Path) -> str:
 def meaning_diagnostics(config: Message, path: Path) -> Iterator[Diagnostic]:
     """Reports values that Triton or the backend refuses, or reads in another way than written."""
     yield from _backend_diagnostics(config)
-    files = {"$versions": _versions(path.parent), "$ranks": _ranks(config, path.parent)}
+    files = {"$versions": versions(path.parent), "$ranks": _ranks(config, path.parent)}
     for group in ("every", backend_of(config)):
         yield from field_diagnostics(config, group, files)
     for group in ("input", "output"):
@@ -111,7 +111,7 @@ def _blocks(shape: list[int]) -> list[int]:
     return [math.prod(map(int, part.split())) for part in re.split(r"(?:^|(?<= ))-1(?= |$)", text)]
 
 
-def _versions(folder: Path) -> list[str]:
+def versions(folder: Path) -> list[str]:
     """The folders of versions; none says nothing, since versions may be made later."""
     names = [row.name for row in folder.glob("[1-9]*") if row.name.isdigit() and row.is_dir()]
     return sorted(names, key=int)
@@ -132,25 +132,25 @@ def _ranks(config: Message, folder: Path) -> list[str]:
 
 
 def _folder_diagnostics(
-    config: Message, folder: Path, versions: Sequence[str]
+    config: Message, folder: Path, there: Sequence[str]
 ) -> Iterator[Diagnostic]:
     """Reports a folder whose name is misspelt for a version, and a model file with a name that the
     backend does not load. A version without any such file may be completed later."""
     odd = [row.name for row in folder.glob("[v0]*") if _ODD_VERSION.fullmatch(row.name)]
-    if odd and not versions and config.fields:
+    if odd and not there and config.fields:
         what = f"{odd[0]} is no version: the name of its folder must be a number without zeros"
         fix = f"rename it to {int(re.sub('[^0-9]', '', odd[0])) or 1}"
         yield located(config.fields[0].location, "", what, fix, TRITON_VERSIONS)
     known = backends()["files"]
     names = known.get(config.text("platform"), known.get(backend_of(config), ()))
-    if not (names and versions) or config.named("cc_model_filenames"):
+    if not (names and there) or config.named("cc_model_filenames"):
         return
-    there = sorted(row.name for row in (folder / versions[-1]).iterdir())
-    alike = [name for name in there if Path(name).suffix == Path(names[0]).suffix]
+    files = sorted(row.name for row in (folder / there[-1]).iterdir())
+    alike = [name for name in files if Path(name).suffix == Path(names[0]).suffix]
     field = "default_model_filename" if config.text("default_model_filename") else "backend"
     wanted = [config.text(field)] if field != "backend" else names
-    if alike and there and set(wanted).isdisjoint(there):
-        what = f"folder {versions[-1]} has {alike[0]}, and the backend loads {either(wanted)}"
+    if alike and set(wanted).isdisjoint(files):
+        what = f"folder {there[-1]} has {alike[0]}, and the backend loads {either(wanted)}"
         fix = f'rename the file, or set default_model_filename: "{alike[0]}"'
         place = config.place(field if config.named(field) else "platform")
         yield located(place, field, what, fix, TRITON_MODEL_FILE)

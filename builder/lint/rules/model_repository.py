@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ...diagnostics import Diagnostic, closest, is_misspelling, located, nearest
+from ...diagnostics import Diagnostic, closest, either, is_misspelling, located, nearest
 from ...general_rules import Rule, Severity
 from ..read.triton_config import Message, Scalar, parse
-from .model_config import completes, read, sizes
-from .triton_fields import TRITON_ENSEMBLE_MISMATCH, backend_of, field_diagnostics
+from .model_config import completes, read, sizes, versions
+from .triton_fields import (
+    TRITON_ENSEMBLE_MISMATCH,
+    TRITON_VERSIONS,
+    backend_of,
+    field_diagnostics,
+)
 
 TRITON_ENSEMBLE_MODEL = Rule(
     "triton-ensemble-model", "An ensemble composes a model that is not in its repository."
@@ -175,6 +180,14 @@ def _model_diagnostics(config: Message, steps: list[_Step], path: Path) -> Itera
             where = f"{step.path}.model_name"
             yield located(named.location, where, what, fix, TRITON_ENSEMBLE_MODEL, severity)
             continue
+        version, there = step.message.scalar("model_version"), versions(folders[step.model])
+        if version and (version.number or 0) > 0 and there and version.text not in there:
+            what, where = (
+                f"{step.model} has no version {version.text}",
+                f"{step.path}.model_version",
+            )
+            fix = f"give {either(there)}, or -1 for the newest"
+            yield located(version.location, where, what, fix, TRITON_VERSIONS)
         file = folders[step.model] / "config.pbtxt"
         if model := _parsed(read(file)):
             policy = model.first("model_transaction_policy")

@@ -234,7 +234,8 @@ def launch_diagnostics(
     the script starts only these servers."""
     rows = found.statements
     for launch in launches:
-        yield from published_port_diagnostics(launch.before, launch.port, launch.host)
+        own = {launch.port: "--port"}
+        yield from published_port_diagnostics(launch.before, own, launch.host)
         yield from starts.docker_diagnostics(
             launch.before, values.words(launch.statements[-1].words)
         )

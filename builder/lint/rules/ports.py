@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 
-from ...diagnostics import Diagnostic, Location, located
+from ...diagnostics import Diagnostic, Location, located, nearest
 from ...documents import Variable, Yaml, value_at
 from ...facts.release import Release
 from ...general_rules import Rule
@@ -20,6 +20,7 @@ from ..read.containers import (
     beside,
     listed,
     may_open,
+    named_rows,
     number_of,
     objects,
     port_of,
@@ -50,7 +51,8 @@ def container_port_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic
                 continue
             if not (_ports(data) or _is_asked(data)):
                 continue
-            yield from opened_port_diagnostics(document, data, path, port_of(servers[0]), around)
+            own = {port_of(servers[0]): "--port"}
+            yield from opened_port_diagnostics(document, data, path, own, around)
             yield from _host_diagnostics(document, data, path, servers[0], around)
 
 
@@ -80,27 +82,41 @@ def _host_diagnostics(
 
 
 def opened_port_diagnostics(
-    document: Yaml, data: Mapping[str, Any], path: str, port: str, around: Around
+    document: Yaml, data: Mapping[str, Any], path: str, own: Mapping[str, str], around: Around
 ) -> Iterator[Diagnostic]:
-    """Checks the ports that a container opens and probes against its server's port. The container
-    starts exactly one server."""
+    """Checks the ports that a container opens and probes against its `own`, those of its server,
+    each with its flag. The container starts exactly one server."""
     ports = _ports(data)
-    if not port.isdigit():
+    if not own or not all(port.isdigit() for port in own):
         return
-    if ports and port not in ports:
-        where = below(path, next(iter(ports.values())))
-        what = f"the server listens at {port}, and {', '.join(ports)} is opened"
-        fix = f"open {port}, or give --port {next(iter(ports))}"
+    port, flag = next(iter(own.items()))
+    told = ", ".join(own)
+    if found := _unreached(ports, own):
+        extra, missing = found
+        where = below(path, ports[extra[0]])
+        what = f"the server listens at {told}, and {', '.join(extra)} is opened"
+        fix = f"open {missing}, or give {own[missing]} {extra[0]}"
         yield located(document.locate(where), where, what, fix, PORT_UNREACHED)
+    names = named_rows(data.get("ports"))
     for probe, way in product(PROBES, ("httpGet", "tcpSocket")):
         inner = f"{probe}.{way}.port"
         asked = str(value_at(data, inner) or "")
-        number = number_of(data, asked)
-        if number.isdigit() and number != port and not may_open(around.pod, data, number):
-            where = below(path, inner)
-            what = f"asks at {asked}, and the server listens at {port}"
-            fix = f"give {port}, or --port {number}"
+        number, where = number_of(data, asked), below(path, inner)
+        if number.isdigit() and number not in own and not may_open(around.pod, data, number):
+            what = f"asks at {asked}, and the server listens at {told}"
+            fix = f"give {port}, or {flag} {number}"
             yield located(document.locate(where), where, what, fix, PORT_UNREACHED)
+        elif asked not in names and _PORT_NAME.fullmatch(asked):
+            what = f"no port of the container is called {asked}, so the probe fails"
+            fix = nearest(asked, names) if names else f"name the port, or give {port}"
+            yield located(document.locate(where), where, what, fix, PORT_UNREACHED)
+
+
+def _unreached(opened: Iterable[str], own: Mapping[str, str]) -> tuple[list[str], str] | None:
+    """The opened ports at which no server listens, and one that is not opened in their place."""
+    extra = [port for port in opened if port not in own]
+    missing = [port for port in own if port not in opened]
+    return (extra, missing[0]) if extra and missing else None
 
 
 def _ports(data: Mapping[str, Any]) -> dict[str, str]:
@@ -116,6 +132,7 @@ def _ports(data: Mapping[str, Any]) -> dict[str, str]:
     return ports
 
 
+_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _PUBLISHED = re.compile(r"(?:[\d.]+:)?(?:\d+:)?(\d+)(?:/tcp)?")
 # Commands that end or wait for a server before the next one starts.
 _ENDS = frozenset(("kill", "pkill", "killall", "wait", "stop", "trap", "fuser"))
@@ -206,9 +223,11 @@ def value_of(block: OptionsBlock, name: str, release: Release) -> str:
     return "" if value is None or isinstance(value, Variable) else str(value)
 
 
-def published_port_diagnostics(words: Sequence[Word], port: str, host: str) -> Iterator[Diagnostic]:
-    """Checks the ports that a container publishes against the port of its server. `words` are the
-    words before the server."""
+def published_port_diagnostics(
+    words: Sequence[Word], own: Mapping[str, str], host: str
+) -> Iterator[Diagnostic]:
+    """Checks the ports that a container publishes against its `own`, those of its server, each with
+    its flag. `words` are the words before the server."""
     texts = [word.text for word in words]
     if not {"docker", "podman"} & {text.rpartition("/")[2] for text in texts}:
         return
@@ -220,9 +239,11 @@ def published_port_diagnostics(words: Sequence[Word], port: str, host: str) -> I
                 ports.append(found[1])
     if not ports or len(ports) != len(values):
         return
-    if port.isdigit() and port not in ports:
-        what = f"{', '.join(ports)} of the container is published, and the server listens at {port}"
-        fix = f"publish {port}, or give --port {ports[0]}"
+    if all(port.isdigit() for port in own) and (left := _unreached(ports, own)):
+        extra, missing = left
+        what = f"{', '.join(extra)} of the container is published, and the server listens at "
+        what += ", ".join(own)
+        fix = f"publish {missing}, or give {own[missing]} {extra[0]}"
         yield located(values[0].location, "--publish", what, fix, PORT_UNREACHED)
     if host in ("localhost", "127.0.0.1"):
         what = f"the server listens at {host} of the container: published ports do not reach it"
@@ -241,23 +262,26 @@ def shared_port_diagnostics(
     rows: Sequence[Statement], servers: Sequence[Launch]
 ) -> Iterator[Diagnostic]:
     """Reports servers that run on one machine at the same time and need the same port."""
-    by_location = {row.statements[0].words[0].location: row for row in servers}
+    by_location: dict[Location, list[Launch]] = {}
+    for each in servers:
+        by_location.setdefault(each.statements[0].words[0].location, []).append(each)
     running: list[Launch] = []
     for row in rows:
         words = {word.text for word in row.words}
         if not _ENDS.isdisjoint(" ".join(words).split()):  # also for `ssh HOST "pkill ..."`
             running.clear()
-        server = by_location.get(row.words[0].location)
-        if not server or not _ELSEWHERE.isdisjoint(word.rpartition("/")[2] for word in words):
+        own = by_location.get(row.words[0].location, ())
+        if not own or not _ELSEWHERE.isdisjoint(word.rpartition("/")[2] for word in words):
             continue
-        holder = next((other for other in running if server.clashes(other)), None)
+        pairs = product(own, running)
+        server, holder = next((pair for pair in pairs if pair[0].clashes(pair[1])), (own[0], None))
         if holder and server.start:
             line = holder.start.line if holder.start else 0
             what = f"wants port {server.port}, which the server of line {line} uses"
             yield located(server.start, "--port", what, "give it another port", PORT_TAKEN)
         elif row.end == "&":
             yield from _shared_gpu_diagnostics(server, running)
-            running.append(server)
+            running += own
 
 
 def _shared_gpu_diagnostics(server: Launch, running: Sequence[Launch]) -> Iterator[Diagnostic]:

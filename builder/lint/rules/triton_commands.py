@@ -26,6 +26,7 @@ from . import (
 )
 from .names import NAMING
 from .ports import PORT_TAKEN
+from .triton_ports import Listening, port_diagnostics
 
 TRITON_FLAG_UNUSED = Rule(
     "triton-flag-unused", "A flag of Triton has no effect next to the others.", "warning"
@@ -34,7 +35,9 @@ TRITON_REPOSITORY = Rule("triton-repository", "Triton is started without a model
 
 SWITCH = "switch"
 _PROGRAMS = DATA / "triton" / "programs.yaml"
-_IMAGE = re.compile(r"tritonserver:(\d\d\.\d\d)\b")
+# Flags that add ports, take them away, or share them.
+_PORTLESS = re.compile(r"allow-(?:http|grpc|metrics|sagemaker|vertex-ai)|.*-address|reuse-.*")
+_IMAGE = re.compile(r"tritonserver:(?:\$\{\w+:?-)?(\d\d\.\d\d)\b")
 
 
 @cache
@@ -67,12 +70,17 @@ def command_diagnostics(source: Text) -> tuple[int, list[Diagnostic]]:
     """The number of Triton's commands in a file, and their errors. Tags of its images tell which
     releases run them."""
     releases = sorted(set(_IMAGE.findall(source.text)))
-    count, found = 0, list[Diagnostic]()
+    count, found, listening = 0, list[Diagnostic](), list[Listening]()
     for server in commands(source):
+        read: list[_Command] = []
         for name, words in _runs(server):
-            count += 1
-            found += _Command(name, releases).read(words)
-    return count, found
+            read.append(_Command(name, releases))
+            found += read[-1].read(words)
+        count += len(read)
+        own = read[0].ports() if len(read) == 1 else {}
+        if own:
+            listening.append(Listening(server, own, {f"--{name}" for name in read[0].given}))
+    return count, [*found, *port_diagnostics(source, listening, programs()["paths"])]
 
 
 def _runs(server: Server) -> Iterator[tuple[str, Sequence[Word]]]:
@@ -216,6 +224,18 @@ class _Command:
         if needed and not unknown and not any(name in self.given for name in needed):
             what, fix = f"{self.program} needs --{needed[0]}", f"add --{needed[0]}=FOLDER"
             yield located(words[0].location, "", what, fix, TRITON_REPOSITORY)
+
+    def ports(self) -> dict[str, str]:
+        """The ports that the server listens at, each with its flag; empty if any is unknown."""
+        if self.is_open or any(map(_PORTLESS.fullmatch, self.given)):
+            return {}
+        found: dict[str, str] = {}
+        for name, default in self.table.get("ports", {}).items():
+            value = self.given[name][1] if name in self.given else None
+            if name in self.given and not (value and value.certain and value.text.isdigit()):
+                return {}
+            found[value.text if value else default] = f"--{name}"
+        return found
 
     def _ports(self) -> Iterator[Diagnostic]:
         """Reports two protocols on one port. Those of a protocol that is off do not count."""

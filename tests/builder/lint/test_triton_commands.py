@@ -21,6 +21,9 @@ GOOD = {
     "COMPOSE": ("a.yaml", COMPOSE),
     "POD": ("b.yaml", POD),
     "DOCKERFILE": ("Dockerfile", DOCKERFILE),
+    "PORTS": ("c.yaml", TABLES["PORTS"]),
+    "TWO": ("c.sh", TABLES["TWO"]),
+    "EXPOSED": ("Dockerfile", TABLES["EXPOSED"]),
 }
 
 
