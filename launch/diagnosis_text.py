@@ -24,6 +24,7 @@ def document(diagnosis: Diagnosis, in_force: Sequence[InForce] = ()) -> dict[str
         "verdict": diagnosis.verdict,
         "phase": diagnosis.phase,
         "causes": [_cause(cause) for cause in diagnosis.causes],
+        "symptom": _cause(diagnosis.symptom) if diagnosis.symptom else None,
         "first_error": asdict(first) if first else None,
         "silent_s": round(diagnosis.silence_s),
         "seconds": dict(diagnosis.seconds),
@@ -43,6 +44,7 @@ def _cause(cause: FailureCause) -> dict[str, Any]:
         "cause": cause.cause,
         "fix": cause.fix,
         "edit": dict(cause.edit),
+        "otherwise": [{"cause": other, "check": how} for other, how in cause.otherwise.items()],
         "evidence": [asdict(line) for line in cause.evidence],
         "confidence": cause.confidence,
         "source": row.source,
@@ -78,6 +80,9 @@ def _without_cause(found: Json, width: int) -> Iterator[str]:
     first = found["first_error"]
     yield "first error: " + ("none" if first is None else "")
     yield from _lines([first] if first else [], width)
+    if symptom := found.get("symptom"):
+        yield "a known line that does not tell which cause it has:"
+        yield from _cause_lines(symptom, width)
     yield from _wrapped(
         "The cause is unknown. Whoever looks into it needs the whole log, the deployment file "
         "and the versions of engine, driver and GPU.",
@@ -95,10 +100,14 @@ def _table(rows: Iterable[Json]) -> Iterator[str]:
 
 
 def _cause_lines(cause: Json, width: int) -> list[str]:
-    lines = _wrapped(cause["cause"], "cause: ", width)
+    start = "one of several causes: " if cause["otherwise"] else "cause: "
+    lines = _wrapped(cause["cause"], start, width)
     lines += _lines(cause["evidence"], width)
-    lines += _wrapped(cause["fix"], "fix: ", width)
+    lines += _wrapped(cause["fix"], "fix: " if cause["cause"] else "find out: ", width)
     lines += [f"  {line}" for line in edit_lines(cause["edit"])]
+    for other in cause["otherwise"]:
+        start = "or: " if cause["cause"] else "perhaps: "
+        lines += _wrapped(f"{other['cause']}: {other['check']}", start, width)
     source = f"{cause['id']}, {cause['confidence']}; {cause['source']}"
     return [*lines, *_wrapped(source, "source: ", width)]
 

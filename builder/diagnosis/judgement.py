@@ -39,7 +39,8 @@ class Evidence:
 class FailureCause:
     """A failure with the lines that prove it, and its texts filled in from them.
 
-    Credentials in what was filled in are masked.
+    `otherwise` are other causes of these lines, each with what tells it apart. Credentials in what
+    was filled in are masked.
     """
 
     signature: Signature
@@ -50,11 +51,15 @@ class FailureCause:
     phase: Phase | None
     at: tuple[float, int]
     edit: Mapping[str, Any]
+    otherwise: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is known of a server: its verdict, phase, causes, first error and seconds by phase."""
+    """What is known of a server: its verdict, phase, causes, first error and seconds by phase.
+
+    Without a cause, `symptom` is a known line that does not tell which of several it has.
+    """
 
     verdict: Verdict
     phase: Phase | None
@@ -62,17 +67,19 @@ class Diagnosis:
     first_error: Evidence | None
     seconds: Mapping[str, float]
     silence_s: float = 0.0
+    symptom: FailureCause | None = None
 
 
 def judge(
     logs: Sequence[Seen], state: State, planned: Mapping[str, Any] | None = None
 ) -> Diagnosis:
     """The diagnosis of a server from all its logs; `planned` are values of its plan by path."""
-    causes = sorted(_causes(logs, state, planned or {}), key=_rank)
+    found = sorted(_causes(logs, state, planned or {}), key=_rank)
     all_errors = ((seen, line) for seen in logs for line in seen.errors)
     errors = [line for seen, line in all_errors if not _survived(seen, line.number)]
     errors.sort(key=_moment)
-    causes = list(_strongest(causes, errors))
+    causes = list(_strongest([cause for cause in found if cause.cause], errors))
+    symptoms = [cause for cause in found if not cause.cause and not causes]
     echoes = [(seen, seen.echo) for seen in logs if seen.echo]
     first_lines = errors or [line for seen, line in echoes if not _survived(seen, line.number)]
     first = _evidence(first_lines[0]) if first_lines else None
@@ -88,6 +95,7 @@ def judge(
         first,
         _seconds(logs),
         silence_s,
+        next(iter(symptoms), None) if verdict != "healthy" else None,
     )
 
 
@@ -98,9 +106,10 @@ def _rank(cause: FailureCause) -> tuple[object, ...]:
 
 
 def _strongest(causes: Sequence[FailureCause], errors: Sequence[Line]) -> Iterator[FailureCause]:
-    """The causes without those that count only where there is no other cause, or no error, and
-    without those that only lines of a stronger one prove.
+    """The causes without those that count only where there is no other cause or error, or where
+    they have the first error, and without those that only lines of a stronger one prove.
     """
+    first = next((error for error in errors if not error.text.endswith(":")), None)
     named = any(not cause.signature.generic and not cause.signature.alone for cause in causes)
     told = any(not cause.signature.alone for cause in causes)
     shown: set[tuple[str, int]] = set()
@@ -108,7 +117,8 @@ def _strongest(causes: Sequence[FailureCause], errors: Sequence[Line]) -> Iterat
         row = cause.signature
         places = {(line.file, line.line) for line in cause.evidence}
         others = any((error.file, error.number) not in places for error in errors)
-        if (row.generic and named) or (row.alone and (told or others)):
+        is_later = first and places and (first.file, first.number) not in places
+        if (row.generic and (named or is_later)) or (row.alone and (told or others)):
             continue
         if places and places <= shown:
             continue
@@ -131,9 +141,8 @@ def _causes(
         if found is None:
             continue
         lines, values, phase, at = found
-        confidence = row.confidence
-        if row.fits and fits is None:
-            confidence = "assumed"
+        otherwise = {} if row.needs or fits else row.otherwise or {}
+        confidence = "assumed" if otherwise or (row.fits and not fits) else row.confidence
         yield FailureCause(
             row,
             " ".join([_filled(row.cause, values), *_details(row, {**planned, **logged, **values})]),
@@ -143,6 +152,7 @@ def _causes(
             row.phase or phase,
             at,
             _edit(row, planned),
+            otherwise,
         )
 
 

@@ -42,7 +42,7 @@ _HEADS = tuple(
         r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL): +",
         r"\[?(?P<date>\d{4}-\d\d-\d\d)[ T](?P<time>\d\d:\d\d:\d\d)(?:[.,]\d+)?Z?\]?\s*"
         r"(?:\[?(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\]?:?\s*)?",
-        r"(?P<level>TRACE|DEBUG|INFO|WARN|ERROR) (?=\w+(?:::\w+)*: )",
+        r"(?P<level>TRACE|DEBUG|INFO|WARN|ERROR) (?=[\w.:]+: )",
     )
 )
 # Levels that stand within a message: of libraries, of enroot's lines under pyxis, and of JSON.

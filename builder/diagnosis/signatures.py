@@ -69,19 +69,21 @@ class Signature:
     of `unless_after` behind the last evidence, rules the failure out. State must agree with
     `needs`, and must not contradict `fits`; where it does not tell, the failure is assumed.
     `stall_s` is how long the log has been silent while the process is alive. A `generic` failure
-    counts only where no other is found; one that is `alone` only where no other is found and no
-    other line is an error: a process that died without a word. `details` compare its numbers with
-    the plan. `example` is a log that has the failure and `counterexample` one that has not;
-    `example_state` is the state beside both.
+    counts only where no other is found and it has the first error; one that is `alone` only where
+    no other line is an error either: a process that died without a word. `details` compare its
+    numbers with the plan. `otherwise` are other causes of the same lines, each with what tells it
+    apart: unless state confirms the failure, it is one of several. A row without a `cause` is a
+    mere symptom, shown with what it may mean where no cause is found. `example` is a log that has
+    the failure and `counterexample` one that has not; `example_state` is the state beside both.
     """
 
     id: Text
     cluster: Text
-    cause: Text
     fix: Text
     source: Text
     date: Day
     confidence: Confidence
+    cause: str = ""
     phase: Phase | None = None
     patterns: tuple[Pattern, ...] = ()
     during: tuple[Phase, ...] = ()
@@ -93,6 +95,7 @@ class Signature:
     generic: bool = False
     alone: bool = False
     details: tuple[Detail, ...] = ()
+    otherwise: Mapping[Text, Text] | None = None
     edit: Mapping[str, Any] | None = None
     edit_lowers: bool = False
     example: Text | None = None
@@ -110,6 +113,8 @@ class Signature:
     def inconsistencies(self) -> Iterator[tuple[str, str]]:
         if not self.patterns and not self.needs:
             yield "patterns", "is missing; give lines of the log or what the state needs"
+        if not self.cause and not self.otherwise:
+            yield "cause", "is missing; write it, or what the lines may mean in otherwise"
         if self.patterns and self.example is None:
             yield "example", "is missing; write a log that has the failure"
         if self.patterns and self.counterexample is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import BinaryIO
 
@@ -35,11 +35,15 @@ _FAULT = re.compile(
     r"^ +Reason: +(?:OOMKilled|Error|StartError|ContainerCannotRun|Evicted)"
 )
 _TRACEBACK = "Traceback (most recent call last)"
+_FRAME = re.compile(r'^ +File "(?:.*-packages/)?([^"]+)", line (\d+), in (.+)')
+# An exception that says nothing: where it was raised is all that is known of it.
+_BARE = re.compile(r"^[\w.]+:? *$")
 # Bytes that a line with an error has, without digits; the rest is decided by its level.
 _HINTS = re.compile(
     rb"rror|ERR|\[E\]|FATAL|atal|raceback|xception|Signal: |terminate called|UNAVAILABLE|panicked"
     rb"|what\(\)|egmentation|core dumped|^E |WARN|Warning  |ssertion|Reason: |Killed|E ::\."
-    rb"|No such file|denied|not found|not permitted|Cannot allocate|No space left|refused|in use"
+    rb"|  File \"|No such file|denied|not found|not permitted|Cannot allocate|No space left"
+    rb"|refused|in use"
 )
 _NOT_RAISED = re.compile(r"Warning\b")
 
@@ -132,16 +136,46 @@ class Watcher:
     def __init__(self, file: str) -> None:
         self.seen = Seen(file)
         self._reader = log.Reader(matters)
+        # Ranks that write a traceback: the line that announced it, and its last frame.
         self._tracebacks: dict[str, Line | None] = {}
+        self._frames: dict[str, str] = {}
 
     def read(self, stream: BinaryIO) -> None:
         """Reads whole lines from where the last call ended."""
         for line, count in self._reader.read(stream, self.seen.file):
             if count:
-                _take(self.seen, line, count, self._tracebacks)
+                self._take(line, count)
             else:
                 self.seen.last = line
         self.seen.lines, self.seen.served = self._reader.lines, self._reader.served
+
+    def _take(self, line: Line, count: int) -> None:
+        """Keeps a line for what wants it, and the first errors."""
+        seen, found = self.seen, list(_found(line))
+        if any(row.kind == "harmless" for row, _ in found):  # it proves no failure either
+            found = [(row, match) for row, match in found if row.kind != "pattern"]
+        is_noise = False
+        for row, match in found:
+            is_noise |= _note(seen, row, line, count, match)
+        if frame := _FRAME.match(line.message):
+            self._frames[line.rank] = f"{frame[1]}:{frame[2]}, in {frame[3]}"
+            return
+        if _TRACEBACK in line.message:
+            before = seen.errors[-1] if seen.errors else None
+            is_announced = before and before.rank == line.rank and line.number - before.number <= 2
+            self._tracebacks[line.rank] = before if is_announced else None
+            return
+        raised = line.rank in self._tracebacks and _RAISED.match(line.message)
+        announced = self._tracebacks.pop(line.rank) if raised else None
+        if is_noise or line.level == "information" or not (raised or _is_error(line)):
+            return
+        told = line.message.partition(": ")[2] or line.message
+        if announced and announced in seen.errors and told not in announced.message:
+            seen.errors.remove(announced)  # the exception tells more than "Error in ..."
+        if _BARE.match(line.message) and (place := self._frames.get(line.rank)):
+            line = replace(line, text=f"{line.text.rstrip(': ')} (raised at {place})")
+        if len(seen.errors) < MOST_EVIDENCE:
+            seen.errors.append(line)
 
 
 def watch(stream: BinaryIO, file: str) -> Seen:
@@ -164,33 +198,6 @@ def _rows_of(kind: bytes) -> tuple[_Wanted, ...]:
         if literal in kind:
             found += rows
     return tuple(found)
-
-
-def _take(seen: Seen, line: Line, count: int, tracebacks: dict[str, Line | None]) -> None:
-    """Keeps a line for what wants it, and the first errors.
-
-    `tracebacks` has the ranks that write one, each with the line that announced it.
-    """
-    found = list(_found(line))
-    if any(row.kind == "harmless" for row, _ in found):  # it proves no failure either
-        found = [(row, match) for row, match in found if row.kind != "pattern"]
-    is_noise = False
-    for row, match in found:
-        is_noise |= _note(seen, row, line, count, match)
-    if _TRACEBACK in line.message:
-        before = seen.errors[-1] if seen.errors else None
-        is_announced = before and before.rank == line.rank and line.number - before.number <= 2
-        tracebacks[line.rank] = before if is_announced else None
-        return
-    raised = line.rank in tracebacks and _RAISED.match(line.message)
-    announced = tracebacks.pop(line.rank) if raised else None
-    if is_noise or line.level == "information" or not (raised or _is_error(line)):
-        return
-    told = line.message.partition(": ")[2] or line.message
-    if announced and announced in seen.errors and told not in announced.message:
-        seen.errors.remove(announced)  # the exception tells more than "Error in ..."
-    if len(seen.errors) < MOST_EVIDENCE:
-        seen.errors.append(line)
 
 
 def _found(line: Line) -> Iterator[tuple[_Wanted, re.Match[str]]]:

@@ -16,6 +16,7 @@ from builder.diagnosis.judgement import LONGEST_TEXT, Diagnosis
 from builder.diagnosis.signatures import Pattern, Signature
 from builder.diagnosis.state import flat
 from builder.facts.memory import Budget
+from launch import diagnosis_text
 
 ROWS = signatures.signatures()
 
@@ -29,8 +30,8 @@ def diagnosed(text: str, row: Signature) -> Diagnosis:
 def test_an_example_has_its_cause_and_no_other_first(row: Signature) -> None:
     assert row.example
     found = diagnosed(row.example, row)
-    assert [cause.signature.id for cause in found.causes[:1]] == [row.id]
-    [cause, *_] = found.causes
+    [cause, *_] = found.causes if row.cause else [found.symptom]
+    assert cause and cause.signature.id == row.id
     lines = row.example.splitlines()
     for each in cause.evidence:
         assert each.text == mask(lines[each.line - 1].strip()[:LONGEST_TEXT])
@@ -86,6 +87,51 @@ def test_an_echo_is_the_first_error_where_there_is_no_other() -> None:
         ("failed", 1),
         ("failed", 2),
     ]
+
+
+FRAME = '  File "/opt/venv/lib/python3.12/site-packages/vllm/v1/core.py", line 236, in popleft\n'
+
+
+@pytest.mark.parametrize("bare", ["AssertionError", "AssertionError: "])
+def test_an_exception_without_words_tells_where_it_was_raised(bare: str) -> None:
+    head = "(EngineCore pid=7) ERROR 08-01 10:00:00 [core.py:1100] "
+    lines = ["Traceback (most recent call last):\n", FRAME, f"{bare}\n"]
+    found = diagnosed("".join(head + line for line in lines), ROWS[0])
+    assert found.first_error is not None
+    place = "(raised at vllm/v1/core.py:236, in popleft)"
+    assert found.first_error.text == f"{head}AssertionError {place}"
+
+
+GENERIC = "ValueError: mm_tensor_ipc='torch_shm' is not supported\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "causes"),
+    [("", 1), ("error: x9 is odd\n", 0), ("RuntimeError: x9 failed, because:\n", 1)],
+)
+def test_a_generic_cause_has_the_first_error(before: str, causes: int) -> None:
+    assert len(diagnosed(before + GENERIC, ROWS[0]).causes) == causes
+
+
+def test_a_line_of_several_causes_is_assumed_and_names_the_others() -> None:
+    row = next(row for row in ROWS if row.otherwise and row.cause)
+    found = diagnosed(row.example or "", row)
+    assert (found.causes[0].confidence, found.causes[0].otherwise) == ("assumed", row.otherwise)
+    shown = diagnosis_text.text(diagnosis_text.document(found))
+    assert "one of several causes: " in shown
+    assert shown.count("\nor: ") == len(row.otherwise or {})
+
+
+def test_a_mere_symptom_is_no_cause_and_gives_way_to_one() -> None:
+    row = next(row for row in ROWS if not row.cause)
+    text = f"{row.example}"
+    found = diagnosed(text, row)
+    assert (found.verdict, found.causes) == ("failed", ())
+    assert found.symptom and found.symptom.signature.id == row.id
+    shown = diagnosis_text.text(diagnosis_text.document(found))
+    assert shown.count("\nperhaps: ") == len(row.otherwise or {})
+    assert "The cause is unknown." in shown
+    assert diagnosed(REFUSED + text, row).symptom is None
 
 
 def test_what_the_same_line_proves_is_said_once() -> None:
