@@ -77,7 +77,6 @@ POD_MONITOR = _closed(
                 port=TEXT,
                 path=TEXT,
                 interval=DURATION,
-                scrapeTimeout=DURATION,
                 relabelings=_list(
                     sourceLabels={"type": "array", "items": TEXT},
                     targetLabel=TEXT,

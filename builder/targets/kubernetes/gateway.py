@@ -15,7 +15,7 @@ from ..disaggregated import ROUTER, ROUTER_FILE, router_command, router_document
 from . import objects as around
 from . import pod
 from .options import GatewayOptions
-from .pod import RESTRICTED, SECRET_MODE, SECURITY
+from .pod import SECRET_MODE, SECURITY
 from .workload import READ, Workload, config_maps, files_volume
 
 COMPONENT = "gateway"
@@ -86,7 +86,7 @@ def _deployment(workload: Workload, options: GatewayOptions, settings: str) -> d
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": selector,
     }
-    pod = {
+    spec = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": SECURITY,
@@ -99,14 +99,14 @@ def _deployment(workload: Workload, options: GatewayOptions, settings: str) -> d
         "volumes": _volumes(options, settings),
     }
     if secrets := workload.options.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in secrets]
-    spec = {
+        spec["imagePullSecrets"] = [{"name": name} for name in secrets]
+    content = {
         "replicas": options.replicas,
         "selector": selector,
-        "template": {"metadata": {"labels": workload.labels(COMPONENT)}, "spec": pod},
+        "template": around.template(workload, spec, COMPONENT),
     }
     name = workload.called(COMPONENT)
-    return workload.document("apps/v1/Deployment", name, {"spec": spec}, COMPONENT)
+    return workload.document("apps/v1/Deployment", name, {"spec": content}, COMPONENT)
 
 
 def _container(workload: Workload, options: GatewayOptions) -> dict[str, Any]:
@@ -118,26 +118,19 @@ def _container(workload: Workload, options: GatewayOptions) -> dict[str, Any]:
         "GATEWAY_TLS_FOLDER": TLS_FOLDER,
         "GATEWAY_SERVERS": workload.called("pods"),
     }
-    return {
-        "name": COMPONENT,
-        "image": options.image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["haproxy", "-W", "-db", "-f", f"{FOLDER}/{FILE}"],
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
-        "ports": [
-            {"name": name, "containerPort": port, "protocol": "TCP"}
-            for name, port in {**ports(workload), "health": HEALTH_PORT}.items()
-        ],
-        "readinessProbe": check,
-        "livenessProbe": {**check, "httpGet": {"path": "/live", "port": "health"}},
-        "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", _drain(workload)]}}},
-        "resources": {"requests": {"cpu": "500m", **size}, "limits": size},
-        "securityContext": RESTRICTED,
-        "volumeMounts": [
-            {"name": "settings", "mountPath": FOLDER, "readOnly": True},
-            {"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True},
-        ],
-    }
+    mounts = {"settings": FOLDER, "tls": TLS_FOLDER}
+    return pod.contained(
+        COMPONENT,
+        options.image,
+        ["haproxy", "-W", "-db", "-f", f"{FOLDER}/{FILE}"],
+        [{"name": name, "mountPath": path, "readOnly": True} for name, path in mounts.items()],
+        variables,
+        {**ports(workload), "health": HEALTH_PORT},
+        readinessProbe=check,
+        livenessProbe={**check, "httpGet": {"path": "/live", "port": "health"}},
+        lifecycle={"preStop": {"exec": {"command": ["sh", "-c", _drain(workload)]}}},
+        resources={"requests": {"cpu": "500m", **size}, "limits": size},
+    )
 
 
 def _drain(workload: Workload) -> str:
@@ -212,13 +205,12 @@ class Router:
             yield around.config_map(self.decode, name, files, ROUTER)
 
     def deployment(self) -> dict[str, Any]:
-        labels = self.decode.labels(ROUTER)
         spec = {
             "replicas": CommentedValue(1, ONLY_ONE),
             "revisionHistoryLimit": 5,
             "progressDeadlineSeconds": self.start_s + around.IMAGE_FETCH_S,
             "selector": {"matchLabels": self.decode.selector(ROUTER)},
-            "template": {"metadata": {"labels": labels}, "spec": self._pod()},
+            "template": around.template(self.decode, self._pod(), ROUTER),
         }
         name = self.decode.called(ROUTER)
         return self.decode.document("apps/v1/Deployment", name, {"spec": spec}, ROUTER)
@@ -271,33 +263,17 @@ class Router:
         container = self.decode.container
         size = {"memory": f"{MEMORY_GIB}Gi", "ephemeral-storage": f"{2 * SCRATCH_GIB}Gi"}
         command = router_command(container.server.record, f"{BUNDLE}/{ROUTER_PATH}", self.start_s)
-        return {
-            "name": ROUTER,
-            "image": container.image.reference,
-            "imagePullPolicy": "IfNotPresent",
-            "command": command,
-            "env": CommentedValue(
-                [{"name": name, "value": value} for name, value in self._environment().items()],
-                "Its libraries load the driver's, which a node with GPUs has [assumed]",
-            ),
-            "ports": [{"name": "http", "containerPort": _port(self.decode), "protocol": "TCP"}],
-            **pod.probes(
-                container,
-                CommentedValue(
-                    self.start_s,
-                    f"Until its servers have started, with {around.IMAGE_FETCH_S} s to fetch their "
-                    "image [assumed]",
-                ),
-            ),
-            "lifecycle": {"preStop": {"sleep": {"seconds": self.decode.options.deregistration_s}}},
-            "resources": {
-                "requests": {"cpu": CommentedValue(str(CPUS), "Assumed, as the memory"), **size},
-                "limits": size,
-            },
-            "securityContext": pod.RESTRICTED,
-            "terminationMessagePolicy": "FallbackToLogsOnError",
-            "volumeMounts": mounts,
-        }
+        reason = f"Until its servers have started, with {around.IMAGE_FETCH_S} s to fetch their"
+        cpus = CommentedValue(str(CPUS), "Assumed, as the memory")
+        return pod.contained(
+            *(ROUTER, container.image.reference, command, mounts),
+            self._environment(),
+            {"http": _port(self.decode)},
+            "Its libraries load the driver's, which a node with GPUs has [assumed]",
+            **pod.probes(container, CommentedValue(self.start_s, f"{reason} image [assumed]")),
+            lifecycle={"preStop": {"sleep": {"seconds": self.decode.options.deregistration_s}}},
+            resources={"requests": {"cpu": cpus, **size}, "limits": size},
+        )
 
     def _environment(self) -> Mapping[str, str]:
         context = self.decode.container.context

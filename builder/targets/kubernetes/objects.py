@@ -13,7 +13,7 @@ from ...render import CommentedValue
 from ..container import BUNDLE, MODELS, SCRATCH_GIB
 from ..disaggregated import ROUTER
 from .options import AutoscalingOptions, DownloadOptions, Volume
-from .pod import RESTRICTED, SECURITY, first_pods, pod, worker_pod
+from .pod import SECURITY, contained, first_pods, pod, worker_pod
 from .workload import CHANNEL, CLIENT_LABEL, Workload, config_maps, files_volume, map_data
 
 # Images of servers are this large, and a node may have to fetch one before anything starts.
@@ -54,7 +54,7 @@ def deployment(workload: Workload) -> dict[str, Any]:
             ),
         },
         "selector": {"matchLabels": workload.selector()},
-        "template": _template(workload, pod(workload)),
+        "template": template(workload, pod(workload)),
     }
     return workload.document("apps/v1/Deployment", workload.name, {"spec": spec})
 
@@ -74,7 +74,7 @@ def stateful_set(workload: Workload) -> dict[str, Any]:
         "podManagementPolicy": "Parallel",
         "revisionHistoryLimit": 5,
         "selector": {"matchLabels": workload.selector()},
-        "template": _template(workload, pod(workload)),
+        "template": template(workload, pod(workload)),
     }
     return workload.document("apps/v1/StatefulSet", workload.own_name, {"spec": spec})
 
@@ -90,8 +90,8 @@ def group(workload: Workload) -> dict[str, Any]:
     parts = {
         "size": workload.nodes,
         "restartPolicy": "RecreateGroupOnPodRestart",
-        "leaderTemplate": _template(workload, pod(workload)),
-        "workerTemplate": _template(workload, worker_pod(workload)),
+        "leaderTemplate": template(workload, pod(workload)),
+        "workerTemplate": template(workload, worker_pod(workload)),
     }
     spec = {
         **_replicas(workload),
@@ -262,7 +262,7 @@ def weights(workload: Workload, options: DownloadOptions) -> Iterator[dict[str, 
     }
     job = {
         "backoffLimit": CommentedValue(TRIES, "A try goes on where the last one stopped"),
-        "template": {"metadata": {"labels": workload.labels(WEIGHTS)}, "spec": spec},
+        "template": template(workload, spec, WEIGHTS),
     }
     yield workload.document("batch/v1/Job", name, {"spec": job}, WEIGHTS)
 
@@ -276,22 +276,19 @@ def _download(workload: Workload, options: DownloadOptions, has_sums: bool) -> d
         command = ["sh", f"{BUNDLE}/{S3_SCRIPT}", options.s3.rstrip("/"), folder, *known]
     variables = {"HOME": "/tmp", "TMPDIR": "/tmp", "USER": "server"}
     size = {"memory": "8Gi", "ephemeral-storage": f"{SCRATCH_GIB}Gi"}
-    return {
-        "name": WEIGHTS,
-        "image": options.image or workload.container.image.reference,
-        "imagePullPolicy": "IfNotPresent",
-        "command": command,
-        "env": [{"name": name, "value": value} for name, value in variables.items()],
-        "envFrom": [{"secretRef": {"name": options.secret}}] if options.secret else [],
-        "resources": {"requests": {"cpu": "2", **size}, "limits": size},
-        "securityContext": RESTRICTED,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
+    return contained(
+        WEIGHTS,
+        options.image or workload.container.image.reference,
+        command,
+        [
             {"name": "bundle", "mountPath": BUNDLE, "readOnly": True},
             {"name": "model", "mountPath": MODELS},
             {"name": "tmp", "mountPath": "/tmp"},
         ],
-    }
+        variables,
+        envFrom=[{"secretRef": {"name": options.secret}}] if options.secret else [],
+        resources={"requests": {"cpu": "2", **size}, "limits": size},
+    )
 
 
 def _update(workload: Workload) -> dict[str, int]:
@@ -304,8 +301,10 @@ def _replicas(workload: Workload) -> dict[str, int]:
     return {} if workload.options.autoscaling else {"replicas": workload.replicas}
 
 
-def _template(workload: Workload, spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {"metadata": {"labels": workload.labels()}, "spec": dict(spec)}
+def template(
+    workload: Workload, spec: Mapping[str, Any], component: str | None = None
+) -> dict[str, Any]:
+    return {"metadata": {"labels": workload.labels(component)}, "spec": dict(spec)}
 
 
 def service(

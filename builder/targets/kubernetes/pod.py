@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from ...facts.hardware import load as load_gpu
@@ -171,42 +172,55 @@ def _verification(workload: Workload) -> dict[str, Any]:
     )
 
 
-def verification(
-    image: Image, lines: Iterable[str], mounts: list[dict[str, Any]]
+def contained(
+    name: str,
+    image: str,
+    command: list[str],
+    mounts: list[dict[str, Any]],
+    environment: Mapping[str, str] = MappingProxyType({}),
+    ports: Mapping[str, int] = MappingProxyType({}),
+    why: str = "",
+    **more: Any,
 ) -> dict[str, Any]:
-    """A container that runs lines of a shell before the pod's own one starts."""
+    """A container of any pod, which may write to its volumes only; `more` are its other fields, and
+    `why` is about its environment."""
+    variables = [{"name": key, "value": value} for key, value in environment.items()]
+    opened = [
+        {"name": key, "containerPort": port, "protocol": "TCP"} for key, port in ports.items()
+    ]
     return {
-        "name": "verify",
-        "image": image.reference,
+        "name": name,
+        "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["bash", "-euo", "pipefail", "-c", "".join(f"{line}\n" for line in lines)],
-        "resources": {"requests": {"cpu": "1", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
+        "command": command,
+        **({"env": CommentedValue(variables, why) if why else variables} if variables else {}),
+        **({"ports": opened} if opened else {}),
+        **more,
         "securityContext": RESTRICTED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
 
 
+def verification(
+    image: Image, lines: Iterable[str], mounts: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """A container that runs lines of a shell before the pod's own one starts."""
+    command = ["bash", "-euo", "pipefail", "-c", "".join(f"{line}\n" for line in lines)]
+    size = {"requests": {"cpu": "1", "memory": "256Mi"}, "limits": {"memory": "256Mi"}}
+    return contained("verify", image.reference, command, mounts, resources=size)
+
+
 def _server(workload: Workload) -> dict[str, Any]:
-    container, options = workload.container, workload.options
-    return {
-        "name": SERVER,
-        "image": container.image.reference,
-        "imagePullPolicy": "IfNotPresent",
-        "command": _command(workload),
-        "env": [{"name": name, "value": value} for name, value in _environment(workload).items()],
-        "ports": [
-            {"name": name, "containerPort": port, "protocol": "TCP"}
-            for name, port in container.ports.items()
-        ],
-        **probes(container, container.start_s),
-        **(_generation(workload) if workload.is_side else {}),
-        "lifecycle": {"preStop": {"sleep": {"seconds": options.deregistration_s}}},
-        "resources": _resources(workload),
-        "securityContext": RESTRICTED,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(workload),
-    }
+    container = workload.container
+    return contained(
+        *(SERVER, container.image.reference, _command(workload), _mounts(workload)),
+        _environment(workload),
+        container.ports,
+        **probes(container, container.start_s) | _generation(workload),
+        lifecycle={"preStop": {"sleep": {"seconds": workload.options.deregistration_s}}},
+        resources=_resources(workload),
+    )
 
 
 def probes(container: Container, start_s: CommentedValue) -> dict[str, Any]:
@@ -235,6 +249,8 @@ def _generation(workload: Workload) -> dict[str, Any]:
     servers answer whole requests (NVIDIA/TensorRT-LLM tensorrt_llm/serve/openai_disagg_service.py
     @00bb903, need_ctx); that prefill servers do is assumed.
     """
+    if not workload.is_side:
+        return {}
     container = workload.container
     [folder, *_] = container.models.values()
     model = container.server.entry.get("model_name") or PurePosixPath(folder).name

@@ -17,7 +17,7 @@ from .dashboards import dashboards
 from .monitored import TARGET, diagnostics, warnings
 from .monitored import MonitoringOptions as Options
 from .rules import Rules, alert_document, alert_tests, recording_document, recording_tests
-from .scrape import blackbox, prometheus, timing
+from .scrape import blackbox, prometheus
 
 __all__ = ["Options", "Rules", "diagnostics", "render", "warnings"]
 
@@ -40,17 +40,8 @@ def render(context: RenderContext, options: Options) -> dict[str, File]:
     if {"ready", "certificate"} & set(found.jobs):
         modules = yaml_document("Blackbox exporter: what the probes ask.", blackbox(found))
         files["blackbox.yml"] = modules
-    if found.finds_pods and (asked := list(pods.asked(found))):
-        front = asked[0][1]
-        rights = yaml_document(
-            f"Pods that Prometheus may read, for {name}.", *pods.rights(found, front)
-        )
-        files["kubernetes/rights.yaml"] = rights
-        if options.operator:
-            groups = [*recording_document(found)["groups"], *alert_document(found)["groups"]]
-            rows = [*pods.monitors(found, *timing(found)), pods.rule(front, groups)]
-            title = f"Prometheus Operator, for {name}."
-            files["kubernetes/operator.yaml"] = yaml_document(title, *rows)
+    for file, (title, rows) in pods.documents(found).items():
+        files[f"kubernetes/{file}.yaml"] = yaml_document(f"{title}, for {name}.", *rows)
     for file, dashboard in dashboards(found).items():
         files[f"grafana/{file}.json"] = File(to_json(dashboard))
     return {f"{TARGET}/{path}": file for path, file in files.items()}

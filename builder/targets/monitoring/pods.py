@@ -15,6 +15,7 @@ from ..kubernetes.options import TARGET, KubernetesOptions
 from ..kubernetes.pod import first_pods
 from ..kubernetes.workload import Workload
 from .monitored import MonitoredServer
+from .rules import INTERVAL, Rules, alert_document, recording_document
 
 PREFILL_JOB = "prefill"
 COMPONENT = "metrics"
@@ -46,26 +47,40 @@ def job(monitored: MonitoredServer, name: str, workload: Workload) -> dict[str, 
         "namespaces": {"names": [monitored.options.namespace]},
         "selectors": [{"role": "pod", "label": labels}],
     }
-    filters = {
-        "container_port_name": ("keep", monitored.exposition),
-        "phase": ("drop", "Failed|Succeeded"),
-    }
     return {
         "job_name": name,
         "metrics_path": monitored.record.paths["metrics"],
         "kubernetes_sd_configs": [pods],
         "relabel_configs": [
-            *(
-                {"source_labels": [f"__meta_kubernetes_pod_{of}"], "action": action, "regex": value}
-                for of, (action, value) in filters.items()
-            ),
-            {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "instance"},
+            {**_of("container_port_name"), "action": "keep", "regex": monitored.exposition},
+            {**_of("phase"), "action": "drop", "regex": "Failed|Succeeded"},
+            {**_of("name"), "target_label": "instance"},
             {"target_label": "deployment", "replacement": label(monitored, name)},
         ],
     }
 
 
-def rights(monitored: MonitoredServer, workload: Workload) -> list[dict[str, Any]]:
+def _of(fact: str) -> dict[str, Any]:
+    return {"source_labels": [f"__meta_kubernetes_pod_{fact}"]}
+
+
+def documents(rules: Rules) -> dict[str, tuple[str, list[dict[str, Any]]]]:
+    """What is applied to the cluster, by file: its title and objects."""
+    found = list(asked(rules)) if rules.finds_pods else []
+    if not found:
+        return {}
+    front = found[0][1]
+    files = {"rights": ("Pods that Prometheus may read", _rights(rules, front))}
+    if rules.options.operator:
+        groups = [*recording_document(rules)["groups"], *alert_document(rules)["groups"]]
+        kind, spec = f"{OPERATOR}/PrometheusRule", {"spec": {"groups": groups}}
+        rows = [_monitor(rules, *row) for row in found]
+        rows.append(front.document(kind, front.name, spec, COMPONENT))
+        files["operator"] = ("Prometheus Operator", rows)
+    return files
+
+
+def _rights(monitored: MonitoredServer, workload: Workload) -> list[dict[str, Any]]:
     """What the account of Prometheus may read in the namespace of the service."""
     name = workload.called(COMPONENT)
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
@@ -74,38 +89,25 @@ def rights(monitored: MonitoredServer, workload: Workload) -> list[dict[str, Any
         "name": monitored.options.service_account,
         "namespace": workload.options.monitoring_namespace,
     }
-    binding = {
-        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name},
-        "subjects": [account],
-    }
+    role = {"apiGroup": RBAC, "kind": "Role", "name": name}
+    binding = {"roleRef": role, "subjects": [account]}
     return [
         workload.document(f"{RBAC}/v1/Role", name, {"rules": [rule]}, COMPONENT),
         workload.document(f"{RBAC}/v1/RoleBinding", name, binding, COMPONENT),
     ]
 
 
-def monitors(monitored: MonitoredServer, interval: str, timeout: str) -> Iterator[dict[str, Any]]:
-    """The same jobs for Prometheus Operator, which looks in the namespace of each object."""
-    for name, workload in asked(monitored):
-        labels = {"job": name, "deployment": label(monitored, name)}
-        endpoint = {
-            "port": monitored.exposition,
-            "path": monitored.record.paths["metrics"],
-            "interval": interval,
-            "scrapeTimeout": timeout,
-            "relabelings": [
-                {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"},
-                *({"targetLabel": key, "replacement": value} for key, value in labels.items()),
-            ],
-        }
-        spec = {
-            "selector": {"matchLabels": first_pods(workload)},
-            "podMetricsEndpoints": [endpoint],
-        }
-        yield workload.document(f"{OPERATOR}/PodMonitor", workload.own_name, {"spec": spec})
-
-
-def rule(workload: Workload, groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """The recording and alert rules for Prometheus Operator."""
-    spec = {"spec": {"groups": groups}}
-    return workload.document(f"{OPERATOR}/PrometheusRule", workload.name, spec, COMPONENT)
+def _monitor(monitored: MonitoredServer, name: str, workload: Workload) -> dict[str, Any]:
+    """A job for Prometheus Operator, which looks in the namespace of the object."""
+    labels = {"job": name, "deployment": label(monitored, name)}
+    endpoint = {
+        "port": monitored.exposition,
+        "path": monitored.record.paths["metrics"],
+        "interval": monitored.duration(INTERVAL, 1),
+        "relabelings": [
+            {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"},
+            *({"targetLabel": key, "replacement": value} for key, value in labels.items()),
+        ],
+    }
+    spec = {"selector": {"matchLabels": first_pods(workload)}, "podMetricsEndpoints": [endpoint]}
+    return workload.document(f"{OPERATOR}/PodMonitor", workload.own_name, {"spec": spec})

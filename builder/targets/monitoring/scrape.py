@@ -18,14 +18,9 @@ PROBE_TIMEOUT = "5s"
 SCRAPE_TIMEOUT = "10s"
 
 
-def timing(monitored: MonitoredServer) -> tuple[str, str]:
-    """How often servers are asked, and how long an answer may take."""
-    interval = monitored.duration(INTERVAL, 1)
-    return interval, min(interval, SCRAPE_TIMEOUT, key=lambda text: int(text[:-1]))
-
-
 def prometheus(monitored: MonitoredServer) -> dict[str, Any]:
-    interval, timeout = timing(monitored)
+    interval = monitored.duration(INTERVAL, 1)
+    timeout = min(interval, SCRAPE_TIMEOUT, key=lambda text: int(text[:-1]))
     if monitored.finds_pods:
         jobs = [pods.job(monitored, *row) for row in pods.asked(monitored)]
     else:
