@@ -68,6 +68,7 @@ class ReasoningParser:
     """Separates the reasoning, up to `end`, from an answer.
 
     `begins`: an answer begins `inside` the reasoning, `before` its start token, or in `either`.
+    With `asked_by`, only requests that set one of these in `chat_template_kwargs` have reasoning.
     """
 
     names: tuple[Text, ...]
@@ -76,6 +77,7 @@ class ReasoningParser:
     begins: Literal["inside", "before", "either"]
     source: Text
     read: Day
+    asked_by: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,8 @@ def _call(row: ToolParser, groups: dict[str, str]) -> tuple[str, dict[str, Any]]
 
 
 def _reasoning_finding(row: ReasoningParser, turn: Turn) -> Finding:
+    if row.asked_by:
+        return False, f"it reads reasoning only if a request sets {either(row.asked_by)}"
     text, prompt = turn.text, turn.prompt_end.rstrip()
     is_closed, is_open = prompt.endswith(row.end), prompt.endswith(row.start)
     if REASONING not in text and is_open:

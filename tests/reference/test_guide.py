@@ -152,6 +152,7 @@ def test_without_an_end_the_answer_is_free_after_its_guide(engine: EngineOf) -> 
         ("xgrammar", GuidedDecodingParams(regex="a", json_object=True), "one guide, got regex"),
         ("xgrammar", GuidedDecodingParams(regex="[a"), "invalid regex"),
         ("xgrammar", GuidedDecodingParams(json="{"), "json: is not JSON"),
+        ("xgrammar", GuidedDecodingParams(json={"type": "objekt"}), "Invalid type: objekt"),
         ("xgrammar", GuidedDecodingParams(json="[]"), "json: is not a JSON object"),
         ("xgrammar", GuidedDecodingParams(grammar="root = x"), "convert the grammar"),
         ("xgrammar", GuidedDecodingParams(structural_tag="{}"), "needs format, or structures"),
@@ -165,8 +166,9 @@ def test_a_faulty_guide_is_refused(
     engine: EngineOf, backend: str, guide: GuidedDecodingParams, message: str
 ) -> None:
     llm = engine(LLAMA, guided_decoding_backend=backend)
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
         llm.generate_async(PROMPT, SamplingParams(guided_decoding=guide))
+    assert "start:" not in str(refused.value), "the grammar is the rehearsal's own"
 
 
 def test_llguidance_takes_its_own_grammars(engine: EngineOf) -> None:

@@ -10,9 +10,11 @@ import jsonschema
 import pytest
 from fastapi.testclient import TestClient
 
+from builder import pipeline
 from builder.documents import DATA
 from builder.facts import data_file
-from builder.facts.chat_turns import Parsers, ToolParser
+from builder.facts import release as releases
+from builder.facts.chat_turns import Parsers
 from tensorrt_llm import options
 from tensorrt_llm.answer import AnswerReader
 from tensorrt_llm.server import OpenAIServer, own_surface
@@ -48,6 +50,42 @@ PERSON: dict[str, Any] = {
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 Serve = Callable[..., TestClient]
 
+# The parsers of presets, of tool calls and reasoning, or why a rehearsal has no call.
+OF_PRESETS: dict[str, tuple[str | None, str | None] | str] = {
+    "deepseek-r1-0528-nvfp4-b200": ("deepseek_v3", "deepseek-r1"),
+    "deepseek-r1-0528-nvfp4-gb200": ("deepseek_v3", "deepseek-r1"),
+    "deepseek-r1-0528-nvfp4-gb200x16": ("deepseek_v3", "deepseek-r1"),
+    "deepseek-v3.2-fp8-gb200": ("deepseek_v32", None),
+    "deepseek-v3.2-fp8-h200": ("deepseek_v32", None),
+    "deepseek-v3.2-gb200x32-prefill": "a prefill server answers no client",
+    "deepseek-v3.2-nvfp4-b300": ("deepseek_v32", None),
+    "deepseek-v3.2-nvfp4-b300-vllm": "the stand-in for vLLM has no tools",
+    "deepseek-v3.2-nvfp4-gb200": ("deepseek_v32", None),
+    "deepseek-v3.2-nvfp4-gb200x32": ("deepseek_v32", None),
+    "deepseek-v3.2-nvfp4-gb300": ("deepseek_v32", None),
+    "deepseek-v3.2-nvfp4-gb300-decode": ("deepseek_v32", None),
+    "deepseek-v3.2-nvfp4-gb300-prefill": "a prefill server answers no client",
+    "deepseek-v3.2-nvfp4-gb300-vllm": "the stand-in for vLLM has no tools",
+    "deepseek-v4-pro-b200": ("deepseek_v4", "deepseek_v4"),
+    "glm-5-nvfp4-gb200": ("glm47", None),
+    "gpt-oss-120b-b200": "the server reads harmony without a parser; the stand-in does not",
+    "gpt-oss-120b-h200": "the server reads harmony without a parser; the stand-in does not",
+    "kimi-k2.5-nvfp4-gb200": ("kimi_k2", "kimi_k25"),
+    "llama-3.3-70b-fp8-h100": "no parser of the release reads the model",
+    "llama-3.3-70b-fp8-h100-vllm": "the stand-in for vLLM has no tools",
+    "llama-tiny": "no parser of the release reads the model",
+    "minimax-m2.5-nvfp4-b300": ("minimax_m2", "minimax_m2"),
+    "minimax-m2.5-nvfp4-b300-vllm": "the stand-in for vLLM has no tools",
+    "nemotron-3-super-nvfp4-b200": ("qwen3_coder", "nano-v3"),
+    "nemotron-3-ultra-nvfp4-gb300": ("qwen3_coder", "nemotron-v3"),
+    "qwen3-235b-nvfp4-gb200": ("qwen3", "qwen3"),
+    "qwen3.5-397b-nvfp4-b300": ("qwen3_coder", "qwen3_5"),
+    "qwen3.5-397b-nvfp4-b300-vllm": "the stand-in for vLLM has no tools",
+}
+# Each pair once, and the parsers of calls that no preset sets.
+PAIRS = list(dict.fromkeys(pair for pair in OF_PRESETS.values() if isinstance(pair, tuple)))
+PAIRS += [(row.names[0], None) for row in ROWS.tools if row.names[0] in ("deepseek_v31", "glm4")]
+
 
 @pytest.fixture
 def serve(engine: EngineOf) -> Serve:
@@ -65,6 +103,13 @@ def serve(engine: EngineOf) -> Serve:
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release whose server takes all that clients send."""
     monkeypatch.setattr(type(options.release()), "requests_lack", ())
+
+
+@pytest.fixture
+def calling_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release whose server has the model call the function that a request names."""
+    table = releases.load("1.3.0rc29")
+    monkeypatch.setattr(type(table), "requests_lack", table.requests_lack)
 
 
 def ask(client: TestClient, **body: Any) -> dict[str, Any]:
@@ -88,14 +133,21 @@ def is_right(call: Mapping[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("row", ROWS.tools, ids=lambda row: row.names[0])
+@pytest.mark.parametrize("preset", sorted(path.stem for path in (DATA / "presets").glob("*.yaml")))
+def test_every_preset_with_parsers_has_a_call_below_or_a_reason(preset: str) -> None:
+    found = {flag.path: flag.value for flag in pipeline.plan(preset, []).plan.flags}
+    pair = (found.get("--tool_parser"), found.get("--reasoning_parser"))
+    expected = OF_PRESETS[preset]
+    assert pair == ((None, None) if isinstance(expected, str) else expected)
+
+
+@pytest.mark.parametrize(("parser", "reasoning"), PAIRS)
 def test_a_call_comes_in_the_format_of_the_model_and_is_read_back(
-    serve: Serve, row: ToolParser
+    serve: Serve, parser: str, reasoning: str | None
 ) -> None:
-    """With each parser of reasoning in turn, or none."""
-    reasoning = (None, "qwen3", "deepseek-r1")[ROWS.tools.index(row) % 3]
-    client = serve(row.names[0], reasoning)
-    choice = ask(client, tools=TOOLS[:1], temperature=0)
+    client = serve(parser, reasoning)
+    thinks = {"chat_template_kwargs": {"thinking": True}}
+    choice = ask(client, tools=TOOLS[:1], temperature=0, **thinks)
     message = choice["message"]
     assert choice["finish_reason"] == "tool_calls"
     assert (message["content"], bool(message["reasoning_content"])) == ("", reasoning is not None)
@@ -138,12 +190,42 @@ def test_the_choice_of_a_tool_is_open_required_named_or_none(serve: Serve) -> No
         assert words["tool_calls"] == [] and words["content"] and "<" not in words["content"]
 
 
-def test_what_a_release_does_not_know_in_a_chat_is_refused(serve: Serve) -> None:
+def test_what_a_release_refuses_in_a_chat_is_named_with_what_works(serve: Serve) -> None:
     strict = [{"function": {**WEATHER, "strict": True}}]
     body = {**CHAT, "tools": strict, "tool_choice": "required", "parallel_tool_calls": False}
-    answer = serve().post("/v1/chat/completions", json=body)
-    names = "tool_choice.required, tools.function.strict, parallel_tool_calls"
-    assert answer.json()["message"] == f"{names}: release 1.2.1 does not know it"
+    error = serve().post("/v1/chat/completions", json=body).json()
+    assert error["message"] == (
+        'tool_choice.required: release 1.2.1 refuses it; send "auto", or the schema as '
+        'response_format of type "json"; tools.function.strict: release 1.2.1 refuses it; leave it '
+        "out and check the arguments; parallel_tool_calls: release 1.2.1 refuses it; leave it out: "
+        "the model decides how many functions it calls"
+    )
+
+
+def test_release_1_2_1_takes_a_name_that_is_not_in_tools(serve: Serve) -> None:
+    choice = {"type": "function", "function": {"name": "misspelt"}}
+    [call] = ask(serve(), tools=TOOLS, tool_choice=choice)["message"]["tool_calls"]
+    assert call["function"]["name"] == "misspelt"
+
+
+@pytest.mark.usefixtures("calling_named")
+def test_a_later_release_has_the_named_function_called_and_refuses_others(serve: Serve) -> None:
+    client = serve()
+    found = ask(client, tools=TOOLS, tool_choice=CALL)
+    [call] = found["message"]["tool_calls"]
+    assert found["finish_reason"] == "tool_calls" and is_right(call["function"])
+    assert call["function"]["name"] == "get_weather"
+    choice = {"type": "function", "function": {"name": "misspelt"}}
+    body = {**CHAT, "tools": TOOLS, "tool_choice": choice}
+    answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert "tool_choice.function.name: release" in answer.json()["message"]
+
+
+def test_reasoning_is_read_only_if_the_request_asks_for_it(serve: Serve) -> None:
+    form = {"type": "regex", "regex": "[1-9]"}
+    message = ask(serve(None, "deepseek_v4"), response_format=form)["message"]
+    assert (message["reasoning_content"], len(message["content"])) == ("", 1)
 
 
 def test_without_a_parser_an_answer_is_text(serve: Serve) -> None:
@@ -180,6 +262,7 @@ TEXTS = [
     "<think>so</think>\n\n<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n"
     "</tool_call>\n<tool_call>\n<function=f>\n<parameter=a>\nx<y\n</parameter>\n</function>\n</tool_call>",
     "no <thinking> at all",
+    "no thoughts <tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>",
     "<think>never done <",
     "<think></think>a < b <tool",
 ]
@@ -201,8 +284,10 @@ def test_a_stream_is_read_like_the_whole_text(text: str) -> None:
     assert found[0] == found[1] == found[2]
     words, calls = found[0]
     if calls:
-        assert [part["arguments"] for part in calls] == ["", '{"a": 1}', "", '{"a": "x<y"}']
-        assert (words["reasoning_content"], words["content"].strip()) == ("so", "")
+        expected = ["", '{"a": 1}', "", '{"a": "x<y"}']
+        assert [part["arguments"] for part in calls] == expected[: len(calls)]
+        thought = ("so", "") if len(calls) == 4 else ("", "no thoughts")
+        assert (words["reasoning_content"], words["content"].strip()) == thought
     else:
         marks = text.replace("<think>", "").replace("</think>", "")
         assert words["reasoning_content"] + words["content"] == marks

@@ -18,6 +18,7 @@ from .table import (
     FLAG_ROW,
     OPTION_ROW,
     PROVENANCE,
+    REQUESTS_LACK,
     Fault,
     ReleaseName,
 )
@@ -56,6 +57,7 @@ CHANGES: Any = {
     "serve?": [FLAG_CHANGE_ROW],
     "subcommands?": {"*": [FLAG_CHANGE_ROW]},
     "endpoints?": [[Text]],
+    "requests_lack?": REQUESTS_LACK,
     "rules?": {"added?": [Text], "removed?": [Text]},
     "moe?": {"*": Any},
     "containers?": {"*": [Text]},
@@ -125,6 +127,8 @@ def expand(document: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, An
             table[part] = {**base.get(part, {}), **document[part]}
     for part in ("mtp_kv_layers", "cuda_graphs_engine_default"):
         table[part] = document.get(part, base[part])
+    if "requests_lack" in document:
+        table["requests_lack"] = document["requests_lack"]
     endpoints = document.get("endpoints", ())
     if endpoints:
         added = [*base["endpoints"]["server"], *endpoints]

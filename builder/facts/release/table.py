@@ -193,12 +193,24 @@ OPTION_TABLE: Any = {
 # A file format that belongs to no release.
 FORMAT_ROW: Any = {**OPTION_TABLE, "release": Text, "source": Text, "serve": {"flags": [FLAG_ROW]}}
 
+REQUESTS_LACK: Any = [
+    Literal[
+        "tool_choice.auto",
+        "tool_choice.required",
+        "tool_choice.function.name",
+        "tools.function.strict",
+        "parallel_tool_calls",
+    ]
+]
+
 # A release of an engine, of the usual one where it names none. `server_root` is the type of the
 # options that an option file may hold for the server beside those of the engine. In a
 # `flat_option_file` groups of options are JSON text. `aliases` are
 # choices whose name changed, or is another one in this engine -> their option path; `nearest` is
 # the numbered release that a development table comes closest to. `requests_lack` are fields and
-# values of chat requests that its server refuses and others take.
+# values of chat requests that its server refuses and others take; `auto` is the value without
+# `tools`, the name of a function one that is not in them. A server that refuses such a name has the
+# model call the function that a request names.
 RELEASE_ROW: Any = {
     **OPTION_TABLE,
     "format": int,
@@ -213,9 +225,7 @@ RELEASE_ROW: Any = {
     "subcommands": {"*": [FLAG_ROW]},
     "llmapi_launch?": {"*": Any},
     "endpoints": ENDPOINTS,
-    "requests_lack?": [
-        Literal["tool_choice.required", "tools.function.strict", "parallel_tool_calls"]
-    ],
+    "requests_lack?": REQUESTS_LACK,
     "metrics": METRIC_NAMES,
     "moe": MOE_TABLE,
     "cuda_graphs_engine_default": int,

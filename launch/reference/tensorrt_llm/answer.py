@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from builder.facts.chat_turns import ReasoningParser, ToolParser
@@ -98,60 +98,52 @@ class AnswerReader:
         functions: Sequence[Function] = (),
         named: str | None = None,
     ) -> None:
-        self._reasoning, self._tools, self._named = reasoning, tools if functions else None, named
+        self._reasoning, self._named = reasoning, named
+        self._tools = tools if functions and named is None else None
         self._functions = {function["name"]: function for function in functions}
-        self._stage = "content"
-        if reasoning:
-            self._stage = "before" if reasoning.begins == "before" else "reasoning"
-        self._held = ""
+        self._text = ""
+        self._sent = {"content": "", "reasoning_content": ""}
         self.calls = 0
 
     def push(self, text: str, is_last: bool) -> dict[str, Any]:
         """What new text adds: `content`, `reasoning_content` and, where there are some,
         `tool_calls`."""
-        self._held += text
-        found = {"content": "", "reasoning_content": ""}
-        if self._reasoning and self._stage == "before":
-            found["content"] += self._until(self._reasoning.start, "reasoning")
-        if self._reasoning and self._stage == "reasoning":
-            found["reasoning_content"] = self._until(self._reasoning.end, "content")
-        if self._stage == "content":
-            found["content"] += self._content()
-        calls = list(self._new_calls()) if self._stage == "calls" else []
-        if is_last and not (self._stage == "calls" and self.calls):
-            kind = "reasoning_content" if self._stage == "reasoning" else "content"
-            found[kind] += self._held
+        self._text += text
+        content, thought, marks = self._text, "", []
+        if row := self._reasoning:
+            before, start, rest = content.partition(row.start)
+            if row.begins != "before":
+                before, start, rest = "", row.start, content
+            if not start:
+                marks = [row.start]
+            else:
+                thought, end, rest = rest.partition(row.end)
+                thought = thought if end or is_last else _certain(thought, [row.end])
+                content = before + rest
+        calls: list[dict[str, Any]] = []
+        if self._tools:
+            mark = self._tools.marker or self._tools.written.partition("{")[0].strip()
+            before, mark_found, rest = content.partition(mark)
+            calls = list(self._new_calls(mark_found + rest))
+            marks.append(mark)
+            if mark_found and (self.calls or not is_last):
+                content, marks = before, []
+        if not is_last:
+            content = _certain(content, marks)
+        found: dict[str, Any] = {
+            "content": content[len(self._sent["content"]) :],
+            "reasoning_content": thought[len(self._sent["reasoning_content"]) :],
+        }
+        self._sent = {"content": content, "reasoning_content": thought}
         if self._named is not None:
             function = {"name": self._named, "arguments": found.pop("content")}
-            return {**found, "tool_calls": [{"index": 0, "type": "function", "function": function}]}
+            calls = [{"index": 0, "type": "function", "function": function}]
         return {**found, "tool_calls": calls} if calls else found
 
-    def _content(self) -> str:
-        if self._tools and self._named is None:
-            mark = self._tools.marker or self._tools.written.partition("{")[0].strip()
-            text = self._until(mark, "calls")
-            if self._stage == "calls":
-                self._held = mark + self._held
-            return text
-        text, self._held = self._held, ""
-        return text
-
-    def _until(self, mark: str, then: str) -> str:
-        """The text before a mark, which is held back while its start may have come."""
-        text, found, rest = self._held.partition(mark)
-        if found:
-            self._stage, self._held = then, rest
-            return text
-        sizes = range(min(len(mark), len(text)), 0, -1)
-        size = next((size for size in sizes if mark.startswith(text[-size:])), 0)
-        end = len(text) - size
-        self._held = text[end:]
-        return text[:end]
-
-    def _new_calls(self) -> Iterator[dict[str, Any]]:
+    def _new_calls(self, text: str) -> Iterator[dict[str, Any]]:
         """The calls that are complete since the last time: each its name, then its arguments."""
         assert self._tools
-        for index, call in enumerate(read_calls(self._tools, self._held)):
+        for index, call in enumerate(read_calls(self._tools, text)):
             if index < self.calls or call is None:
                 continue
             self.calls = index + 1
@@ -165,6 +157,15 @@ class AnswerReader:
         """Arguments that are read as text, as values of the type that the function gives them."""
         properties = schema_of(self._functions.get(name, {})).get("properties", {})
         return {key: _value(value, properties.get(key, {})) for key, value in arguments.items()}
+
+
+def _certain(text: str, marks: Iterable[str]) -> str:
+    """A text without an end that may be the start of a mark."""
+    held = 0
+    for mark in marks:
+        sizes = range(len(mark) - 1, held, -1)
+        held = next((size for size in sizes if text.endswith(mark[:size])), held)
+    return text[: len(text) - held]
 
 
 def _value(value: Any, schema: Mapping[str, Any]) -> Any:

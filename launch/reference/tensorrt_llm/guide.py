@@ -126,7 +126,7 @@ def _expression(form: Format, parts: list[dict[str, str]], short: bool) -> str:
     if kind == "sequence":
         return " ".join(inner(child) for child in form["elements"])
     if kind == "or":
-        return _either([inner(child) for child in form["elements"]])
+        return f"({' | '.join(inner(child) for child in form['elements'])})"
     if kind == "tag":
         return _tag(form, inner, short)
     if kind in ("triggered_tags", "tags_with_separator"):
@@ -136,41 +136,37 @@ def _expression(form: Format, parts: list[dict[str, str]], short: bool) -> str:
 
 def _tag(form: Format, inner: Any, short: bool) -> str:
     end = form["end"] if isinstance(form["end"], str) else form["end"][0]
-    if form["content"]["type"] == "any_text":
-        text = SHORT_TEXT if short else f"[^{_escaped(end[:1])}]*"
-        content = _regex(text)
-    else:
+    if form["content"]["type"] != "any_text":
         content = inner(form["content"])
-    return " ".join(filter(None, (_literal(form["begin"]), content, _literal(end))))
+    else:
+        content = _regex(SHORT_TEXT) if short else _text_without([end])
+    return f"{_literal(form['begin'])} {content} {_literal(end)}"
 
 
 def _tags(form: Format, tags: list[str], short: bool) -> str:
     """Text with tags in it, or tags alone with a separator between them."""
-    one, is_needed = _either(tags), form.get("at_least_one", False)
     if form["type"] == "tags_with_separator":
-        more = "" if form.get("stop_after_first") else f" ({_literal(form['separator'])} {one})*"
-        return f"({one}{more})" if is_needed else f"({one}{more})?"
-    starts = "".join({_escaped(trigger[:1]) for trigger in form["triggers"]})
-    text = f"({_regex(SHORT_TEXT)})?" if short else _regex(f"[^{starts}]*")
-    if form.get("stop_after_first"):
-        return f"{text} {one}" if is_needed else f"{text} ({one})?"
-    return f"{text} ({one} {text}){'+' if is_needed else '*'}"
+        text, between = "", _literal(form["separator"])
+    else:
+        text = f"({_regex(SHORT_TEXT)})?" if short else _text_without(form["triggers"])
+        between = text
+    tag = f"({' | '.join(tags)})"
+    found = tag if form.get("stop_after_first") else f"{tag} ({between} {tag})* {text}"
+    return f"{text} ({found}){'' if form.get('at_least_one') else '?'}"
 
 
-def _either(options: Sequence[str]) -> str:
-    return f"({' | '.join(options)})"
+def _text_without(marks: Sequence[str]) -> str:
+    """Text in which nothing begins like one of the marks."""
+    starts = [f"\\{mark[0]}" if mark[0] in "\\]^-[" else mark[0] for mark in marks if mark]
+    return _regex(f"[^{''.join(dict.fromkeys(starts))}]*" if starts else r"(.|\n)*")
 
 
 def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else ""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _regex(pattern: str) -> str:
     return f"/{pattern.replace('/', chr(92) + '/').replace(chr(10), chr(92) + 'n')}/"
-
-
-def _escaped(character: str) -> str:
-    return f"\\{character}" if character in "\\]^-[" else character
 
 
 def tokens_of(tokenizer: Any, vocab_size: int, end_ids: frozenset[int]) -> LLTokenizer:
@@ -202,7 +198,9 @@ class Guide:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ValueError(f"guided decoding: {self._matcher.get_error().strip()}")
+            # What follows is the grammar that was made here of the request's guide.
+            text, own, _ = self._matcher.get_error().strip().partition("\n   1 | start: ")
+            raise ValueError(f"guided decoding: {text.partition('): ')[2] if own else text}")
 
     def mask(self, logits: torch.Tensor) -> torch.Tensor:
         """`logits` `[vocab_size]` with minus infinity for tokens that the grammar does not allow.

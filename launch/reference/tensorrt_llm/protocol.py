@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -31,6 +31,16 @@ _GUIDES = {
     "json_schema": ("json_schema", "json"),
     "regex": ("regex", "regex"),
     "ebnf": ("ebnf", "grammar"),
+}
+
+_FUNCTION = ("name", "description", "parameters", "strict")
+# What to send where a release refuses a field or a value of a chat.
+_INSTEAD = {
+    "tool_choice.auto": "leave it out where there are no tools",
+    "tool_choice.required": 'send "auto", or the schema as response_format of type "json"',
+    "tool_choice.function.name": "name a function of tools",
+    "tools.function.strict": "leave it out and check the arguments",
+    "parallel_tool_calls": "leave it out: the model decides how many functions it calls",
 }
 
 
@@ -184,8 +194,7 @@ class FunctionTool(BaseModel, extra="forbid"):
 
     @model_validator(mode="after")
     def _check(self) -> FunctionTool:
-        known = ("name", "description", "parameters", "strict")
-        if unknown := sorted(set(self.function) - set(known)):
+        if unknown := sorted(set(self.function) - set(_FUNCTION)):
             raise ValueError(f"function.{unknown[0]}: Extra inputs are not permitted")
         if not isinstance(self.function.get("name"), str):
             raise ValueError("function.name: Field required")
@@ -215,18 +224,29 @@ class ChatCompletionRequest(GenerationRequest):
     def _check_chat(self) -> ChatCompletionRequest:
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
             raise ValueError("tool_choice needs tools")
-        if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: true")
+        # TensorRT-LLM tensorrt_llm/serve/openai_protocol.py near 1.2: 0 needs them too.
+        top = self.top_logprobs if "top_logprobs" in self.model_fields_set else None
+        if top is not None and (top < 0 or not self.logprobs):
+            raise ValueError("top_logprobs must be at least 0, and needs logprobs: true")
+        release = options.release()
+        if lacks := [name for name in release.requests_lack if name in self._asked()]:
+            texts = [
+                f"{name}: release {release.name} refuses it; {_INSTEAD[name]}" for name in lacks
+            ]
+            raise ValueError("; ".join(texts))
+        return self
+
+    def _asked(self) -> Collection[str]:
+        """What some releases refuse, of what this request has."""
+        is_open = "tool_choice" in self.model_fields_set and self.tool_choice in (None, "auto")
         asked = {
+            "tool_choice.auto": is_open and self.tools is None,
             "tool_choice.required": self.tool_choice == "required",
+            "tool_choice.function.name": self.named and not self.named_functions,
             "tools.function.strict": any("strict" in one for one in self.functions),
             "parallel_tool_calls": self.parallel_tool_calls is not None,
         }
-        lacks = [name for name in options.release().requests_lack if asked.get(name)]
-        if lacks:
-            name = options.release().name
-            raise ValueError(f"{', '.join(lacks)}: release {name} does not know it")
-        return self
+        return [name for name, is_asked in asked.items() if is_asked]
 
     @property
     def functions(self) -> list[Function]:
@@ -237,6 +257,10 @@ class ChatCompletionRequest(GenerationRequest):
         """The function that the answer must call."""
         choice = self.tool_choice
         return str(choice.function["name"]) if isinstance(choice, FunctionTool) else None
+
+    @property
+    def named_functions(self) -> list[Function]:
+        return [one for one in self.functions if one["name"] == self.named]
 
     def to_sampling_params(self) -> SamplingParams:
         return self.sampling(
@@ -255,11 +279,11 @@ _NOT_IN_RESPONSES = (
     *("background", "stream", "previous_response_id", "include", "prompt", "top_logprobs"),
     "max_tool_calls",
 )
-# Why an answer ended, as the status of a response (responses_utils.py@02238b6).
+# Why an answer ended, as the status of a response.
 _STATUS = {"length": "incomplete", "timeout": "failed", "cancelled": "cancelled"}
 
 
-class ResponsesRequest(BaseModel, extra="forbid"):
+class ResponsesRequest(BaseModel, extra="allow"):
     """A request of `/v1/responses`, answered like a chat (TensorRT-LLM responses_utils.py@02238b6).
 
     The fields of `_NOT_IN_RESPONSES` are known, but refused, as are tools other than functions.
@@ -267,13 +291,13 @@ class ResponsesRequest(BaseModel, extra="forbid"):
 
     model: str
     input: str | list[dict[str, Any]]
+    store: bool | None = True
     instructions: str | None = None
     max_output_tokens: int | None = None
     metadata: dict[str, str] | None = None
     parallel_tool_calls: bool | None = False
     reasoning: dict[str, Any] | None = None
     service_tier: str = "auto"
-    store: bool | None = True
     temperature: float | None = None
     text: dict[str, Any] | None = None
     tool_choice: Any = "auto"
@@ -281,17 +305,13 @@ class ResponsesRequest(BaseModel, extra="forbid"):
     top_p: float | None = None
     truncation: str | None = "disabled"
     user: str | None = None
-    background: bool | None = False
-    stream: bool | None = False
-    previous_response_id: str | None = None
-    include: list[str] | None = None
-    prompt: Any = None
-    top_logprobs: int | None = 0
-    max_tool_calls: int | None = None
 
     @model_validator(mode="after")
     def _check(self) -> ResponsesRequest:
-        asked = [name for name in _NOT_IN_RESPONSES if getattr(self, name)]
+        more = self.model_extra or {}
+        if unknown := sorted(set(more) - set(_NOT_IN_RESPONSES)):
+            raise ValueError(f"{', '.join(unknown)}: Extra inputs are not permitted")
+        asked = [name for name in _NOT_IN_RESPONSES if more.get(name)]
         asked += [f"tools.{one.get('type')}" for one in self.tools if one.get("type") != "function"]
         if asked:
             raise ValueError(f"{', '.join(asked)}: not supported by the reference engine")
@@ -299,33 +319,27 @@ class ResponsesRequest(BaseModel, extra="forbid"):
 
     def chat(self) -> ChatCompletionRequest:
         """The same as a chat. Raises `ValueError` for an item that has no place in one."""
-        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         items = self.input
         if isinstance(items, str):
             items = [{"role": "user", "content": items}]
-        known = ("name", "description", "parameters")
-        tools = [
-            {"function": {key: tool[key] for key in known if key in tool}} for tool in self.tools
-        ]
-        choice = self.tool_choice
+        if self.instructions:
+            items = [{"role": "system", "content": self.instructions}, *items]
+        known = set(_FUNCTION) - {"strict"}
+        tools = [{"function": {key: tool[key] for key in known & set(tool)}} for tool in self.tools]
+        choice, form = self.tool_choice, (self.text or {}).get("format")
         if isinstance(choice, dict):
             choice = {"function": {"name": choice.get("name")}}
-        given: dict[str, Any] = {
-            "max_completion_tokens": self.max_output_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "tools": tools or None,
-            "tool_choice": choice if tools else None,
-            "response_format": self._format(),
-        }
-        messages = [*system, *map(_message, items)]
-        return ChatCompletionRequest(model=self.model, messages=messages, **given)
-
-    def _format(self) -> dict[str, Any] | None:
-        form = (self.text or {}).get("format")
         if form and form.get("type") == "json_schema":
-            return {"type": "json_schema", "json_schema": form.get("schema")}
-        return form
+            form = {"type": "json_schema", "json_schema": form.get("schema")}
+        return ChatCompletionRequest(
+            model=self.model,
+            messages=[_message(item) for item in items],
+            max_completion_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            response_format=form,
+            **({"tools": tools, "tool_choice": choice} if tools else {}),
+        )
 
     def response(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """The response, from the same answer as that of a chat."""
@@ -334,20 +348,17 @@ class ResponsesRequest(BaseModel, extra="forbid"):
         output: list[dict[str, Any]] = []
         if text := message["reasoning_content"]:
             content = [{"type": "reasoning_text", "text": text}]
-            output.append(
-                {"type": "reasoning", "id": _new_id("rs"), "summary": [], "content": content}
-            )
+            output.append({"type": "reasoning", "summary": [], "content": content})
         if text := message["content"]:
             content = [{"type": "output_text", "text": text, "annotations": []}]
-            own = {"type": "message", "id": _new_id("msg"), "role": "assistant"}
-            output.append({**own, "status": "completed", "content": content})
+            output.append({"type": "message", "role": "assistant", "content": content})
         for call in message["tool_calls"]:
-            own = {"type": "function_call", "id": _new_id("fc"), "call_id": _new_id("call")}
-            output.append({**own, "status": "completed", **call["function"]})
-        repeated = self.model_dump(exclude={"input", "stream", "store", "include"})
+            output.append({"type": "function_call", "call_id": call["id"], **call["function"]})
+        for item in output:
+            item |= {"id": f"{item['type']}_{uuid.uuid4().hex}", "status": "completed"}
         return {
-            **repeated,
-            "id": _new_id("resp"),
+            **self.model_dump(exclude={"input", "store", *_NOT_IN_RESPONSES}),
+            "id": f"resp_{uuid.uuid4().hex}",
             "object": "response",
             "created_at": answer["created"],
             "status": _STATUS.get(choice["finish_reason"], "completed"),
@@ -364,25 +375,23 @@ class ResponsesRequest(BaseModel, extra="forbid"):
         }
 
 
-def _new_id(kind: str) -> str:
-    return f"{kind}_{uuid.uuid4().hex}"
-
-
 def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     """An input item as a message of a chat; a call and its result keep their id."""
     kind = item.get("type", "message")
-    if kind == "message" and "role" in item:
-        return {"role": item["role"], "content": _text(item.get("content"))}
-    if kind == "function_call":
-        function = {"name": item["name"], "arguments": item["arguments"]}
-        call = {"id": item["call_id"], "type": "function", "function": function}
-        return {"role": "assistant", "content": "", "tool_calls": [call]}
-    if kind == "function_call_output":
-        result = {"role": "tool", "content": item["output"]}
-        return {**result, "tool_call_id": item["call_id"]}
+    try:
+        if kind == "message":
+            return {"role": item["role"], "content": _text(item.get("content"))}
+        if kind == "function_call":
+            function = {"name": item["name"], "arguments": item["arguments"]}
+            call = {"id": item["call_id"], "type": "function", "function": function}
+            return {"role": "assistant", "content": "", "tool_calls": [call]}
+        if kind == "function_call_output":
+            return {"role": "tool", "content": item["output"], "tool_call_id": item["call_id"]}
+    except KeyError as fault:
+        raise ValueError(f"input: an item lacks {fault}") from None
     if kind == "reasoning":
         return {"role": "assistant", "content": ""}
-    raise ValueError(f"an item of type {kind} is not supported by the reference engine")
+    raise ValueError(f"input: an item of type {kind} is not supported by the reference engine")
 
 
 def _text(content: Any) -> str:

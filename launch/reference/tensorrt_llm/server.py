@@ -52,7 +52,8 @@ class Surface:
 
     `model_owner` is the owner in the list of models, `metrics_path` where Prometheus reads, and
     `endpoints` are the server's additional endpoints. Only a server that `has_tools` takes `tools`;
-    `tools` and `reasoning` are what its parsers read.
+    `tools` and `reasoning` are what its parsers read. With `calls_named` the model calls the
+    function that a request names; without, the whole answer is taken for its arguments.
     """
 
     version: str
@@ -63,6 +64,7 @@ class Surface:
     has_tools: bool = False
     tools: ToolParser | None = None
     reasoning: ReasoningParser | None = None
+    calls_named: bool = False
 
 
 def own_surface(tool_parser: str | None = None, reasoning_parser: str | None = None) -> Surface:
@@ -75,8 +77,17 @@ def own_surface(tool_parser: str | None = None, reasoning_parser: str | None = N
     for name, row in ((tool_parser, tools), (reasoning_parser, reasoning)):
         if name and row is None:
             logger.warning("parser %s: what it reads is not known here, and stays text", name)
-    prefix = release.metric_prefix
-    return Surface(__version__, "tensorrt_llm", prefix, path, others, True, tools, reasoning)
+    return Surface(
+        __version__,
+        "tensorrt_llm",
+        release.metric_prefix,
+        path,
+        others,
+        True,
+        tools,
+        reasoning,
+        calls_named="tool_choice.function.name" in release.requests_lack,
+    )
 
 
 class OpenAIServer:
@@ -190,13 +201,19 @@ class OpenAIServer:
         surface = self._surface
         if body.tools and not surface.has_tools:
             return JSONResponse(error_body("tools: not supported by the reference engine"), 400)
+        row = surface.reasoning
+        if row and row.asked_by:
+            asked = body.chat_template_kwargs or {}
+            row = row if any(asked.get(name) for name in row.asked_by) else None
         # Without a call in it, no answer of an open choice differs from one without tools.
         functions = [] if body.tool_choice == "none" else body.functions
+        named = None if surface.calls_named else body.named
         return await self._respond(
             body,
             [prompt],
             raw,
-            lambda: AnswerReader(surface.reasoning, surface.tools, functions, body.named),
+            lambda: AnswerReader(row, surface.tools, functions, named),
+            row,
             self._forced(body),
         )
 
@@ -205,10 +222,8 @@ class OpenAIServer:
             chat = body.chat()
         except ValidationError as fault:
             return JSONResponse(error_body(_texts(fault.errors())), 400)
-        except KeyError as fault:
-            return JSONResponse(error_body(f"input: an item lacks {fault}"), 400)
         except ValueError as fault:
-            return JSONResponse(error_body(f"input: {fault}"), 400)
+            return JSONResponse(error_body(str(fault)), 400)
         answer = await self._chat_completions(chat, raw)
         if answer.status_code != 200:
             return answer
@@ -221,16 +236,15 @@ class OpenAIServer:
         """
         is_open = body.tool_choice in (None, "auto")
         has_result = body.messages[-1].get("role") == "tool"
-        tools, reasoning = self._surface.tools, self._surface.reasoning
+        tools, functions = self._surface.tools, body.named_functions or body.functions
         if not self._llm.is_miniature or not body.tools or body.tool_choice == "none":
             return None
-        if body.named is not None:
-            named = [one for one in body.functions if one["name"] == body.named]
-            schema = schema_of(named[0] if named else {})
-            return reasoned(reasoning, {"type": "json_schema", "json_schema": schema})
+        if body.named is not None and not self._surface.calls_named:
+            [schema, *_] = [*map(schema_of, body.named_functions), schema_of({})]
+            return {"type": "json_schema", "json_schema": schema}
         if tools is None or not tools.written or (is_open and has_result):
             return None
-        return reasoned(reasoning, call_of(tools, body.functions))
+        return call_of(tools, functions)
 
     def _render(self, body: ChatCompletionRequest) -> str:
         return str(
@@ -250,21 +264,22 @@ class OpenAIServer:
         prompts: Sequence[str | list[int]],
         raw: Request,
         reader: Callable[[], AnswerReader],
+        reasoning: ReasoningParser | None = None,
         forced: Format | None = None,
     ) -> Response:
         requests: list[RequestOutput] = []
         try:
             for prompt in prompts:
                 params = body.to_sampling_params()
-                if isinstance(body, ChatCompletionRequest):
-                    self._guide_after_reasoning(params)
+                if reasoning:
+                    self._guide_after_reasoning(params, reasoning)
                 requests.append(
                     self._llm.generate_async(
                         prompt,
                         params,
                         bool(body.stream),
                         disaggregated_params=body.disaggregated_params,
-                        forced=forced,
+                        forced=forced and reasoned(reasoning, forced),
                     )
                 )
             response = OpenAIResponse(body, requests, self._llm.tokenizer, reader)
@@ -283,10 +298,9 @@ class OpenAIServer:
             self._record(request)
         return JSONResponse(response.whole())
 
-    def _guide_after_reasoning(self, params: SamplingParams) -> None:
-        backend = self._llm.args.guided_decoding_backend
-        guide, reasoning = params.guided_decoding, self._surface.reasoning
-        if guide is not None and guide.structural_tag is None and backend and reasoning:
+    def _guide_after_reasoning(self, params: SamplingParams, reasoning: ReasoningParser) -> None:
+        backend, guide = self._llm.args.guided_decoding_backend, params.guided_decoding
+        if guide is not None and guide.structural_tag is None and backend:
             form = reasoned(reasoning, format_of(guide, backend))
             params.guided_decoding = GuidedDecodingParams(
                 structural_tag=json.dumps({"format": form})
