@@ -153,8 +153,8 @@ def diagnose(found: Found, last_bytes: int | None = None) -> tuple[Diagnosis, li
     for name, text in found.outputs.items():
         seen.append(watch.watch(io.BytesIO(text.encode()), name))
     for path in found.states:
-        text, data = _state(path)
-        state |= flat(data)
+        state |= flat(load_yaml_mapping(path))
+        text = path.read_text(encoding="utf-8", errors="replace")
         facts = watch.watch(io.BytesIO(text.encode()), str(path))
         facts.errors.clear()  # what it tells is of the machine: a first error is the server's
         seen.append(facts)
@@ -187,8 +187,3 @@ def _opened(name: str) -> BinaryIO:
     if name == STDIN:
         return sys.stdin.buffer
     return cast(BinaryIO, gzip.open(name)) if name.endswith(".gz") else Path(name).open("rb")
-
-
-def _state(path: Path) -> tuple[str, Mapping[str, Any]]:
-    """The text and the values of a state file. Raises `BadInput` for one that holds no mapping."""
-    return path.read_text(encoding="utf-8", errors="replace"), load_yaml_mapping(path)

@@ -49,22 +49,16 @@ def held_against(logs: Sequence[Seen], planned: Mapping[str, Any]) -> Iterator[I
 
 
 def _compared(name: str, quantity: Quantity, wanted: Any, value: str, line: Line) -> InForce:
+    shown: float | str = value
     if isinstance(wanted, bool) or not isinstance(wanted, int | float):
         differs = str(wanted).lower() not in (value.lower(), AUTO)
         difference = "differs" if differs else ""
-        return InForce(name, _shown(wanted), value, difference, quantity.unit, differs, line)
-    text = value.replace(",", "")
-    number = float(text) if "." in text else int(text)
-    difference = "" if number == wanted else f"{number - wanted:+,.6g}"
-    return InForce(
-        name,
-        _shown(wanted),
-        _shown(number),
-        difference,
-        quantity.unit,
-        _differs(quantity, wanted, number),
-        line,
-    )
+    else:
+        text = value.replace(",", "")
+        shown = float(text) if "." in text else int(text)
+        differs = _differs(quantity, wanted, shown)
+        difference = "" if shown == wanted else f"{shown - wanted:+,.6g}"
+    return InForce(name, _shown(wanted), _shown(shown), difference, quantity.unit, differs, line)
 
 
 def _differs(quantity: Quantity, wanted: float, number: float) -> bool:

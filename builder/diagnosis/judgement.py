@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from .. import credentials
@@ -12,7 +13,7 @@ from . import state as states
 from .log import Line
 from .signatures import Confidence, Phase, Signature, phases, signatures
 from .state import State
-from .watch import MOST_EVIDENCE, Hits, Seen, phase_at, starts
+from .watch import MOST_EVIDENCE, Hits, Seen, phase_at
 
 Verdict = Literal["healthy", "failed", "stalled", "unknown"]
 
@@ -309,10 +310,8 @@ def _seconds(logs: Sequence[Seen]) -> dict[str, float]:
     """How long each phase of the longest start took, where its lines have times."""
     found: dict[str, float] = {}
     for seen in logs:
-        for mark, following in starts(seen.marks):
-            end = following.line if following else None
-            if end is None or end.moment_s is None or mark.line.moment_s is None:
-                continue
-            took_s = end.moment_s - mark.line.moment_s
-            found[mark.step.phase] = found.get(mark.step.phase, 0.0) + took_s
+        for mark, following in pairwise(seen.marks):
+            began_s, ended_s = mark.line.moment_s, following.line.moment_s
+            if began_s is not None and ended_s is not None:
+                found[mark.step.phase] = found.get(mark.step.phase, 0.0) + ended_s - began_s
     return found

@@ -104,22 +104,18 @@ def _level(word: str) -> str:
     return "warning" if word else ""
 
 
-_MONTH_AND_DAY = (
-    re.compile(r"(?P<month>\d\d)/(?P<day>\d\d)/\d{4}"),
-    re.compile(r"(?:\d{4}-)?(?P<month>\d\d)-(?P<day>\d\d)"),
-    re.compile(r"(?P<month>\d\d)(?P<day>\d\d)"),
-)
+# 09/14/2026, 2026-09-14, 09-14 and 0914.
+_MONTH_AND_DAY = re.compile(r"(?:\d{4}-)?(\d\d)[-/]?(\d\d)(?:/\d{4})?")
 
 
 def _moment_s(date: str | None, time: str | None) -> float | None:
     """Seconds since a common start; some programs write no year, so it does not count."""
     if not date or not time:
         return None
-    found = next(filter(None, (shape.fullmatch(date) for shape in _MONTH_AND_DAY)), None)
-    if not found:
+    if not (found := _MONTH_AND_DAY.fullmatch(date)):
         return None
     hours, minutes, seconds = map(int, time.split(":"))
-    days = int(found["month"]) * 31 + int(found["day"])
+    days = int(found[1]) * 31 + int(found[2])
     return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
 

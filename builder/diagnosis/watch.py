@@ -247,9 +247,3 @@ def phase_at(marks: Sequence[Mark], number: int) -> Phase | None:
     """The phase in which a line was written."""
     before = [mark.step.phase for mark in marks if mark.line.number <= number]
     return before[-1] if before else None
-
-
-def starts(marks: Sequence[Mark]) -> Iterator[tuple[Mark, Mark | None]]:
-    """Each phase with the one that followed it."""
-    for index, mark in enumerate(marks):
-        yield mark, marks[index + 1] if index + 1 < len(marks) else None
