@@ -56,6 +56,15 @@ def usd(value: float | None) -> str:
     return f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"
 
 
+def value_text(value: object, unknown: str = UNKNOWN) -> str:
+    """Any value of a document, with a text for what is not known."""
+    if value is None:
+        return unknown
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(value) if isinstance(value, int | float) else str(value)
+
+
 def plain(text: str) -> str:
     """The text for a terminal or a JSON document, with breaking spaces."""
     return text.replace(SPACE, " ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from builder.number_format import milliseconds, number, signed_percent, usd
+from builder.number_format import milliseconds, number, signed_percent, usd, value_text
 
 from .evidence import RunEvidence, every_point
 from .results import BenchResults, LoadPoint
@@ -83,25 +83,18 @@ def _overview(run: RunEvidence) -> tuple[object, ...]:
     failed = f"{number(result.failed)} of {number(result.sent)}" if result.sent else number(None)
     if best is None:
         return (run.title, failed, *[number(None)] * 7)
-    users: list[float] = []
-    ttfts: list[float] = []
-    medians: list[float] = []
-    for point in result.clean_points:
-        for values, value in (
-            (users, point.rate("output_tokens_per_s_per_user")),
-            (ttfts, point.stats("ttft_ms").p50),
-            (medians, point.stats("e2e_ms").p50),
-        ):
-            if value is not None:
-                values.append(value)
+
+    def of_all(read: Callable[[LoadPoint], float | None]) -> list[float]:
+        return [value for point in result.clean_points if (value := read(point)) is not None]
+
     return (
         run.title,
         failed,
         f"{number(best.rate('output_tokens_per_s'))} at {best.load}",
         number(None if run.rehearsal else best.rate("output_tokens_per_s_per_gpu")),
-        number(max(users, default=None)),
-        milliseconds(min(ttfts, default=None)),
-        milliseconds(min(medians, default=None)),
+        number(max(of_all(lambda p: p.rate("output_tokens_per_s_per_user")), default=None)),
+        milliseconds(min(of_all(lambda p: p.stats("ttft_ms").p50), default=None)),
+        milliseconds(min(of_all(lambda p: p.stats("e2e_ms").p50), default=None)),
         number(result.largest_concurrency_within_slo),
         usd(None if run.rehearsal else best.usd_per_million_output_tokens),
     )
@@ -135,11 +128,7 @@ def _settings(runs: Sequence[RunEvidence]) -> Iterator[tuple[str, list[object]]]
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {number(one)}" for key, one in value.items()) or number(None)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return number(value)
-    return number(None) if value is None else str(value)
+    return value_text(value)
 
 
 def changes(runs: Sequence[RunEvidence]) -> PageTable:

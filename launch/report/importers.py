@@ -99,7 +99,7 @@ def _document(
 
 
 def _load(
-    concurrency: float | None, rate_per_s: float | None, burstiness: float | None
+    concurrency: float | None, rate_per_s: float | None = None, burstiness: float | None = None
 ) -> Document:
     if rate_per_s is not None:
         kind = "poisson" if burstiness in (None, 1) else "gamma"
@@ -200,7 +200,7 @@ def _aiperf_point(fields: JsonObject, phase: JsonObject) -> Document:
         good = 0  # whose measures are left out
     goodput = fields.child("goodput").number("avg")
     return _point(
-        _load(phase.number("concurrency"), phase.number("rate"), None),
+        _load(phase.number("concurrency"), phase.number("rate")),
         duration_s=fields.child("benchmark_duration").number("avg"),
         requests={
             "sent": None if good is None else good + (failed or 0),
@@ -244,11 +244,18 @@ def _utc(text: str | None) -> str | None:
 # `type_` and `args`, version 2 (0.7 and later) `kind` and `config.spec`.
 GUIDELLM = "guidellm"
 # name here, name there, factor to milliseconds
-GUIDELLM_LATENCIES = (
+GUIDELLM_MEASURES = (
     ("ttft_ms", "time_to_first_token_ms", 1.0),
     ("tpot_ms", "inter_token_latency_ms", 1.0),
     ("e2e_ms", "request_latency", 1000.0),
+    ("prompt_tokens", "prompt_token_count", 1.0),
+    ("output_tokens", "output_token_count", 1.0),
 )
+GUIDELLM_RATES = {
+    "output_tokens_per_s": "output_tokens_per_second",
+    "total_tokens_per_s": "tokens_per_second",
+    "requests_per_s": "requests_per_second",
+}
 GUIDELLM_STATISTICS = {"n": "count", "stddev": "std_dev"}
 GUIDELLM_WORKLOAD = "a GuideLLM data set; the lengths are the means of the requests that succeeded"
 
@@ -270,8 +277,8 @@ def convert_guidellm(found: Any, where: str, name: str) -> Document:
         version=top.child("metadata").text("guidellm_version"),
         model=backend.text("model") or arguments.text("model"),
         url=backend.text("target") or arguments.text("target"),
-        started=_time(min(_numbers(rows, "start_time"), default=None)),
-        ended=_time(max(_numbers(rows, "end_time"), default=None)),
+        started=_time(min, [row.number("start_time") for row in rows]),
+        ended=_time(max, [row.number("end_time") for row in rows]),
         workload=_lengths(None, None, GUIDELLM_WORKLOAD, "unknown"),
         points=[_guidellm_point(row) for row in rows],
     )
@@ -297,26 +304,25 @@ def _guidellm_point(row: JsonObject) -> Document:
         errors=errors,
         **{
             ours: _guidellm_statistics(metrics, theirs, factor)
-            for ours, theirs, factor in GUIDELLM_LATENCIES
+            for ours, theirs, factor in GUIDELLM_MEASURES
         },
-        prompt_tokens=_guidellm_statistics(metrics, "prompt_token_count"),
-        output_tokens=_guidellm_statistics(metrics, "output_token_count"),
-        output_tokens_per_s=_guidellm_mean(metrics, "output_tokens_per_second"),
-        total_tokens_per_s=_guidellm_mean(metrics, "tokens_per_second"),
-        requests_per_s=_guidellm_mean(metrics, "requests_per_second"),
+        **{
+            ours: metrics.child(theirs).child("successful").number("mean")
+            for ours, theirs in GUIDELLM_RATES.items()
+        },
     )
 
 
 def _guidellm_load(strategy: JsonObject) -> Document:
     kind = strategy.text("kind") or strategy.text("type_")
     if kind == "synchronous":
-        return _load(1, None, None)
+        return _load(1)
     streams = strategy.number("streams") or strategy.number("max_concurrency")
-    row = _load(streams, strategy.number("rate"), None)
+    row = _load(streams, strategy.number("rate"))
     return row | {"kind": "constant"} if kind == "constant" else row
 
 
-def _guidellm_statistics(metrics: JsonObject, name: str, factor: float = 1.0) -> Document | None:
+def _guidellm_statistics(metrics: JsonObject, name: str, factor: float) -> Document | None:
     good = metrics.child(name).child("successful")
     if not good.number("count"):
         return None  # zeros stand for values that were not measured
@@ -328,18 +334,12 @@ def _guidellm_statistics(metrics: JsonObject, name: str, factor: float = 1.0) ->
     return _statistics(read, factor)
 
 
-def _guidellm_mean(metrics: JsonObject, name: str) -> float | None:
-    return metrics.child(name).child("successful").number("mean")
-
-
-def _numbers(rows: Sequence[JsonObject], key: str) -> list[float]:
-    return [value for row in rows if (value := row.number(key)) is not None]
-
-
-def _time(seconds: float | None) -> str | None:
-    if seconds is None or not 0 < seconds < 1e11:
+def _time(end: Callable[[list[float]], float], seconds: Sequence[float | None]) -> str | None:
+    """The first or the last of Unix times, if any is one."""
+    known = [one for one in seconds if one is not None and 0 < one < 1e11]
+    if not known:
         return None
-    moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    moment = datetime.fromtimestamp(end(known), UTC).isoformat(timespec="milliseconds")
     return moment.replace("+00:00", "Z")
 
 
@@ -420,7 +420,7 @@ def _sglang_point(line: JsonObject) -> Document:
     rate_per_s = rate if isinstance(rate, int | float) and not isinstance(rate, bool) else None
     accepted = line.number("accept_length")
     return _point(
-        _load(line.number("max_concurrency"), rate_per_s, None),
+        _load(line.number("max_concurrency"), rate_per_s),
         requests={"sent": None, "ok": line.number("completed"), "failed": None},
         **_measures(line, SGLANG_LATENCIES),
         total_tokens_per_s=line.number("total_throughput"),

@@ -14,7 +14,7 @@ from typing import Any
 from builder.estimates.names import DRAFTS, facts_of
 from builder.facts import published_results
 from builder.facts.published_results import acceptance_lengths
-from builder.number_format import SPACE, number, percent
+from builder.number_format import SPACE, number, percent, value_text
 
 from .evidence import RunEvidence
 from .results import LoadPoint
@@ -89,26 +89,22 @@ def explained(found: Sequence[Cause]) -> float:
 
 def _compared(name: str, published: object, here: object) -> Iterator[Cause]:
     if published is None or published != here:
-        yield Cause(name, _text(published), _text(here))
+        yield Cause(name, _said(published), _said(here))
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return NOT_SAID
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return number(value) if isinstance(value, int | float) else str(value)
+def _said(value: object) -> str:
+    return value_text(value, NOT_SAID)
 
 
 def _system(run: RunEvidence, row: Row) -> Iterator[Cause]:
     subject = run.bench.subject
     if _engine(row.get("engine")) != _engine(subject.engine):
-        yield Cause("engine", _text(row.get("engine")), _text(subject.engine))
+        yield Cause("engine", _said(row.get("engine")), _said(subject.engine))
     yield from _compared("release", row.get("conditions", {}).get("release"), subject.release)
     theirs, ours = row.get("num_gpus"), subject.num_gpus
     if theirs != ours:
         factor = ours / theirs if theirs and ours else None
-        yield Cause("GPUs", _text(theirs), _text(ours), factor, "if the speed grows with the GPUs")
+        yield Cause("GPUs", _said(theirs), _said(ours), factor, "if the speed grows with the GPUs")
 
 
 def _engine(name: str | None) -> str:
@@ -124,7 +120,7 @@ def _load(run: RunEvidence, figure: Row, point: LoadPoint, measure: str) -> Iter
         rate = point.rate(measure)
         factor = rate / there if rate and there else None
         how = "between this run's own loads" if factor else ""
-        yield Cause(LOAD, _text(theirs), _text(point.concurrency), factor, how)
+        yield Cause(LOAD, _said(theirs), _said(point.concurrency), factor, how)
 
 
 def _interpolated(
@@ -178,7 +174,7 @@ def _length(
     ttft, tpot = point.stats("ttft_ms").p50, point.stats("tpot_ms").mean
     answer = point.stats("output_tokens").mean
     if None in (theirs, ours, ttft, tpot, answer) or measure == PER_USER:
-        yield Cause(name, _text(theirs), _text(ours))
+        yield Cause(name, _said(theirs), _said(ours))
         return
     assert theirs and ours and ttft and tpot and answer
     if name == "prompt tokens":
@@ -186,7 +182,7 @@ def _length(
     else:
         there = _speed(ttft, tpot, theirs)
     factor = _speed(ttft, tpot, answer) / there
-    yield Cause(name, _text(theirs), _text(ours), factor, "by this run's TTFT and TPOT")
+    yield Cause(name, _said(theirs), _said(ours), factor, "by this run's TTFT and TPOT")
 
 
 def _speed(ttft_ms: float, tpot_ms: float, answer_tokens: float) -> float:
@@ -199,7 +195,7 @@ def _speculation(run: RunEvidence, row: Row, figure: Row, point: LoadPoint) -> I
     decided, ours = run.decisions, draft_tokens(run)
     theirs = figure.get(MTP, row.get("options", {}).get(MTP))
     if theirs is not None and theirs != ours:
-        yield Cause("draft tokens", _text(theirs), _text(ours), None, "see tokens a step")
+        yield Cause("draft tokens", _said(theirs), _said(ours), None, "see tokens a step")
     here, there = point.tokens_per_step, figure.get("accepted_length")
     if there is None and theirs:
         kind = str(decided.get("speculative_config.decoding_type", "MTP"))
@@ -219,7 +215,7 @@ def _speculation(run: RunEvidence, row: Row, figure: Row, point: LoadPoint) -> I
             how = "a step takes as long whatever is accepted"
             yield Cause("tokens a step", number(there), number(here), here / there, how)
     elif there is not None or theirs or ours:
-        yield Cause("tokens a step", _text(there), _text(here))
+        yield Cause("tokens a step", _said(there), _said(here))
 
 
 def draft_tokens(run: RunEvidence) -> int:
@@ -243,12 +239,8 @@ def _options(run: RunEvidence, row: Row) -> Iterator[Cause]:
     """Published options that the bundle does not use, each with the plan's reason."""
     for one in (run.manifest or {}).get("differences", ()):
         if one["source"] == row["source"] and one["path"] != MTP:
-            published, planned = (one["published"], one["planned"])
-            yield Cause(one["path"], _option(published), _option(planned), None, one["reason"])
-
-
-def _option(value: object) -> str:
-    return "not set" if value is None else _text(value)
+            theirs, ours = (value_text(one[side], "not set") for side in ("published", "planned"))
+            yield Cause(one["path"], theirs, ours, None, one["reason"])
 
 
 def _client(run: RunEvidence, point: LoadPoint) -> Iterator[Cause]:

@@ -46,6 +46,7 @@ ESTIMATED = {
 NOT_COMPARED = ("name", "notes", "targets", "images", "accepted_advisories", "slo", "workload")
 PER_GPU = "output_tokens_per_s_per_gpu"
 MEASURED = tuple(ESTIMATED.values())
+TOTAL, GPUS = "output tokens/s", "hardware.num_gpus"
 Confidence = Literal["measured", "published", "estimated", "assumed"]
 Found = Iterator["Suggestion | str"]  # a text tells what is not known, and why
 
@@ -61,11 +62,12 @@ class Suggestion:
     source: str
 
     def gain(self, goal: Sequence[str] = ()) -> float:
-        """The share by which the best measure, of those in `goal`, improves for certain."""
+        """The share by which the best measure, of those in `goal`, improves for certain. The output
+        of all GPUs is none of them: more GPUs raise it."""
         found = [-inf]
         for measure, (low, high) in self.effects.items():
             worst = low if "tokens" in measure else high and -high
-            if worst is not None and (not goal or measure in goal):
+            if worst is not None and measure != TOTAL and (not goal or measure in goal):
                 found.append(worst)
         return max(found)
 
@@ -334,7 +336,8 @@ def _beside(runs: Sequence[RunEvidence]) -> Found:
         effects: dict[str, Effect] = {}
         for measure in rows[0]["changes"]:
             shares = [share for row in rows if (share := row["changes"][measure]) is not None]
-            if len(shares) == len(rows) and measure in MEASURED:
+            is_shown = measure in MEASURED or (measure == TOTAL and GPUS in edit)
+            if len(shares) == len(rows) and is_shown:
                 ends = (min(shares), max(shares))
                 effects[measure] = ends if len(rows) > 1 else _repeated(ends[0])
         loads = ", ".join(words[row["load"]] for row in rows)
@@ -352,7 +355,7 @@ def _requested(run: RunEvidence, of_bundle: bool) -> dict[str, Any]:
     return {
         "checkpoint": subject.model,
         "hardware.gpu": subject.gpu,
-        "hardware.num_gpus": subject.num_gpus,
+        GPUS: subject.num_gpus,
         "engine.name": subject.engine,
         "engine.release": subject.release,
         **{CONFIG + path: value for path, value in run.decisions.items()},
@@ -362,7 +365,7 @@ def _requested(run: RunEvidence, of_bundle: bool) -> dict[str, Any]:
 def _decision(path: str) -> str:
     """The decision that a path belongs to; a layout, an engine and drafts have several paths."""
     option = path.removeprefix(CONFIG)
-    if path == "hardware.num_gpus" or option in (*LAYOUT_SIZES, *LAYOUT_SWITCHES, STAGES):
+    if path == GPUS or option in (*LAYOUT_SIZES, *LAYOUT_SWITCHES, STAGES):
         return "layout"
     if option in DRAFTS or option.startswith("speculative_config"):
         return "draft tokens"
@@ -384,12 +387,12 @@ def _estimated(run: RunEvidence, point: LoadPoint, goal: Sequence[str]) -> Found
         return
     for one in found:
         edit = {CONFIG + path: value for path, value in one.settings.items()}
-        if one.num_gpus != run.bench.subject.num_gpus:
-            edit = {"hardware.num_gpus": one.num_gpus, **edit}
-        effects = {
-            ESTIMATED[name]: (factor.low - 1, factor.high - 1)
-            for name, factor in one.factors.items()
-        }
+        factors = {ESTIMATED[name]: factor for name, factor in one.factors.items()}
+        gpus = run.bench.subject.num_gpus
+        if gpus and one.num_gpus != gpus:
+            edit = {GPUS: one.num_gpus, **edit}
+            factors = {TOTAL: factors[ESTIMATED[PER_GPU]].map(one.num_gpus / gpus), **factors}
+        effects = {name: (factor.low - 1, factor.high - 1) for name, factor in factors.items()}
         why = (
             f"Estimated at {point.load_text} from public measurements of this model, GPU, "
             "precision and engine; nobody measured both side by side."

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from builder import pipeline
 from builder.choice import page, report, request, selection
 from builder.choice.candidates import MOST_CONCURRENCY, Search, candidates, load_levels
 from builder.choice.selection import Selection, rank
-from builder.estimates import Estimator, Question, Refusal
+from builder.estimates import Estimate, Estimator, Question, Refusal, plan_estimate
 from tests.conftest import Run
 from tests.tables import by_table
 
@@ -226,6 +227,17 @@ def test_a_rate_runs_as_many_requests_at_once_as_little_says(select: Select) -> 
         assert forecast is not None
         assert forecast.running * 1000 / forecast.e2e_ms.high >= share
         assert forecast.output_tok_s.value == pytest.approx(2 * 1024)
+
+
+def test_the_load_that_is_written_for_a_rate_keeps_the_targets_by_the_plans_own_estimate(
+    select: Select,
+) -> None:
+    found = select({"concurrency: 32": "request_rate: 2", "itl_ms: 20, ": ""})
+    option, document = report.chosen(found) or pytest.fail("nothing is chosen")
+    own = plan_estimate.estimate(plan_estimate.question_of(pipeline.plan_document(document).plan))
+    assert option.forecast and isinstance(own, Estimate)
+    assert own.question.concurrency == option.forecast.running
+    assert own.ttft_ms.high <= option.forecast.ttft_ms.high <= 1000
 
 
 def test_a_rate_that_nobody_keeps_up_with_is_refused_with_the_most(

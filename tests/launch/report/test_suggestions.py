@@ -175,6 +175,9 @@ def test_two_published_runs_that_differ_in_one_decision_are_evidence(example: Pa
     assert fewer.confidence == "measured"
     assert fewer.gain(("tokens/s/GPU",)) > 0.3
     assert fewer.costs
+    low, high = fewer.effects[suggestions.TOTAL]  # half of the GPUs are gone
+    assert low and high and -0.5 < low <= high < 0
+    assert suggestions.TOTAL not in spread.effects
     subject = replace(other.bench.subject, release="0.20.0")
     another = replace(other, bench=replace(other.bench, subject=subject))
     assert len(found(run, another)) == 1
