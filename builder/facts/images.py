@@ -24,7 +24,10 @@ _PATTERN = (
 # The same without named groups, for error messages.
 REFERENCE_PATTERN = re.sub(r"\?P<[a-z]+>", "", _PATTERN)
 
-_VERSION = r":(?P<version>v?\d+(?:\.\d+)+(?:\.?(?:rc|post|dev)\d+)*)(?P<rest>[\w.-]*)"
+# A tag may be the default of a variable, as in ${TAG:-1.2.1}.
+_VERSION = (
+    r":(?:\$\{\w+:?-)?(?P<version>v?\d+(?:\.\d+)+(?:\.?(?:rc|post|dev)\d+)*)(?P<rest>[\w.-]*)"
+)
 _CLIENTS = "-sdk"  # such an image contains clients and no server
 
 

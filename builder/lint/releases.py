@@ -21,6 +21,7 @@ from ..facts.engines import Engine
 from ..facts.release import Release
 from ..facts.release.version import order
 from .engine import Formats, formats
+from .read.versions import with_tags
 from .read.yaml_text import places
 
 if TYPE_CHECKING:  # most files name no image
@@ -161,7 +162,7 @@ class Pins:
     def __init__(self, text: str, documents: Sequence[Yaml], engine: Engine | None = None) -> None:
         engine = engine or engines.default()
         self._naming = _naming(engine.name)
-        self._text = _without_guide(text, engine.name)
+        self._text = _without_guide(with_tags(text), engine.name)
         self._documents = documents
         found = [*self._split_images(), *self._read()]
         outspoken = [row for row in found if not row.comment]

@@ -14,6 +14,11 @@ from .yaml_text import places
 _PIN = re.compile(
     r"(?<![\w.-])(?P<name>[A-Za-z][\w.-]*)(?:\[[\w,. -]*\])?[ \t]*==[ \t]*(?P<version>\d[\w.+]*)"
 )
+# A variable with the tag of an image, set by a line of a script or of a Dockerfile.
+_TAG = re.compile(
+    r"^[ \t]*(?:(?:ARG|ENV|export)[ \t]+)?(\w+)=[\"']?(v?\d[\w.-]*)[\"']?[ \t]*$", re.M
+)
+_TAGGED = re.compile(r"(?<=[\w-]:)\$\{?(\w+)\}?")
 _SEPARATORS = re.compile(r"[-_.]+")
 
 
@@ -26,9 +31,22 @@ class NamedVersion:
     location: Location
 
 
+@lru_cache(maxsize=8)
+def with_tags(text: str) -> str:
+    """The text with the tags of images filled in that it sets itself, once, by a variable."""
+    if ":$" not in text:
+        return text
+    values: dict[str, set[str]] = {}
+    for name, value in _TAG.findall(text):
+        values.setdefault(name, set()).add(value)
+    alone = {name: value for name, (value, *more) in values.items() if not more}
+    return _TAGGED.sub(lambda found: alone.get(found[1], found[0]), text)
+
+
 @lru_cache(maxsize=8)  # each release is checked with the same file
 def image_versions(text: str) -> tuple[NamedVersion, ...]:
     """The products in the images of servers that a file names."""
+    text = with_tags(text)
     if "/" not in text:
         return ()
     from ...facts import images  # imported late: short option files do not need it

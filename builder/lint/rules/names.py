@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain, islice, pairwise
 from typing import Any
 
+from ... import credentials
 from ...diagnostics import (
     Diagnostic,
     Location,
@@ -19,7 +20,7 @@ from ...diagnostics import (
 )
 from ...documents import Variable, Yaml, value_at
 from ...facts.release import Release
-from ...general_rules import UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_TYPE, Rule
+from ...general_rules import CREDENTIAL, UNKNOWN_KEY, UNKNOWN_VALUE, VALUE_TYPE, Rule
 from ...rules import flags as server_flags
 from ..engine import (
     WorkerFlags,
@@ -31,7 +32,7 @@ from ..engine import (
 )
 from ..model import ROLES, OptionsBlock, Server, Statement, Word, below, is_open, role_of
 from ..read.commands import starts_server
-from ..read.containers import GPU, SIDE, command_keys, objects, words_of
+from ..read.containers import GPU, SIDE, command_keys, environment, objects, words_of
 from ..read.shell import Script, statements
 from ..read.shell_values import Values, with_branches
 from ..read.yaml_text import inside
@@ -63,6 +64,20 @@ def container_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
     """Checks the resources and ports of the containers in a manifest."""
     yield from resource_diagnostics(documents)
     yield from container_port_diagnostics(documents)
+    for document in documents:
+        for data, path, *_ in objects(document):
+            for name, text, within in environment(data):
+                where = below(path, within)
+                yield from _credential_diagnostics(name, text, document.locate(where), where)
+
+
+def _credential_diagnostics(
+    name: str, text: str, place: Location, path: str
+) -> Iterator[Diagnostic]:
+    """Reports a value of a variable that has the form of a credential."""
+    if text and any(credentials.found(text, by_name=False)):
+        what, fix = f"{name} holds a credential in clear", "take it from a secret, and revoke it"
+        yield located(place, path, what, fix, CREDENTIAL, "warning")
 
 
 def resource_diagnostics(documents: Sequence[Yaml]) -> Iterator[Diagnostic]:
@@ -209,6 +224,9 @@ def script_diagnostics(
 ) -> Iterator[Diagnostic]:
     """Runs all checks on a script. `commands` are its server commands in order. `options` holds the
     options of each file that the script writes, by the last part of its name."""
+    for word in chain.from_iterable(row.words for row in found.statements):
+        name, _, text = word.text.partition("=")
+        yield from _credential_diagnostics(name, text, word.location, name)
     words = [row.command.words for row in commands if row.command]
     yield from _lost_flag_diagnostics(found.statements)
     yield from _here_document_diagnostics(found)

@@ -97,7 +97,7 @@ def opened_port_diagnostics(
         what = f"the server listens at {told}, and {', '.join(extra)} is opened"
         fix = f"open {missing}, or give {own[missing]} {extra[0]}"
         yield located(document.locate(where), where, what, fix, PORT_UNREACHED)
-    names = named_rows(data.get("ports"))
+    names = named_rows(data.get("ports")).keys() - {"None"}
     for probe, way in product(PROBES, ("httpGet", "tcpSocket")):
         inner = f"{probe}.{way}.port"
         asked = str(value_at(data, inner) or "")
