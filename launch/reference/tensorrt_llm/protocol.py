@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -228,16 +228,6 @@ class ChatCompletionRequest(GenerationRequest):
         top = self.top_logprobs if "top_logprobs" in self.model_fields_set else None
         if top is not None and (top < 0 or not self.logprobs):
             raise ValueError("top_logprobs must be at least 0, and needs logprobs: true")
-        release = options.release()
-        if lacks := [name for name in release.requests_lack if name in self._asked()]:
-            texts = [
-                f"{name}: release {release.name} refuses it; {_INSTEAD[name]}" for name in lacks
-            ]
-            raise ValueError("; ".join(texts))
-        return self
-
-    def _asked(self) -> Collection[str]:
-        """What some releases refuse, of what this request has."""
         is_open = "tool_choice" in self.model_fields_set and self.tool_choice in (None, "auto")
         asked = {
             "tool_choice.auto": is_open and self.tools is None,
@@ -246,7 +236,13 @@ class ChatCompletionRequest(GenerationRequest):
             "tools.function.strict": any("strict" in one for one in self.functions),
             "parallel_tool_calls": self.parallel_tool_calls is not None,
         }
-        return [name for name, is_asked in asked.items() if is_asked]
+        release = options.release()
+        if lacks := [name for name in release.requests_lack if asked[name]]:
+            texts = [
+                f"{name}: release {release.name} refuses it; {_INSTEAD[name]}" for name in lacks
+            ]
+            raise ValueError("; ".join(texts))
+        return self
 
     @property
     def functions(self) -> list[Function]:
@@ -429,8 +425,7 @@ class OpenAIResponse:
         for number, request in enumerate(self._requests):
             for output in request.outputs:
                 choices.append(self._choice(number, request, output, streamed=False))
-        kind = "chat.completion" if self._chat else "text_completion"
-        whole = {**self._envelope(kind, choices), "usage": self._usage()}
+        whole = {**self._envelope(choices, streamed=False), "usage": self._usage()}
         if self._body.is_prefill:
             whole["prompt_token_ids"] = self._requests[0].prompt_token_ids
         return whole
@@ -438,17 +433,16 @@ class OpenAIResponse:
     def chunks(self, number: int) -> Iterator[dict[str, Any]]:
         """What the last step of request `number` added."""
         request = self._requests[number]
-        kind = "chat.completion.chunk" if self._chat else "text_completion"
         for output in request.outputs:
             index = self._index(number, output)
             if self._chat and index not in self._opened:
                 self._opened.add(index)
                 delta = {"role": "assistant", "content": ""}
                 choice = {"index": index, "delta": delta, "finish_reason": None}
-                yield self._envelope(kind, [choice])
+                yield self._envelope([choice])
             if index in self._closed or not (output.token_ids_diff or output.finish_reason):
                 continue
-            chunk = self._envelope(kind, [self._choice(number, request, output, streamed=True)])
+            chunk = self._envelope([self._choice(number, request, output, streamed=True)])
             options = self._body.stream_options
             if options and options.include_usage and options.continuous_usage_stats:
                 chunk["usage"] = self._usage()
@@ -461,16 +455,16 @@ class OpenAIResponse:
         options = self._body.stream_options
         if not options or not options.include_usage:
             return None
-        kind = "chat.completion.chunk" if self._chat else "text_completion"
-        return {**self._envelope(kind, []), "usage": self._usage()}
+        return {**self._envelope([]), "usage": self._usage()}
 
     def _index(self, number: int, output: CompletionOutput) -> int:
         return number * self._body.n + output.index
 
-    def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _envelope(self, choices: list[dict[str, Any]], streamed: bool = True) -> dict[str, Any]:
+        chat = "chat.completion.chunk" if streamed else "chat.completion"
         return {
             "id": self._id,
-            "object": kind,
+            "object": chat if self._chat else "text_completion",
             "created": self._created,
             "model": self._body.model,
             "choices": choices,

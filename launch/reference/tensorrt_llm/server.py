@@ -77,17 +77,9 @@ def own_surface(tool_parser: str | None = None, reasoning_parser: str | None = N
     for name, row in ((tool_parser, tools), (reasoning_parser, reasoning)):
         if name and row is None:
             logger.warning("parser %s: what it reads is not known here, and stays text", name)
-    return Surface(
-        __version__,
-        "tensorrt_llm",
-        release.metric_prefix,
-        path,
-        others,
-        True,
-        tools,
-        reasoning,
-        calls_named="tool_choice.function.name" in release.requests_lack,
-    )
+    own = (__version__, "tensorrt_llm", release.metric_prefix, path, others)
+    named = "tool_choice.function.name" in release.requests_lack
+    return Surface(*own, True, tools, reasoning, named)
 
 
 class OpenAIServer:
