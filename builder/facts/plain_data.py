@@ -37,12 +37,14 @@ class Packages:
 
 # Observability.
 
-# A metric family; `needs` is the engine option without which it stays empty.
+# A metric family; `needs` is the engine option without which it stays empty, `stat` the field of
+# the engine's iteration statistics that it shows, or the quotient of two.
 METRIC_ROW: Any = {
     "kind": Literal["counter", "gauge", "histogram"],
     "labels?": Names,
     "bounds?": [float],
     "needs?": Text,
+    "stat?": Text,
     "source": Text,
 }
 

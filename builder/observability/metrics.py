@@ -29,7 +29,8 @@ Kind = Literal["counter", "gauge", "histogram"]
 class Family:
     """One metric family. `needs` is the engine option without which it stays empty.
 
-    `bounds` are the upper bounds of a histogram's buckets.
+    `bounds` are the upper bounds of a histogram's buckets. `stat` is the field of the engine's
+    iteration statistics that it shows, by its path, or the quotient of two.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Family:
     labels: tuple[str, ...]
     bounds: tuple[float, ...]
     needs: str | None
+    stat: str | None = None
 
     @property
     def samples(self) -> tuple[str, ...]:
@@ -93,6 +95,7 @@ def _families(rows: Mapping[str, Any]) -> dict[str, Family]:
             labels=tuple(row.get("labels", ())),
             bounds=tuple(map(float, row.get("bounds", ()))),
             needs=row.get("needs"),
+            stat=row.get("stat"),
         )
         for name, row in rows.items()
     }

@@ -33,6 +33,7 @@ HONOURED = ("max_batch_size", "max_num_tokens", "max_seq_len")
 ALWAYS = {
     "enable_chunked_prefill": True,
     "return_perf_metrics": True,
+    "enable_iter_perf_stats": True,
     "guided_decoding_backend": "xgrammar",
 }
 
@@ -131,4 +132,5 @@ def _drafting(speculative: Mapping[str, Any]) -> dict[str, Any]:
 def _surface(release: Release) -> Surface:
     record = servers.load(SERVER)
     version = f"{Path(release.name).name.removesuffix('.json')}+reference"
-    return Surface(version, record.model_owner or ENGINE, "vllm:", record.paths["metrics"], ())
+    owner = record.model_owner or ENGINE
+    return Surface(version, owner, SERVER, release, record.paths["metrics"], ())

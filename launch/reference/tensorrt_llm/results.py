@@ -73,7 +73,7 @@ class RequestPerfMetrics:
     last_iter: int | None = None
 
     def latencies_s(self, num_tokens: int) -> dict[str, float]:
-        """Latencies in seconds, by the name of their histogram without its unit."""
+        """Latencies in seconds, by the words of `builder/data/metrics` for their histograms."""
         timing = self.timing_metrics
 
         def between(start: timedelta, end: timedelta) -> float:
@@ -81,10 +81,10 @@ class RequestPerfMetrics:
 
         decode_s = between(timing.first_token_time, timing.last_token_time)
         return {
-            "e2e_request_latency": between(timing.arrival_time, timing.last_token_time),
-            "time_to_first_token": between(timing.arrival_time, timing.first_token_time),
-            "request_queue_time": between(timing.arrival_time, timing.first_scheduled_time),
-        } | ({"time_per_output_token": decode_s / (num_tokens - 1)} if num_tokens > 1 else {})
+            "e2e": between(timing.arrival_time, timing.last_token_time),
+            "ttft": between(timing.arrival_time, timing.first_token_time),
+            "queue": between(timing.arrival_time, timing.first_scheduled_time),
+        } | ({"itl": decode_s / (num_tokens - 1)} if num_tokens > 1 else {})
 
 
 @dataclass(slots=True)

@@ -53,6 +53,7 @@ class Sequence:
         self._output: list[int] = []
         self._cumulative_logprob = 0.0
         self._iterations = 0
+        self.drafted = self.accepted = 0  # in the last step
         self._metrics = results.RequestPerfMetrics(
             results.TimingMetrics(arrival_time=results.steady_time())
         )
@@ -64,6 +65,16 @@ class Sequence:
         self._pending_logprobs: results.Logprobs = []
         self._pending_iterations = 0
         self._prompt_logprobs: results.Logprobs | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and output."""
+        return len(self.request.prompt_token_ids) + len(self._output)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the last step was that of its prompt."""
+        return self._iterations == 1
 
     def begin(self, iteration: int) -> None:
         if not self._iterations:
@@ -108,6 +119,7 @@ class Sequence:
             if reason or agreed == len(drafts) or token != drafts[agreed]:
                 break
             agreed += 1
+        self.drafted, self.accepted = len(drafts), agreed
         self._metrics.speculative_decoding.total_draft_tokens += len(drafts)
         self._metrics.speculative_decoding.total_accepted_draft_tokens += agreed
         left = self._max_tokens - len(self._output)
@@ -262,12 +274,13 @@ class Scheduler:
         started = time.monotonic()
         self._iteration += 1
         self._drop_aborted()
-        ended = self._step(self._running)
+        stepped = self._running
+        ended = self._step(stepped)
         with self._changed:
-            active, queued = len(self._running), len(self._waiting)
+            queued = len(self._waiting)
             self._running = [sequence for sequence in self._running if sequence not in ended]
             if self._options.enable_iter_perf_stats:
-                self._stats.append(self._statistics(started, active, queued, len(ended)))
+                self._stats.append(self._statistics(started, stepped, queued, len(ended)))
             self._counted = self._iteration
             self._changed.notify_all()
 
@@ -307,14 +320,64 @@ class Scheduler:
         sequence.request.put(results.RequestError(f"the reference engine failed: {fault!r}"))
         sequence.request.abort()
 
-    def _statistics(self, started: float, active: int, queued: int, ended: int) -> dict[str, Any]:
+    def _statistics(
+        self, started: float, stepped: list[Sequence], queued: int, ended: int
+    ) -> dict[str, Any]:
+        """An iteration in the fields of the release's statistics.
+
+        Source: NVIDIA/TensorRT-LLM@050f80de, tensorrt_llm/metrics/collector.py, which reads them.
+        The cache has room for the longest sequences; memory of a GPU is left out.
+        """
+        size = self._options.max_batch_size
         return {
             "engine": "reference",
             "iter": self._iteration,
             "iterLatencyMS": (time.monotonic() - started) * 1000,
             "timestamp": datetime.now(UTC).isoformat(),
-            "numActiveRequests": active,
+            "numActiveRequests": len(stepped),
             "numQueuedRequests": queued,
             "numCompletedRequests": ended,
-            "maxNumActiveRequests": self._options.max_batch_size,
+            "maxNumActiveRequests": size,
+            "maxBatchSizeStatic": size,
+            "maxBatchSizeRuntime": size,
+            "maxNumTokensRuntime": self._options.max_num_tokens,
+            "kvCacheStats": self._cache_statistics(stepped),
+            "inflightBatchingStats": _batch_statistics(stepped),
+            **_draft_statistics(stepped, self._options.draft_tokens),
         }
+
+    def _cache_statistics(self, stepped: list[Sequence]) -> dict[str, Any]:
+        size = self._options.tokens_per_block
+        longest = self._options.max_seq_len or int(self._model.config.max_position_embeddings)
+        most = self._options.max_batch_size * ceil(longest / size)
+        used = sum(ceil(sequence.length / size) for sequence in stepped)
+        blocks = {"maxNumBlocks": most, "usedNumBlocks": used, "freeNumBlocks": most - used}
+        return {**blocks, "tokensPerBlock": size, "reusedBlocks": 0, "cacheHitRate": 0.0}
+
+
+def _batch_statistics(stepped: list[Sequence]) -> dict[str, Any]:
+    new = [sequence for sequence in stepped if sequence.is_new]
+    given = sum(1 + sequence.accepted for sequence in stepped)
+    return {
+        "numScheduledRequests": len(stepped),
+        "numContextRequests": len(new),
+        "numGenRequests": len(stepped) - len(new),
+        "numPausedRequests": 0,
+        "numCtxTokens": sum(len(sequence.request.prompt_token_ids) for sequence in new),
+        "avgNumDecodedTokensPerIter": given / len(stepped) if stepped else 0.0,
+    }
+
+
+def _draft_statistics(stepped: list[Sequence], draft_tokens: int) -> dict[str, Any]:
+    """Nothing of a server without drafts."""
+    if not draft_tokens:
+        return {}
+    drafting = [sequence for sequence in stepped if sequence.drafted]
+    accepted = sum(sequence.accepted for sequence in drafting)
+    found = {
+        "numDraftTokens": sum(sequence.drafted for sequence in drafting),
+        "numAcceptedTokens": accepted,
+        "numRequestsWithDraftTokens": len(drafting),
+        "acceptanceLength": 1 + accepted / len(drafting) if drafting else 0.0,
+    }
+    return {"specDecodingStats": found}

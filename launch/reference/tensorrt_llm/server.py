@@ -15,10 +15,11 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from jinja2 import TemplateError
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from pydantic import ValidationError
 
 from builder.facts.chat_turns import ReasoningParser, ToolParser
+from builder.facts.release import Release
+from builder.observability import metrics
 from builder.rules import answer_parsers
 
 from . import options
@@ -26,6 +27,7 @@ from .answer import AnswerReader, call_of, reasoned, schema_of
 from .guide import Format, GuidedDecodingParams, format_of
 from .llmapi.llm import LLM
 from .logger import __version__, logger
+from .meters import Meters
 from .protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -37,20 +39,13 @@ from .protocol import (
 from .results import RequestError, RequestOutput, RequestPerfMetrics
 from .sampling import SamplingParams
 
-_BUCKETS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-_HISTOGRAMS = (
-    "e2e_request_latency",
-    "time_to_first_token",
-    "time_per_output_token",
-    "request_queue_time",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Surface:
     """What differs between the servers that this one replaces.
 
-    `model_owner` is the owner in the list of models, `metrics_path` where Prometheus reads, and
+    `server` is its record's name and `release` the engine's, whose metrics it has. `model_owner` is
+    the owner in the list of models, `metrics_path` where Prometheus reads, and
     `endpoints` are the server's additional endpoints. Only a server that `has_tools` takes `tools`;
     `tools` and `reasoning` are what its parsers read. With `calls_named` the model calls the
     function that a request names; without, the whole answer is taken for its arguments.
@@ -58,7 +53,8 @@ class Surface:
 
     version: str
     model_owner: str
-    metric_prefix: str
+    server: str
+    release: Release
     metrics_path: str
     endpoints: tuple[tuple[str, str], ...]
     has_tools: bool = False
@@ -77,7 +73,7 @@ def own_surface(tool_parser: str | None = None, reasoning_parser: str | None = N
     for name, row in ((tool_parser, tools), (reasoning_parser, reasoning)):
         if name and row is None:
             logger.warning("parser %s: what it reads is not known here, and stays text", name)
-    own = (__version__, "tensorrt_llm", release.metric_prefix, path, others)
+    own = (__version__, "tensorrt_llm", "trtllm_serve", release, path, others)
     named = "tool_choice.function.name" in release.requests_lack
     return Surface(*own, True, tools, reasoning, named)
 
@@ -100,31 +96,17 @@ class OpenAIServer:
         folder = Path(model)
         own_name = folder.resolve().name if folder.is_dir() else model
         self.model_name = served_model_name or own_name
-        self._add_metrics(self._surface.metric_prefix)
+        server, release = self._surface.server, self._surface.release
+        self._meters = Meters(
+            metrics.of_server(server, release),
+            metrics.names(server, release.metric_prefix),
+            {"model_name": self.model_name, "engine_type": "reference", "engine": "reference"},
+        )
+        self._stats: deque[dict[str, Any]] = deque(maxlen=max(1, llm.args.max_stats_len))
         self._perf_metrics: deque[dict[str, Any]] = deque(maxlen=llm.args.perf_metrics_max_requests)
         self.app = FastAPI(title="reference engine", version=self._surface.version)
-        self.app.add_exception_handler(RequestValidationError, _refuse)
+        self.app.add_exception_handler(RequestValidationError, self._refuse)
         self._add_routes()
-
-    def _add_metrics(self, prefix: str) -> None:
-        labels = {"model_name": self.model_name, "engine_type": "reference"}
-        self._registry = CollectorRegistry()
-        self._finished = Counter(
-            f"{prefix}request_success_total",
-            "finished requests",
-            [*labels, "finished_reason"],
-            registry=self._registry,
-        )
-        self._latencies = {
-            name: Histogram(
-                f"{prefix}{name}_seconds",
-                f"{prefix}{name} in seconds".replace("_", " "),
-                list(labels),
-                buckets=_BUCKETS_S,
-                registry=self._registry,
-            ).labels(**labels)
-            for name in _HISTOGRAMS
-        }
 
     def _add_routes(self) -> None:
         routes: dict[tuple[str, str], Any] = {
@@ -168,7 +150,16 @@ class OpenAIServer:
         return {"object": "list", "data": [{**card, "owned_by": self._surface.model_owner}]}
 
     async def _iteration_stats(self) -> list[dict[str, Any]]:
-        return self._llm.get_stats()
+        self._collect()
+        taken = list(self._stats)
+        self._stats.clear()
+        return taken
+
+    def _collect(self) -> None:
+        """Keep the statistics of new iterations for both paths: reading one empties no other."""
+        for statistics in self._llm.get_stats():
+            self._stats.append(statistics)
+            self._meters.take(statistics)
 
     async def _take_perf_metrics(self) -> list[dict[str, Any]]:
         taken = list(self._perf_metrics)
@@ -176,8 +167,8 @@ class OpenAIServer:
         return taken
 
     async def _prometheus(self) -> Response:
-        text = generate_latest(self._registry)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+        self._collect()
+        return PlainTextResponse(self._meters.text(), media_type="text/plain; version=0.0.4")
 
     async def _completions(self, body: CompletionRequest, raw: Request) -> Response:
         prompts = list(body.prompts)
@@ -189,10 +180,10 @@ class OpenAIServer:
         try:
             prompt = body.prompt_token_ids or self._render(body)
         except (ValueError, TypeError, TemplateError) as fault:
-            return JSONResponse(error_body(f"chat template: {fault}"), 400)
+            return self._error(error_body(f"chat template: {fault}"), 400)
         surface = self._surface
         if body.tools and not surface.has_tools:
-            return JSONResponse(error_body("tools: not supported by the reference engine"), 400)
+            return self._error(error_body("tools: not supported by the reference engine"), 400)
         row = surface.reasoning
         if row and row.asked_by:
             asked = body.chat_template_kwargs or {}
@@ -213,9 +204,9 @@ class OpenAIServer:
         try:
             chat = body.chat()
         except ValidationError as fault:
-            return JSONResponse(error_body(_texts(fault.errors())), 400)
+            return self._error(error_body(_texts(fault.errors())), 400)
         except ValueError as fault:
-            return JSONResponse(error_body(str(fault)), 400)
+            return self._error(error_body(str(fault)), 400)
         answer = await self._chat_completions(chat, raw)
         if answer.status_code != 200:
             return answer
@@ -285,7 +276,7 @@ class OpenAIServer:
             return self._failure(fault)
         except asyncio.CancelledError:  # a server that was stopped waits no longer
             _abort(requests)
-            return JSONResponse(_unavailable("the server was stopped before the end"), 503)
+            return self._error(_unavailable("the server was stopped before the end"), 503)
         for request in requests:
             self._record(request)
         return JSONResponse(response.whole())
@@ -298,11 +289,20 @@ class OpenAIServer:
                 structural_tag=json.dumps({"format": form})
             )
 
+    async def _refuse(self, _: Request, fault: Exception) -> JSONResponse:
+        assert isinstance(fault, RequestValidationError)
+        return self._error(error_body(_texts(fault.errors())), 400)
+
+    def _error(self, body: Mapping[str, Any], status: int) -> JSONResponse:
+        """Known of the release (openai_server.py, 2026): refused bodies. Others are assumed."""
+        self._meters.add("errors", http_code=str(status))
+        return JSONResponse(body, status)
+
     def _failure(self, fault: Exception) -> JSONResponse:
         """The fault of a request is the client's, unless the engine is down."""
         if self._llm._check_health():
-            return JSONResponse(error_body(str(fault)), 400)
-        return JSONResponse(_unavailable(str(fault)), 503)
+            return self._error(error_body(str(fault)), 400)
+        return self._error(_unavailable(str(fault)), 503)
 
     async def _stream(
         self, response: OpenAIResponse, requests: Sequence[RequestOutput]
@@ -341,16 +341,18 @@ class OpenAIServer:
                 task.cancel()
 
     def _record(self, request: RequestOutput) -> None:
-        metrics = request.outputs[0].request_perf_metrics
+        measured = request.outputs[0].request_perf_metrics
         reasons = [str(output.finish_reason) for output in request.outputs]
-        if metrics is None or "cancelled" in reasons:
+        if measured is None or "cancelled" in reasons:
             return
         for reason in reasons:
-            self._finished.labels(self.model_name, "reference", reason).inc()
-        for name, seconds in metrics.latencies_s(request.outputs[0].length).items():
-            self._latencies[name].observe(seconds)
+            self._meters.add("succeeded", finished_reason=reason)
+        for word, seconds in measured.latencies_s(request.outputs[0].length).items():
+            self._meters.add(word, seconds)
+        self._meters.add("tokens_in", len(request.prompt_token_ids))
+        self._meters.add("tokens_out", sum(output.length for output in request.outputs))
         self._perf_metrics.append(
-            {"request_id": request.request_id, "perf_metrics": _perf_metrics_json(metrics)}
+            {"request_id": request.request_id, "perf_metrics": _perf_metrics_json(measured)}
         )
 
 
@@ -392,11 +394,6 @@ def _perf_metrics_json(metrics: RequestPerfMetrics) -> dict[str, Any]:
     else:
         del document["speculative_decoding"]
     return document
-
-
-async def _refuse(request: Request, fault: Exception) -> JSONResponse:
-    assert isinstance(fault, RequestValidationError)
-    return JSONResponse(error_body(_texts(fault.errors())), 400)
 
 
 def _texts(errors: Sequence[Any]) -> str:
