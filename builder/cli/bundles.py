@@ -206,13 +206,15 @@ def add_pin(parser: Parser) -> None:
 
 
 def run_pin(options: argparse.Namespace) -> None:
-    from .. import pinning
+    from ..upgrade import pinning
 
     file, rows = pinning.pin(options.deployment, options.output)
     for row in rows:
         note = "new" if row.is_new else "already pinned"
         note = "not written: pin it in the site's profile" if row.is_elsewhere else note
         print(f"{row.path}: {row.written} ({', '.join(row.architectures)}; {note})")
+    if not rows:
+        print("no image of a registry is named here: there is nothing to pin")
     print(f"{file}: render it with: python -m builder render {shlex.quote(str(file))} -o DIR")
 
 
@@ -229,16 +231,16 @@ def add_upgrade(parser: Parser) -> None:
 def run_upgrade(options: argparse.Namespace) -> None:
     from tempfile import TemporaryDirectory
 
-    from .. import upgrade, upgrade_page
     from ..files import is_there, save
+    from ..upgrade import move, page
 
     if is_there(options.output):
         raise BadInput(Diagnostic(str(options.output), "exists", "choose another folder with -o"))
     with TemporaryDirectory() as scratch:
-        found = upgrade.upgrade(options.bundle, options.to, options.set, Path(scratch))
-        page = upgrade_page.text(found)
-    for name, text in {"deployment.yaml": found.deployment, "upgrade.md": page}.items():
-        save(options.output / name, text, "-o")
+        found = move.upgrade(options.bundle, options.to, options.set, Path(scratch))
+        text = page.text(found)
+    for name, written in {"deployment.yaml": found.deployment, "upgrade.md": text}.items():
+        save(options.output / name, written, "-o")
         print(options.output / name)
 
 

@@ -176,8 +176,8 @@ def same(one: str, other: str) -> bool:
 
 
 def diagnostic(product: str, version: str, where: str) -> Diagnostic | None:
-    """The diagnostic of a version with open advisories: an error that lists all of them if the
-    version is refused, else a warning. `None` without open advisories."""
+    """The diagnostic of a version with open advisories, the worst by name: an error if the version
+    is refused, else a warning. `None` without open advisories."""
     return _diagnostic(_FOLDER.get(), product, version, where)
 
 
@@ -187,10 +187,10 @@ def _diagnostic(folder: Path, product: str, version: str, where: str) -> Diagnos
     if not found:
         return None
     refused = is_refused(product, version)
+    rest = f"; all are in {folder.name}/{product}.yaml" if refused else ""
     what = (
         f"{name(product)} {version} has {number_text(len(found))}, the worst of CVSS "
-        f"{score_text(found[0].cvss)}: {listed(found, len(found) if refused else _NAMED)} "
-        f"(as of {as_of(product)})"
+        f"{score_text(found[0].cvss)}: {listed(found)} (as of {as_of(product)}{rest})"
     )
     if refused:
         needed, usual = least(product, version), minimum(product)

@@ -122,6 +122,12 @@ RUNBOOK_FILE: Any = {
     },
 }
 
+# How programs ask registries about images, and what their errors mean.
+REGISTRIES: Any = {
+    "programs": [{"name": Text, "login": Text, "source": Text, "manifest": Names, "config": Names}],
+    "errors": [{**dict.fromkeys(("matches", "what", "fix"), Text), "is_input": bool}],
+}
+
 # Files of others that `check` reads.
 
 # Triton's model configuration: messages with their fields, and enums.
@@ -307,5 +313,11 @@ SUGGESTIONS: Any = {
         }
     ],
 }
-REPORT_FILES = {"benchmark_tools.yaml": BENCHMARK_TOOLS, "suggestions.yaml": SUGGESTIONS}
+# The schemas of files of one kind.
+FILES = {
+    "benchmark_tools.yaml": BENCHMARK_TOOLS,
+    "registries.yaml": REGISTRIES,
+    "runbook.yaml": RUNBOOK_FILE,
+    "suggestions.yaml": SUGGESTIONS,
+}
 DASHBOARDS: Any = {"dashboards": [DASHBOARD]}

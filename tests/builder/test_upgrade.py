@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from builder import bundle, pipeline, upgrade, upgrade_page
+from builder import bundle, pipeline
 from builder.bundle import Bundle
 from builder.errors import BadInput
 from builder.facts import advisories
-from builder.upgrade import Upgrade
+from builder.targets.kubernetes.workload import object_name
+from builder.upgrade import move
+from builder.upgrade import page as upgrade_page
+from builder.upgrade.comparison import Upgrade
 from tests.conftest import Run
 
 PRESET = "deepseek-v3.2-nvfp4-gb200"
@@ -31,7 +34,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def found(old: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Upgrade:
-    return upgrade.upgrade(old.folder, NEW, [], tmp_path_factory.mktemp("new"))
+    return move.upgrade(old.folder, NEW, [], tmp_path_factory.mktemp("new"))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +60,7 @@ def chapter(page: str, title: str) -> str:
             f"What {NEW} changes",
             "| `enable_sleep` | renamed to sleep_config | no |",
         ),
-        (f"What {NEW} changes", "| `disable_flashinfer_sampling` | removed | no |"),
+        (f"What {NEW} changes", "removed, and were not set (9): `fail_fast_on_attention_window_"),
         (f"What {NEW} changes", "| `backend` | type str is now enum; only pytorch | no |"),
         (
             f"What {NEW} changes",
@@ -93,15 +96,17 @@ def chapter(page: str, title: str) -> str:
             "| KV cache layers of multi-token prediction | one for each draft token | "
             "one for all draft tokens | 45,312 to 43,896 bytes of KV cache for each token | ",
         ),
-        ("Known defects", "| fixed | 1.2.1 ends with a segmentation fault after the weights are"),
-        ("Known defects", "| unknown | Triton 26.07 can answer out of order"),
+        ("Known defects", "Fixed (2):"),
+        ("Known defects", "| 1.2.1 ends with a segmentation fault after the weights are"),
+        ("Known defects", "Unknown (8):"),
         (
             "Known vulnerabilities",
-            "| fixed | TensorRT-LLM 1.2.1 | `CVE-2026-24233` | 8.4 | 1.3.0rc15 |",
+            "Fixed (12):\n\n| vulnerability | CVSS | in | fixed in |\n| --- | --- | --- | --- |\n"
+            "| `CVE-2026-24233` | 8.4 | TensorRT-LLM 1.2.1 | 1.3.0rc15 |",
         ),
         (
             "Known vulnerabilities",
-            f"| left | TensorRT-LLM {NEW} | `CVE-2026-65119` | 8.4 | no version",
+            f"| `CVE-2026-65119` | 8.4 | TensorRT-LLM {NEW} | no version yet |",
         ),
         ("Order of rolling", 'kubectl apply --kustomize "$NEXT/kubernetes"'),
         ("Order of rolling", 'kubectl apply --kustomize "$PREVIOUS/kubernetes"'),
@@ -112,13 +117,11 @@ def test_the_page_says_what_changes_and_why(page: str, title: str, line: str) ->
 
 
 def test_objects_are_in_the_order_in_which_they_change(page: str) -> None:
-    rows = re.findall(
-        r"\| (\d) \| (\w+) \S+ \| (\w+) \| ([\w ]+) \|", chapter(page, "Order of rolling")
-    )
+    rows = re.findall(r"\| (\w+) \S+ \| (\w+) \| ([\w ]+) \|", chapter(page, "Order of rolling"))
     assert rows == [
-        ("1", "ConfigMap", "new", "restarts nothing"),
-        ("2", "Deployment", "changed", "restarts its pods"),
-        ("3", "ConfigMap", "delete", "after the last old pod"),
+        ("ConfigMap", "new", "restarts nothing"),
+        ("Deployment", "changed", "restarts its pods"),
+        ("ConfigMap", "delete", "after the last old pod"),
     ]
 
 
@@ -129,6 +132,27 @@ def test_the_new_deployment_renders_the_new_bundle(found: Upgrade, tmp_path: Pat
     assert yaml.safe_load(found.deployment)["engine"]["release"] == NEW
 
 
+def test_another_name_runs_side_by_side(old: Bundle, tmp_path: Path) -> None:
+    """The commands start the second, show both addresses, and take the first down."""
+    found = move.upgrade(old.folder, NEW, ["name=side-b"], tmp_path)
+    rolling = chapter(upgrade_page.text(found), "Side by side")
+    old_name = object_name(PRESET)
+    steps = [
+        f'export BUNDLE="$PWD"/{PRESET} NEXT="$PWD"/side-b',
+        'use "$NEXT" 200',
+        'kill -TERM "$(cat "$OLD/server.pid")"',
+        'kubectl apply --kustomize "$NEXT/kubernetes"',
+        "--selector=app.kubernetes.io/instance=side-b",
+        f'get services --selector="app.kubernetes.io/instance in (side-b, {old_name})"',
+        'kubectl delete --kustomize "$BUNDLE/kubernetes"',
+        f"kubectl delete configmaps --selector=app.kubernetes.io/instance={old_name}",
+    ]
+    places = [rolling.find(step) for step in steps]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert {row["change"] for row in found.objects} == {"new", "delete"}  # none is of both
+
+
 def test_a_bundle_that_this_toolkit_would_plan_differently_is_marked(found: Upgrade) -> None:
     assert "Not all changes are the release's" not in upgrade_page.text(found)
     [first, *rest] = found.old.manifest["decisions"]
@@ -137,11 +161,13 @@ def test_a_bundle_that_this_toolkit_would_plan_differently_is_marked(found: Upgr
     assert "Toolkit 0." in chapter(upgrade_page.text(older), "What to do")
 
 
-def moved(folder: Path, text: str, *overrides: str, to: str = NEW) -> Upgrade:
+def moved(
+    folder: Path, text: str, *overrides: str, release: str = "1.2.1", to: str = NEW
+) -> Upgrade:
     file = folder / "deployment.yaml"
-    file.write_text(BASE + text)
+    file.write_text(BASE.replace("1.2.1", release) + text)
     old = pipeline.render(str(file), folder / "bundle")
-    return upgrade.upgrade(old.folder, to, list(overrides), folder / "scratch")
+    return move.upgrade(old.folder, to, list(overrides), folder / "scratch")
 
 
 BASE = """\
@@ -214,10 +240,9 @@ def test_what_has_no_counterpart_is_refused_at_its_line(
         moved(tmp_path, text, to=to)
 
 
-def test_another_name_is_refused(tmp_path: Path) -> None:
-    """The steps of the page replace the servers that have the name."""
-    with pytest.raises(BadInput, match="name: an upgrade keeps the name"):
-        moved(tmp_path, "", "name=side-b")
+def test_a_name_that_is_the_same_in_kubernetes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="name: Ours and ours have one name in Kubernetes, ours"):
+        moved(tmp_path, "", "name=Ours")
 
 
 def test_overrides_name_an_image_and_remove_an_option(tmp_path: Path) -> None:
@@ -233,13 +258,38 @@ def test_overrides_name_an_image_and_remove_an_option(tmp_path: Path) -> None:
     assert data["engine_config"] == {"max_beam_width": 1}
 
 
+def test_an_older_release_is_a_downgrade_that_says_what_it_loses(tmp_path: Path) -> None:
+    found = moved(tmp_path, "", "engine_config.moe_config.backend=TRTLLM", release=NEW, to="1.2.1")
+    page = upgrade_page.text(found)
+    assert page.startswith("# Downgrade of ours to TensorRT-LLM 1.2.1\n\nDowngrade. ")
+    steps = chapter(page, "What to do")
+    assert "1.2.1 is older than 1.3.0rc29. Known defects that are back again: 2; known" in steps
+    assert "**Known vulnerabilities**: 3 left, 12 back again" in steps
+    assert "Back again (12):" in chapter(page, "Known vulnerabilities")
+    assert "Endpoints that are gone (" in chapter(page, "Metrics and endpoints")
+
+
+@pytest.mark.parametrize(
+    ("preset", "note"),
+    [
+        ("deepseek-r1-0528-nvfp4-b200", "**Lower estimated output.** All GPUs together serve less"),
+        ("deepseek-v3.2-nvfp4-b300", "**Fewer GPUs.** No measurements say what they serve"),
+    ],
+)
+def test_a_lower_output_of_all_gpus_is_said(tmp_path: Path, preset: str, note: str) -> None:
+    old = pipeline.render(preset, tmp_path / "bundle")
+    half = ["hardware.num_gpus=4", "engine_config.tensor_parallel_size=4"]
+    found = move.upgrade(old.folder, NEW, half, tmp_path / "scratch")
+    assert note in chapter(upgrade_page.text(found), "What to do")
+
+
 def test_a_checkpoint_that_is_not_here_is_planned_from_the_facts_of_the_bundle(
     tmp_path: Path, make_miniature: Callable[[str], Path]
 ) -> None:
     folder = shutil.copytree(make_miniature("llama-tiny"), tmp_path / "model")
     old = pipeline.render("llama-tiny", tmp_path / "bundle", [f"checkpoint={folder}"])
     shutil.rmtree(folder)
-    found = upgrade.upgrade(old.folder, NEW, [], tmp_path / "scratch")
+    found = move.upgrade(old.folder, NEW, [], tmp_path / "scratch")
     assert yaml.safe_load(found.deployment)["checkpoint"] == str(folder)
 
 
@@ -252,25 +302,25 @@ def test_a_release_that_is_refused_by_now_can_be_left(old: Bundle, tmp_path: Pat
     with advisories.of_folder(newer):
         with pytest.raises(BadInput, match=r"1\.2\.1 has 15 known vulnerabilities"):
             pipeline.plan(str(old.folder / "deployment.yaml"))
-        found = upgrade.upgrade(old.folder, NEW, [], tmp_path / "scratch")
+        found = move.upgrade(old.folder, NEW, [], tmp_path / "scratch")
     assert not yaml.safe_load(found.deployment)["accepted_advisories"]
 
 
 def test_both_sides_of_disaggregated_serving_move_and_stop_together(tmp_path: Path) -> None:
     old = pipeline.render("deepseek-v3.2-nvfp4-gb200x32", tmp_path / "bundle")
     own = ["engine_config.moe_config.backend=CUTEDSL"]
-    found = upgrade.upgrade(old.folder, NEW, own, tmp_path / "scratch")
+    found = move.upgrade(old.folder, NEW, own, tmp_path / "scratch")
     assert found.after.prefill
     assert found.after.prefill.plan.facts.release.name == NEW
     page = upgrade_page.text(found)
-    kinds = re.findall(r"\| \d \| \w+ \S+(prefill|decode|router) \| changed \| stop it first", page)
+    kinds = re.findall(r"\| \w+ \S+(prefill|decode|router) \| changed \| stop it first", page)
     assert kinds == ["prefill", "decode", "router"]
     assert "\n### Prefill\n" in chapter(page, "Memory of each GPU")
 
 
 def test_vllm_has_the_same_page(tmp_path: Path) -> None:
     old = pipeline.render("deepseek-v3.2-nvfp4-gb300-vllm", tmp_path / "bundle")
-    page = upgrade_page.text(upgrade.upgrade(old.folder, "0.32.0", [], tmp_path / "scratch"))
+    page = upgrade_page.text(move.upgrade(old.folder, "0.32.0", [], tmp_path / "scratch"))
     assert "| added |  | `shutdown_timeout` | not set | `300` |" in page
     assert "| `gpu_memory_utilization` | `0.9` | `0.92` | no: set to `0.9` |" in page
     assert "| `vllm:time_per_output_token_seconds` | removed |" in page

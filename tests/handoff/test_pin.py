@@ -257,7 +257,7 @@ def test_without_a_program_the_remedy_is_to_install_one(
     done = pin(deployment(tmp_path, registry.image("1.2.1")), programs=only(tmp_path / "none"))
     assert done.returncode == 3
     assert done.stderr == (
-        "error: skopeo, crane, docker: is not installed, and the digests of images need one of "
+        "error: PATH: has none of skopeo, crane, docker, and the digests of images need one of "
         "them; install skopeo\n"
     )
 

@@ -22,6 +22,8 @@ Listeners = dict[tuple[str, int], tuple[str, list[str]]]
 
 # The option with the number of servers of a target, not counting prefill servers.
 NUMBERS = {site.TARGET: "servers", TARGET: "replicas"}
+# The kinds of objects that make the pods of servers.
+CONTROLLERS = ("Deployment", "StatefulSet", "LeaderWorkerSet")
 # What a pod reads from the Secret in a volume, by the volume's name.
 USES = {
     "server-key": "`key`: the key of the restricted APIs",
@@ -116,8 +118,7 @@ def _deadline_s(controller: Object) -> int:
 
 
 def _controllers(rows: list[Object]) -> Iterator[Object]:
-    kinds = ("Deployment", "StatefulSet", "LeaderWorkerSet")
-    return (row for row in rows if row["kind"] in kinds)
+    return (row for row in rows if row["kind"] in CONTROLLERS)
 
 
 def _pods(rows: list[Object]) -> Iterator[Object]:

@@ -73,8 +73,7 @@ def markdown(document: Document) -> str:
     about = f"{document.kind}. {' · '.join(document.subject)}"
     contents = chain.from_iterable(map(_entries, document.sections))
     lines = [f"# {_line(document.title)}", paragraph(about), "\n".join(contents)]
-    for section in document.sections:
-        lines += _section(section, 2)
+    lines += chapters(document.sections, 2)
     return "\n\n".join(lines) + "\n"
 
 
@@ -139,9 +138,13 @@ def table(
     on_the_right = set(numeric)
     lines = [[_line(title) for title in columns]]
     lines += [["---:" if i in on_the_right else "---" for i in range(len(columns))]]
-    lines += [[_cell(plain(cell)) for cell in row] for row in rows]
-    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    body = "\n".join([*(cells(*line) for line in lines), *(cells(*row) for row in rows)])
     return f"{paragraph(caption)}:\n\n{body}"
+
+
+def cells(*values: object) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(_cell(plain(value)) for value in values)} |"
 
 
 def command(title: str, script: str, outcome: str) -> str:
@@ -164,13 +167,12 @@ def _entries(section: Section) -> Iterator[str]:
         yield from (f"  - [{_line(part.title)}](#{part.id})" for part in section.parts)
 
 
-def _section(section: Section, level: int) -> Iterator[str]:
-    yield f'<a id="{section.id}"></a>\n\n{"#" * level} {_line(section.title)}'
-    for block in section.blocks:
-        if isinstance(block, Section):
-            yield from _section(block, level + 1)
-        else:
-            yield block
+def chapters(sections: Iterable[Section], level: int) -> Iterator[str]:
+    """The blocks of sections as Markdown, under headings of a level, 1 for the largest."""
+    for section in sections:
+        yield f'<a id="{section.id}"></a>\n\n{"#" * level} {_line(section.title)}'
+        for block in section.blocks:
+            yield from chapters((block,), level + 1) if isinstance(block, Section) else (block,)
 
 
 def _script(commands: str) -> str:

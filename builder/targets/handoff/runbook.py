@@ -71,16 +71,26 @@ def runbook(context: RenderContext) -> Document:
 
 
 _ROLLING = ("upgrade", "replace", "roll-back")
+_SIDE_BY_SIDE = "beside"
 
 
-def rolling(context: RenderContext) -> tuple[Section, ...]:
-    """How another bundle takes the place of this one and how to go back, wherever it can run."""
+def rolling(context: RenderContext, old: RenderContext) -> tuple[Section, ...]:
+    """How this bundle takes the place of an old one and how to go back, wherever it can run.
+
+    With another name, it starts beside the old one, which is stopped at the end.
+    """
     known, values = _known(context), _values(context)
+    endings: tuple[str, ...] = _ROLLING
+    if old.deployment.name != context.deployment.name:
+        known, endings = known | {_SIDE_BY_SIDE}, (_SIDE_BY_SIDE,)
+        stop_s = _values(old)["cluster_stop_timeout_s"]
+        values |= {"old_name": old.deployment.name, "old_stop_timeout_s": stop_s}
+        values["old_object"] = object_name(old.deployment.name)
     found: list[Section] = []
     for name in RUNS_ON:
         if name in known:
             parts = procedures(name, values, known, {"servers": _settings(context)})
-            own = tuple(part for part in parts if part.id.endswith(_ROLLING))
+            own = tuple(part for part in parts if part.id.endswith(endings))
             found.append(Section(name, f"{section(name, values).title}: the commands", own))
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""Moves the deployment of a bundle to another release of its engine, and compares both.
+"""Moves the deployment of a bundle to another release of its engine.
 
 Renamed options and images change with the release. What has no certain counterpart is an error at
 its line.
@@ -6,115 +6,51 @@ its line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import bundle, deployment, diff, pipeline
-from .bundle import Bundle
-from .command import Override
-from .deployment import Deployment, Document
-from .diagnostics import Diagnostic
-from .documents import dump_yaml, value_at
-from .errors import BadInput
-from .facts import advisories, engines, images, memory, release, servers
-from .facts.advisories import Advisory
-from .facts.release import Release
-from .files import without_links
-from .general_rules import UNKNOWN_KEY
-from .pipeline import KnownDefect, ServicePlan
-from .rules import vulnerability_policy
-from .targets import disaggregated
+from .. import bundle, deployment, diff, pipeline
+from ..command import Override
+from ..deployment import Deployment, Document
+from ..diagnostics import Diagnostic
+from ..documents import dump_yaml, value_at
+from ..errors import BadInput
+from ..facts import advisories, engines, images, release, servers
+from ..facts.release import Release
+from ..files import without_links
+from ..general_rules import UNKNOWN_KEY
+from ..pipeline import ServicePlan
+from ..rules import vulnerability_policy
+from ..rules.options import set_option
+from ..targets import disaggregated
+from ..targets.kubernetes.workload import object_name
+from .comparison import Upgrade
 
 RELEASE = "engine.release"
 _OPTION = "--to"
-
-
-@dataclass(frozen=True)
-class Upgrade:
-    """A bundle and the one that takes its place, with the plans of both.
-
-    `comparison` is what `diff` says of them. `edits` are the changes to the deployment next to its
-    release: path, value before, value after, and why; a value that is gone is `None`. `prefill` is
-    the same of the prefill servers inside.
-    """
-
-    old: Bundle
-    new: Bundle
-    before: ServicePlan
-    after: ServicePlan
-    deployment: str
-    edits: tuple[tuple[str, Any, Any, str], ...]
-    comparison: Mapping[str, list[diff.Row]]
-    prefill: Upgrade | None = None
-
-    @property
-    def tables(self) -> tuple[Release, Release]:
-        return self.before.plan.facts.release, self.after.plan.facts.release
-
-    def defects(self) -> Iterator[tuple[str, KnownDefect]]:
-        """Each known defect that this deployment meets: fixed, left, new, or unknown."""
-        sides = map(pipeline.known_defects, (self.before, self.after))
-        old, new = ({(row.product, row.row.id): row for row in side} for side in sides)
-        yield from self._compared(old, new)
-
-    def vulnerabilities(self) -> Iterator[tuple[str, tuple[str, Advisory]]]:
-        """Each open advisory with the version that has it: fixed, left, new, or unknown."""
-        sides: list[dict[tuple[str, str], tuple[str, Advisory]]] = []
-        for planned in (self.before, self.after):
-            sides.append({})
-            for use in _used(planned):
-                for row in advisories.open_for(use.product, use.version):
-                    words = f"{advisories.name(use.product)} {use.version}"
-                    sides[-1][use.product, row.cve] = words, row
-        yield from self._compared(*sides)
-
-    def _compared(
-        self, old: Mapping[Any, Any], new: Mapping[Any, Any]
-    ) -> Iterator[tuple[str, Any]]:
-        """`unknown` is what a product has whose new version is in no data."""
-        known = {use.product for use in _used(self.after)}
-        for key, row in old.items():
-            if key not in new:
-                yield "fixed" if key[0] in known else "unknown", row
-        for key, row in new.items():
-            yield "left" if key in old else "new", row
-
-    def memory_causes(self) -> Iterator[tuple[str, Any, Any, memory.Budget]]:
-        """Each input of the memory budget that differs: what it does alone to the old budget."""
-        old, new, facts = self.before.plan, self.after.plan, self.before.plan.facts
-        for name in ("sharding", "load"):
-            one, other = getattr(old, name), getattr(new, name)
-            for row in fields(one):
-                values = getattr(one, row.name), getattr(other, row.name)
-                if values[0] != values[1]:
-                    tried = replace(old, **{name: replace(one, **{row.name: values[1]})})
-                    inputs = facts.checkpoint, facts.gpu, tried.sharding, tried.load, facts.draft
-                    yield row.name, *values, memory.budget(*inputs)
-
-
-def _used(planned: ServicePlan) -> list[vulnerability_policy.ComponentReference]:
-    facts = planned.plan.facts
-    return vulnerability_policy.references(planned.plan.deployment, facts.release.name)
+_ACCEPTED = (f"{advisories.ACCEPTED}.", "accepted_warnings.")
+Edit = tuple[str, Any, Any, str]  # path, value before, value after, and why
 
 
 def upgrade(folder: Path, to: str, overrides: list[str], scratch: Path) -> Upgrade:
     """The bundle in `folder` for release `to`, rendered into `scratch`.
 
-    `overrides` change the new deployment only; `null` removes an engine option. Raises `BadInput`
-    or `BadFacts` with everything that has no counterpart.
+    `overrides` change the new deployment only; `null` removes an engine option, and another name
+    lets both run side by side. Raises `BadInput` or `BadFacts` with everything that has no
+    counterpart.
     """
     old, file = bundle.read(folder), folder / "deployment.yaml"
     document = deployment.read(str(file))
     before = pipeline.plan_bundle(folder, _accepting(folder, document))
     table = _table(to, before)
     moved = deployment.read(str(file), [Override(f"{RELEASE}={to}", _OPTION), *overrides])
-    if moved.get("name") != document.get("name"):
-        what = "an upgrade keeps the name: its steps replace the servers that have it"
-        remedy = "render the deployment under another name with `render`, to run both"
-        raise BadInput(moved.locate_all([Diagnostic("name", what, remedy)]))
+    old_name, name = (str(row.get("name")) for row in (document, moved))
+    if name != old_name and object_name(name) == object_name(old_name):
+        what = f"{name} and {old_name} have one name in Kubernetes, {object_name(name)}"
+        raise BadInput(moved.locate_all([Diagnostic("name", what, "choose another name")]))
     moved.data[RELEASE.partition(".")[0]]["release"] = (
         table.name if table.ships else str(table.path)
     )
@@ -137,9 +73,6 @@ def upgrade(folder: Path, to: str, overrides: list[str], scratch: Path) -> Upgra
         compared = diff.compare(one, other)
         inner = Upgrade(one, other, before.prefill, after.prefill, "", (), compared)
     return Upgrade(old, new, before, after, text, tuple(edits), diff.compare(old, new), inner)
-
-
-_ACCEPTED = (f"{advisories.ACCEPTED}.", "accepted_warnings.")
 
 
 def _accepting(folder: Path, document: Document) -> Document:
@@ -173,9 +106,7 @@ def _table(to: str, before: ServicePlan) -> Release:
     return found
 
 
-def _edits(
-    document: Document, before: ServicePlan, table: Release
-) -> Iterator[tuple[str, Any, Any, str]]:
+def _edits(document: Document, before: ServicePlan, table: Release) -> Iterator[Edit]:
     """Rename options and name images of the new release, for the servers of both sides.
 
     Raises `BadInput` for servers without a known image of that release.
@@ -207,7 +138,7 @@ def _edits(
 
 def _renamed(
     prefix: str, options: dict[str, Any], before: ServicePlan, table: Release
-) -> Iterator[tuple[str, Any, Any, str]]:
+) -> Iterator[Edit]:
     """Move overrides of options that the new release knows by another name."""
     for word, path in before.plan.facts.release.aliases.items():
         new, value = table.aliases.get(word), value_at(options, path)
@@ -215,7 +146,7 @@ def _renamed(
             continue
         own = f"{prefix}engine_config.{path}"
         _remove(options, path)
-        _set(options, str(new), value)
+        set_option(options, str(new), value)
         yield own, value, value, f"it is {new} in {table.name}"
 
 
@@ -223,13 +154,6 @@ def _remove(options: dict[str, Any], path: str) -> None:
     *above, name = path.split(".")
     group = value_at(options, ".".join(above)) if above else options
     group.pop(name, None)
-
-
-def _set(options: dict[str, Any], path: str, value: Any) -> None:
-    *above, name = path.split(".")
-    for key in above:
-        options = options.setdefault(key, {})
-    options[name] = value
 
 
 def _image_of(server: str, image: str, old: Release, new: Release) -> str | Diagnostic | None:
@@ -249,7 +173,7 @@ def _image_of(server: str, image: str, old: Release, new: Release) -> str | Diag
     return Diagnostic("", f"{image} is not known to have {new.name}", remedy)
 
 
-def _dropped(data: dict[str, Any], useless: list[str]) -> Iterator[tuple[str, Any, Any, str]]:
+def _dropped(data: dict[str, Any], useless: list[str]) -> Iterator[Edit]:
     """Remove acceptances that match nothing in the new release."""
     found = sorted((path.split(".")[0], int(path.split(".")[1])) for path in useless)
     for name, index in reversed(found):
