@@ -108,7 +108,7 @@ def _rank(cause: FailureCause) -> tuple[object, ...]:
 
 def _strongest(causes: Sequence[FailureCause], errors: Sequence[Line]) -> Iterator[FailureCause]:
     """The causes without those that count only where there is no other cause or error, or where
-    they have the first error, and without those that only lines of a stronger one prove.
+    no error came before them, and without those that only lines of a stronger one prove.
     """
     first = next((error for error in errors if not error.text.endswith(":")), None)
     named = any(not cause.signature.generic and not cause.signature.alone for cause in causes)
@@ -118,7 +118,7 @@ def _strongest(causes: Sequence[FailureCause], errors: Sequence[Line]) -> Iterat
         row = cause.signature
         places = {(line.file, line.line) for line in cause.evidence}
         others = any((error.file, error.number) not in places for error in errors)
-        is_later = first and places and (first.file, first.number) not in places
+        is_later = first and places and cause.at > _moment(first)
         if (row.generic and (named or is_later)) or (row.alone and (told or others)):
             continue
         if places and places <= shown:

@@ -69,7 +69,7 @@ class Signature:
     of `unless_after` behind the last evidence, rules the failure out. State must agree with
     `needs`, and must not contradict `fits`; where it does not tell, the failure is assumed.
     `stall_s` is how long the log has been silent while the process is alive. A `generic` failure
-    counts only where no other is found and it has the first error; one that is `alone` only where
+    counts only where no other is found and no error came before it; one that is `alone` only where
     no other line is an error either: a process that died without a word. `details` compare its
     numbers with the plan. `otherwise` are other causes of the same lines, each with what tells it
     apart: unless state confirms the failure, it is one of several. A row without a `cause` is a

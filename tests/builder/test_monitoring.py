@@ -73,7 +73,12 @@ PASSED: set[str] = set()
 def assert_promtool_accepts(bundle: Bundle, every: int = 1) -> None:
     """The configuration and all rules, and the tests of every nth rule that no bundle has had."""
     folder, promtool = bundle.folder / "monitoring", program("promtool")
-    assert_accepted([promtool, "check", "config", "prometheus.yml"], folder)
+    config = document(bundle, "prometheus.yml")
+    for job in config["scrape_configs"]:
+        if job.pop("kubernetes_sd_configs", None):  # Debian builds Prometheus without it
+            job["static_configs"] = [{"targets": ["10.0.0.1:8000"]}]
+    (folder / "checked.yml").write_text(yaml.dump(config))
+    assert_accepted([promtool, "check", "config", "checked.yml"], folder)
     for kind, key in (("recording", "record"), ("alerts", "alert")):
         tests, rows = document(bundle, f"tests/{kind}.yml"), rules(bundle, kind)
         known, fresh, texts = [row[key] for row in rows], [], set()
