@@ -187,12 +187,14 @@ def _front(chart: Chart, x: Scale, y: Scale) -> Iterator[Markup]:
 
 
 def _limit(chart: Chart, y: Scale) -> Iterator[Markup]:
+    """The line of a limit, and its text with a piece of that line above the plot, off all lines."""
     if chart.limit and y.low < chart.limit[0] <= y.high:
-        at = y.at(chart.limit[0])
-        yield Markup('<path class="limit" d="M{} {:.1f}H{}"/>').format(LEFT, at, RIGHT)
-        text_y = at - 5 if at > TOP + LINE else at + LINE
-        yield Markup('<text class="limit" x="{}" y="{:.1f}">{}</text>').format(
-            LEFT + 6, text_y, chart.limit[1]
+        at, top = y.at(chart.limit[0]), TOP - LINE
+        yield Markup('<path class="limit" d="M{} {:.1f}H{}M{} {}h-28"/>').format(
+            LEFT, at, RIGHT, RIGHT, top - 4
+        )
+        yield Markup('<text class="limit" text-anchor="end" x="{}" y="{}">{}</text>').format(
+            RIGHT - 34, top, chart.limit[1]
         )
 
 

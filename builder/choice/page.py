@@ -12,9 +12,10 @@ from typing import Any
 from .. import render
 from ..chart import CIRCLE, DIAMOND, Chart, Mark, Series, front_swatch, svg, swatch
 from ..estimates import Interval, Refusal
+from ..facts.published_results import SHORT_NAMES
 from ..number_format import milliseconds, number
 from . import report
-from .report import SHORT_NAMES, figures, reason, servers_text, source
+from .report import figures, more, reason, servers_text, source
 from .selection import Option, Selection
 
 SHAPES = {"chosen": DIAMOND, "kept": CIRCLE, "missed": CIRCLE}
@@ -90,7 +91,7 @@ def _row(place: int, option: Option, selection: Selection, chosen: Option | None
         "rows": found.estimate.rows,
         "free": number(plan.budget.margin_gib),
         "missed": ", ".join(
-            f"{SHORT_NAMES[name]} by {excess:.0%}" for name, excess in option.misses.items()
+            f"{SHORT_NAMES[name]} ({more(1 + excess)})" for name, excess in option.misses.items()
         ),
     }
 

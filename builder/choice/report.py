@@ -16,7 +16,7 @@ from ..errors import BadFacts, BadInput, ToolkitError
 from ..estimates import Interval, Refusal, batch
 from ..estimates.measurements import layout_text
 from ..estimates.question import rows_text
-from ..facts.published_results import flatten
+from ..facts.published_results import SHORT_NAMES, flatten
 from ..number_format import milliseconds, number, plain
 from .candidates import Forecast, with_settings
 from .request import ChoiceRequest, closed
@@ -30,7 +30,6 @@ AIMS: Mapping[Objective, str] = {
 MOST_REASONS = 6  # of each kind
 WIDEST_REASON = 80  # characters
 CLIENT = "python -m launch bench"
-SHORT_NAMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "e2e_ms": "E2E"}
 _WORDS = {
     **{name: (short, "ms") for name, short in SHORT_NAMES.items()},
     "output_tokens_per_s_per_user": ("output tokens/s per user", ""),
@@ -288,7 +287,7 @@ def _too_large(found: Selection) -> Diagnostic:
     return _at(found, "workload", "no candidate's memory holds it", remedy)
 
 
-def _more(times: float) -> str:
+def more(times: float) -> str:
     return f"{times - 1:.0%} more" if times < 10 else f"{times:.3g} times as much"
 
 
@@ -304,7 +303,7 @@ def _objectives_missed(found: Selection) -> list[Diagnostic]:
             found,
             f"slo.{name}",
             f"no candidate meets {_ms(limits[name])}: the lowest upper "
-            f"end is {_ms(least)}, {_more(least / limits[name])}",
+            f"end is {_ms(least)}, {more(least / limits[name])}",
             remedy,
         )
         for name, least in found.least_ms().items()

@@ -270,3 +270,5 @@ RATES: Mapping[str, tuple[str, str]] = {
     "output_tokens_per_s_per_gpu": ("output of a GPU", "tokens/s"),
 }
 MEASURES = {**LATENCIES, **RATES}
+# The latencies that targets limit.
+SHORT_NAMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "e2e_ms": "E2E"}

@@ -30,7 +30,11 @@ REMEDY = "give a run folder, a bench.json or a result file of another tool"
 
 @dataclass(frozen=True, slots=True)
 class ShownCause:
-    """The cause of a failure; `evidence` are places and lines of logs."""
+    """The cause of a failure; `evidence` are places and lines of logs.
+
+    `otherwise` are other causes of these lines, each with what tells it apart. A symptom has only
+    those: its `cause` is empty.
+    """
 
     cause: str
     fix: str
@@ -38,6 +42,13 @@ class ShownCause:
     confidence: str
     source: str
     evidence: tuple[tuple[str, str], ...]
+    otherwise: tuple[tuple[str, str], ...]
+
+    @property
+    def title(self) -> str:
+        if not self.cause:
+            return "A known line that does not tell which cause it has"
+        return "One of several causes" if self.otherwise else "Cause"
 
     @property
     def edit_text(self) -> str:
@@ -54,6 +65,7 @@ class StartEvidence:
     options: tuple[tuple[str, ...], ...]
     failed: str
     causes: tuple[ShownCause, ...]
+    symptom: tuple[ShownCause, ...]
     first_error: tuple[tuple[str, str], ...]
 
 
@@ -232,6 +244,7 @@ def _start(path: Path) -> StartEvidence:
         tuple(map(_in_force, run.children("options"))),
         "" if verdict == "healthy" else f"{verdict} in phase {phase}" if phase else verdict,
         tuple(map(_shown_cause, diagnosis.children("causes"))),
+        (_shown_cause(diagnosis.child("symptom")),) if "symptom" in diagnosis else (),
         (_log_line(diagnosis.child("first_error")),) if "first_error" in diagnosis else (),
     )
     run.check()
@@ -252,7 +265,10 @@ def _seconds(phases: JsonObject) -> dict[str, float | None]:
 def _shown_cause(row: JsonObject) -> ShownCause:
     row.require("cause")
     lines = tuple(map(_log_line, row.children("evidence")))
-    return row.read(ShownCause, edit=row.child("edit").values, evidence=lines)
+    others = tuple(
+        (o.text("cause") or "", o.text("check") or "") for o in row.children("otherwise")
+    )
+    return row.read(ShownCause, edit=row.child("edit").values, evidence=lines, otherwise=others)
 
 
 def _log_line(row: JsonObject) -> tuple[str, str]:

@@ -31,6 +31,7 @@ from .tables import PageTable
 
 GENERATOR = "trtllm-deployment-toolkit"
 MAX_COMPARED = 3  # published figures of each run, those under the nearest conditions
+PROOF = "Lines that prove it"
 HEAD_BYTES = 2000  # the page says who wrote it within these
 
 
@@ -186,13 +187,16 @@ def _starts(runs: Sequence[RunEvidence]) -> dict[str, Any]:
     for run in runs:
         if not run.start or not run.start.failed:
             continue
-        causes = [
-            (cause, tables.log_lines(cause.evidence, "Lines that prove it"))
-            for cause in run.start.causes
-        ]
-        first = tables.log_lines(run.start.first_error, "First error")
+        causes = run.start.causes or run.start.symptom
         title = f"{run.title}: " if len(runs) > 1 else ""
-        failures.append({"title": f"{title}{run.start.failed}", "causes": causes, "first": first})
+        failures.append(
+            {
+                "title": f"{title}{run.start.failed}",
+                "causes": [(one, tables.log_lines(one.evidence, PROOF)) for one in causes],
+                "is_unknown": not run.start.causes,
+                "first": tables.log_lines(run.start.first_error, "First error"),
+            }
+        )
     found = [tables.phases(runs), tables.options_in_force(runs)]
     return {"failures": failures, "start": [table for table in found if table.rows]}
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from builder import files
 from builder.diagnostics import Diagnostic
 from builder.errors import BadInput
+from builder.facts.published_results import SHORT_NAMES
 from builder.number_format import number
 
 from ..bench.results import FORMAT
@@ -172,7 +173,6 @@ def _shown(value: object) -> str:
 
 
 LATENCIES = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "queue_ms")
-SLO_MEASURES = ("ttft_ms", "itl_ms", "e2e_ms")
 SMOKE_TEXTS = ("id", "title", "reason", "transport", "outcome", "evidence")
 SIZES = ("prompt_tokens", "output_tokens")
 RATES = (
@@ -363,7 +363,7 @@ def read_bench(document: Any, where: str) -> BenchResults:
         top.require(key)
     subject = top.child("subject")
     limits = top.child("slo")
-    slo = {name: one for name in SLO_MEASURES if (one := limits.number(name)) is not None}
+    slo = {name: one for name in SHORT_NAMES if (one := limits.number(name)) is not None}
     results = top.read(
         BenchResults,
         subject=subject.read(

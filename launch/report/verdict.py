@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from builder.facts.published_results import SHORT_NAMES
 from builder.number_format import SPACE, UNKNOWN, milliseconds, number, percent, quantity, usd
 
 from ..smoke.results import count, totals
@@ -14,7 +15,6 @@ from .evidence import RunEvidence
 from .results import BenchResults, LoadPoint
 
 REHEARSAL = "a miniature on CPU, not a measurement of the GPU"
-SLO_NAMES = {"ttft_ms": "TTFT", "itl_ms": "ITL", "e2e_ms": "end to end"}
 
 Tone = Literal["good", "note", "warning", "bad"]
 WORST_FIRST: tuple[Tone, ...] = ("bad", "warning", "note", "good")
@@ -216,7 +216,7 @@ def _notices(run: RunEvidence) -> Iterator[Notice]:
     if run.start and run.start.failed:
         text = "The cause is unknown; the first error is below."
         for cause in run.start.causes[:1]:
-            text = cause.cause
+            text = f"{cause.title}: {cause.cause}" if cause.otherwise else cause.cause
         yield Notice("bad", f"The server {run.start.failed}", text)
     if result.interrupted:
         text = "Stopped before its end. What was measured until then is kept."
@@ -247,12 +247,12 @@ def _output(point: LoadPoint) -> str:
 
 def _latency(point: LoadPoint) -> str:
     return ", ".join(
-        f"{name} p99 {milliseconds(point.stats(key).p99)}" for key, name in SLO_NAMES.items()
+        f"{name} p99 {milliseconds(point.stats(key).p99)}" for key, name in SHORT_NAMES.items()
     )
 
 
 def _slo(run: BenchResults) -> str:
-    return ", ".join(f"{SLO_NAMES[key]} {milliseconds(value)}" for key, value in run.slo.items())
+    return ", ".join(f"{SHORT_NAMES[key]} {milliseconds(value)}" for key, value in run.slo.items())
 
 
 def _median(point: LoadPoint) -> str:

@@ -103,3 +103,11 @@ def test_every_series_has_a_shape_and_a_colour_of_its_own() -> None:
     series = [numbered(index, ()) for index in range(20)]
     signs = [(one.style, one.shape) for one in series]
     assert len(set(signs)) == 20
+
+
+def test_the_text_of_a_limit_is_above_all_lines() -> None:
+    series = [chart.numbered(0, [chart.Mark(1, 12, "", ["a"]), chart.Mark(64, 12, "", ["b"])])]
+    drawn = chart.Chart("itl", "ITL", "load", "ms", series, limit=(12.0, "SLO 12 ms"))
+    found = re.search(r'<text class="limit"[^>]* y="(\d+)">SLO 12 ms<', chart.svg(drawn))
+    assert found
+    assert int(found[1]) < chart.TOP

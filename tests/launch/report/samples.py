@@ -153,8 +153,16 @@ FAILED_START: Mapping[str, Any] = {
             "edit": {"kv_cache_config": {"free_gpu_memory_fraction": 0.8}},
             "confidence": "confirmed",
             "source": "NVIDIA/TensorRT-LLM#5872",
+            "otherwise": [{"cause": "Another process fills the GPU",
+                           "check": "nvidia-smi lists it"}],
             "evidence": [{"file": "server.log", "line": 41, "text": "insufficient GPU memory"}],
         }],
+        "symptom": {
+            "cause": "",
+            "fix": "Read the log of rank 0.",
+            "otherwise": [{"cause": "A rank died", "check": "its log ends first"}],
+            "evidence": [{"file": "server.log", "line": 40, "text": "Executor worker died"}],
+        },
         "first_error": {"file": "server.log", "line": 41, "text": "insufficient GPU memory"},
     },
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -58,15 +59,35 @@ def test_a_failed_start_shows_its_cause_its_phases_and_its_options(
 ) -> None:
     window = opened(session_page("failed"))
     expect(window.locator(".note.bad").first).to_contain_text(
-        "The server failed in phase kv. The KV cache does not fit: 11.5 GiB were free."
+        "The server failed in phase kv. One of several causes: "
+        "The KV cache does not fit: 11.5 GiB were free."
     )
     section = window.get_by_role("region", name="Diagnosis", exact=True)
+    expect(section.locator("div", has_text="nvidia-smi lists it").first).to_contain_text("or")
+    expect(section).not_to_contain_text("rank 0")  # a symptom is shown without a cause only
     for words in ("server.log:41", "free_gpu_memory_fraction: 0.8", "confirmed", "#5872"):
         expect(section).to_contain_text(words)
     rows = window.get_by_role("table", name="Phases of the start").get_by_role("row")
     assert rows.all_inner_texts()[2].split() == ["load", "61.5", "s", "48", "s", "+13.5", "s"]
     rows = window.get_by_role("table", name="Planned and in force").get_by_role("row")
     assert [text.split()[-1] for text in rows.all_inner_texts()] == ["verdict", "differs", "tokens"]
+
+
+def test_a_start_that_failed_without_a_cause_shows_what_its_line_may_mean(
+    opened: Opened, tmp_path: Path
+) -> None:
+    unknown = {**samples.FAILED_START["diagnosis"], "causes": []}
+    run = json.dumps({**samples.FAILED_START, "diagnosis": unknown})
+    (tmp_path / "run.json").write_text(run)
+    page.write([tmp_path], tmp_path / "report.html")
+    section = opened(tmp_path / "report.html").get_by_role("region", name="Diagnosis", exact=True)
+    terms = section.locator("dl > div").all_inner_texts()
+    assert [" ".join(text.split()) for text in terms[:2]] == [
+        "find out Read the log of rank 0.",
+        "perhaps A rank died: its log ends first",
+    ]
+    for words in ("does not tell which cause it has", "The cause is unknown", "server.log:40"):
+        expect(section).to_contain_text(words)
 
 
 def test_points_are_labelled_as_published_figures_are(opened: Opened, session_page: PageOf) -> None:
