@@ -70,9 +70,9 @@ def fit(rows: Sequence[Row], digest: str, before: dict[str, Any] | None) -> str:
     def without(model: str) -> Fits:
         """The same with factors of the other models' rows."""
         some = [row for row in rows if row.model != model]
-        decode = _factors(some, roofline.decode_terms, [row.tpot_ms for row in some])
+        decode = factors(some, roofline.decode_terms, [row.tpot_ms for row in some])
         some = [row for row in timed if row.model != model]
-        first = _factors(some, roofline.first_terms, [row.ttft_ms or 0.0 for row in some])
+        first = factors(some, roofline.first_terms, [row.ttft_ms or 0.0 for row in some])
         tpot, ttft = replace(bare.tpot, factors=decode), replace(bare.ttft, factors=first)
         return replace(bare, tpot=tpot, ttft=ttft)
 
@@ -87,9 +87,9 @@ def _fit(
     limit: float,
     before: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    factors = _factors(rows, terms, times)
-    residual = np.log(times) - np.log(_fitted(rows, terms, factors))
-    found: dict[str, Any] = {"factors": factors}
+    of_engines = factors(rows, terms, times)
+    residual = np.log(times) - np.log(_fitted(rows, terms, of_engines))
+    found: dict[str, Any] = {"factors": of_engines}
     kept = uncontradicted(rows, residual.tolist(), limit)
     rows, residual = [rows[index] for index in kept], residual[kept]
     for name, with_release in (("with_release", True), ("without_release", False)):
@@ -101,7 +101,7 @@ def _fit(
     return found
 
 
-def _factors(rows: Sequence[Row], terms: Terms, times: Sequence[float]) -> dict[str, list[float]]:
+def factors(rows: Sequence[Row], terms: Terms, times: Sequence[float]) -> dict[str, list[float]]:
     """Of the roofline, by engine."""
     features, y = _features(rows, terms), np.array(times)
     engines = np.array([row.engine for row in rows])

@@ -103,9 +103,12 @@ class ChoiceRequest:
 
 
 def read(
-    reference: str, overrides: list[str] | tuple[str, ...] = (), more_targets: tuple[str, ...] = ()
+    reference: str,
+    overrides: list[str] | tuple[str, ...] = (),
+    more_targets: tuple[str, ...] = (),
+    with_draft: bool = False,
 ) -> ChoiceRequest:
-    """A deployment file or preset as a request to choose.
+    """A deployment file or preset as a request to choose, `with_draft` also with a draft model.
 
     Raises `BadInput` or `BadFacts` with every independent error, each at its file and line.
     """
@@ -122,7 +125,7 @@ def read(
         request.objective or USUAL_OBJECTIVE,
         _prices(request, hardware.gpu),
     )
-    if diagnostics := list(_diagnostics(found)):
+    if diagnostics := list(_diagnostics(found, with_draft)):
         raise BadInput(document.locate_all(diagnostics))
     return found
 
@@ -191,7 +194,7 @@ def _prices(request: Deployment, gpus: list[str]) -> dict[str, float]:
     return dict(given) if isinstance(given, dict) else dict.fromkeys(gpus, given)
 
 
-def _diagnostics(found: ChoiceRequest) -> list[Diagnostic]:
+def _diagnostics(found: ChoiceRequest, with_draft: bool) -> list[Diagnostic]:
     """What no measured row can answer, and prices that a cost needs."""
     request, rows = found.bases[0].deployment, []
     if request.role != "agg":
@@ -200,7 +203,7 @@ def _diagnostics(found: ChoiceRequest) -> list[Diagnostic]:
     if (request.targets.get(site.TARGET) or {}).get("prefill"):
         what = "has servers of their own for prompts, which no row was measured with"
         rows.append(Diagnostic(f"targets.{site.TARGET}.prefill", what, "remove it"))
-    if request.draft is not None:
+    if request.draft is not None and not with_draft:
         what = "names a draft model, which no row was measured with"
         rows.append(Diagnostic("draft", what, "remove it, and add it to the chosen deployment"))
     if found.bases[0].overrides.get(CHOSEN_BY_SIZE, 1) != 1:

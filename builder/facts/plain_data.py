@@ -313,11 +313,28 @@ SUGGESTIONS: Any = {
         }
     ],
 }
+# Options that tuning changes, and the values to try.
+TUNING_FILE: Any = {
+    "options": [
+        {
+            "option": Text,
+            "title": Text,
+            "effect": float,
+            "values?": [Any],
+            "times?": [float],
+            "plus?": float,
+            "when?": {"*": Any},
+            "reason": Text,
+            "source": Text,
+        }
+    ]
+}
 # The schemas of files of one kind.
 FILES = {
     "benchmark_tools.yaml": BENCHMARK_TOOLS,
     "registries.yaml": REGISTRIES,
     "runbook.yaml": RUNBOOK_FILE,
     "suggestions.yaml": SUGGESTIONS,
+    "tuning/*.yaml": TUNING_FILE,
 }
 DASHBOARDS: Any = {"dashboards": [DASHBOARD]}
