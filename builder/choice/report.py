@@ -185,7 +185,9 @@ def reason_texts(found: Selection) -> list[str]:
         objections.update(sorted({_in_short(row.message) for row in option.planned.objections}))
     outcomes = (option.outcome for option in found.refused)
     refusals = Counter(
-        row.reason.partition(": ")[0] for row in outcomes if isinstance(row, Refusal)
+        f"{row.reason.partition(': ')[0]}; {row.lift}"
+        for row in outcomes
+        if isinstance(row, Refusal)
     )
     groups = {"cannot be planned": objections, "without an estimate": refusals}
     lines = []
@@ -242,6 +244,8 @@ def notes(found: Selection, chosen: Option | None) -> list[str]:
 def refusal(found: Selection) -> ToolkitError:
     """Why nothing is chosen: which target is missed and by how much, or what is unknown."""
     where = found.request.document.name
+    if found.impossible:
+        return BadInput(_impossible(found))
     if (likely := found.untold) and likely.forecast:
         what = (
             f"{servers_text(likely)} likely meets the targets too, and is more than "
@@ -273,6 +277,22 @@ def refusal(found: Selection) -> ToolkitError:
     return BadInput([first_row, *smallest])
 
 
+def _impossible(found: Selection) -> list[Diagnostic]:
+    """Targets below what the GPUs' peak arithmetic and memory bandwidth allow."""
+    limits = found.request.slo.limits_ms
+    remedy = "raise it, or allow more or faster GPUs"
+    return [
+        _at(
+            found,
+            f"slo.{name}",
+            f"{_ms(limits[name])} is impossible: at peak arithmetic and bandwidth one request "
+            f"alone needs {_ms(least)}",
+            remedy,
+        )
+        for name, least in found.impossible.items()
+    ]
+
+
 def _gpus_for(option: Option, times: float) -> int:
     candidate = option.candidate
     return ceil(candidate.instances * times) * candidate.sharding.tensor_parallel_size
@@ -297,7 +317,10 @@ def _objectives_missed(found: Selection) -> list[Diagnostic]:
     assert nearest.forecast is not None
     uppers = {name: nearest.forecast.latency(name).high for name in nearest.misses}
     near = ", ".join(f"{SHORT_NAMES[name]} {_ms(ms)}" for name, ms in uppers.items())
-    remedy = f"the nearest is {servers_text(nearest)} with {near} at the upper end"
+    remedy = (
+        f"the nearest is {servers_text(nearest)} with {near} at the upper end: raise the target, "
+        "or measure it and pass the result with --rows"
+    )
     rows = [
         _at(
             found,

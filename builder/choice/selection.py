@@ -10,6 +10,7 @@ from functools import cached_property
 from ..chart import pareto_front
 from ..deployment import Objective, Slo
 from ..estimates import Estimator, Interval, Question, Refusal
+from ..estimates.refusals import floor_ms
 from .candidates import Candidate, Forecast, Outcome, Planned, Search, candidates
 from .request import ChoiceRequest
 
@@ -141,17 +142,39 @@ class Selection:
             if forecasts
         }
 
+    @cached_property
+    def impossible(self) -> dict[str, float]:
+        """The least time of each target that no candidate can meet, whatever runs on it."""
+        given = (path for base in self.request.bases for path in base.overrides)
+        if any(path.startswith("speculative_config") for path in given):
+            return {}  # by which a step may give any number of tokens
+        asked = {option.candidate.question(1) for option in self.options}
+        floors = [floor for one in asked if (floor := floor_ms(one))]
+        if len(floors) < len(asked):
+            return {}
+        least = {name: min(one[name] for one in floors) for name in self.request.slo.limits_ms}
+        limits = self.request.slo.limits_ms
+        return {name: time for name, time in least.items() if time > limits[name]}
+
     def measurements(self) -> list[Question]:
-        """What to measure if evidence is missing; what helps most candidates comes first."""
+        """What to measure if evidence is missing: first loads that were asked for, and of these
+        what helps most candidates."""
+        if self.impossible:
+            return []
         if self.untold and self.untold.forecast:
             return [self.untold.candidate.question(self.untold.forecast.running)]
         asked: Counter[Question] = Counter()
+        firsts: set[Question] = set()
         for option in self.refused:
             assert isinstance(option.outcome, Refusal)
             for place, question in enumerate(option.outcome.measure):
                 weight = len(option.outcome.measure) - place
-                asked[replace(question, mtp=question.mtp or None)] += weight
-        return [question for question, _ in asked.most_common(MOST_MEASUREMENTS)]
+                measured = replace(question, mtp=question.mtp or None)
+                asked[measured] += weight
+                if place == 0 and option.candidate.instances == 1:
+                    firsts.add(measured)
+        ranked = sorted(asked, key=lambda one: (one not in firsts, -asked[one]))
+        return ranked[:MOST_MEASUREMENTS]
 
     def _ranked(self, options: Iterable[Option]) -> list[Option]:
         return sorted(options, key=lambda option: rank(option, self.request))

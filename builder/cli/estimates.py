@@ -242,7 +242,9 @@ def _evidence(answers: Iterator[Estimate]) -> Iterator[str]:
 def _refusal(load: int, found: Refusal) -> Iterator[str]:
     from ..estimates import refusals
 
-    yield from wrapped(f"{load:,} concurrent requests: ", f"no estimate, {found.reason}")
+    yield from wrapped(
+        f"{load:,} concurrent requests: ", f"no estimate, {found.reason}; {found.lift}"
+    )
     for note in found.notes:
         yield from wrapped("note: ", note)
     if found.nearest:
@@ -254,7 +256,7 @@ def _refusal(load: int, found: Refusal) -> Iterator[str]:
     loads = [question.concurrency for question in found.measure]
     question = found.question
     command = refusals.command(question.isl, question.osl, loads)
-    where = f"on {question.num_gpus} {question.gpu}, most informative load first"
+    where = f"on {question.num_gpus} {question.gpu}, the load that was asked for first"
     yield from wrapped("measure: ", f"{where}: {command}; then pass its folder with --rows")
 
 
@@ -323,7 +325,9 @@ def choice_text(found: Selection, chosen: Option | None) -> str:
     parts += ("\n".join(wrapped("note: ", note)) for note in report.notes(found, chosen))
     rows = report.measurement_texts(found) if chosen is None or not shown else []
     if rows:
-        parts.append("\n".join(["Measure, most informative first:", *(f"  {row}" for row in rows)]))
+        parts.append(
+            "\n".join(["Measure, loads that were asked for first:", *(f"  {row}" for row in rows)])
+        )
     return "\n\n".join(parts)
 
 

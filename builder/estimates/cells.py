@@ -15,7 +15,7 @@ from . import roofline
 from .fits import Fit, Fits
 from .interpolation import Curve, Field, Kernel, Point, Surface, doublings, knots
 from .intervals import Interval, Spread
-from .measurements import OWN, Layout, Row
+from .measurements import OWN, Layout, Row, layout_text, time_text
 from .question import Question
 from .roofline import Load, Shape, Speeds, speeds
 
@@ -27,6 +27,7 @@ TPOT_OFF, TTFT_OFF = 0.95, 2.0
 REACH = 2  # sizes up to so many times beyond the measured ones are still answered
 SHADOW = 4  # loads up to so many times around a contradicted row of the same lengths are in doubt
 STEP_ERROR = 0.08  # half width of the log of the roofline's error for a step of several tokens
+SLOWER = 1.05  # from here on, a run is slower than another beyond their usual difference
 _DEPTH_NOTE = "the measurements used speculative decoding but do not record the draft length"
 _OWN_NOTE = "your runs do not record whether they draft; that is assumed to be as in the question"
 
@@ -88,6 +89,10 @@ def median(values: Sequence[float]) -> float:
     """The middle value, or the mean of both; `statistics` takes long to import."""
     half, found = len(values) // 2, sorted(values)
     return found[half] if len(values) % 2 else (found[half - 1] + found[half]) / 2
+
+
+def _tpot_ms(row: Row) -> float:
+    return row.tpot_ms
 
 
 def is_held(row: Row, shape: Shape) -> bool:
@@ -201,6 +206,29 @@ class Cell:
             wider * self.ttft.at(here)[1],
             fitting.of_cell(self.fits.intervals, self.key, self.with_release),
         )
+
+    def _measured(self, load: Question, drafting: str, *without: str) -> Iterator[Row]:
+        """The rows of the cell that are like a load but for some of its sizes."""
+        same = {"layout", "concurrency", "isl", "osl"}.difference(without)
+        for row in self.own:
+            if drafts(row) == drafting and all(
+                getattr(row, name) == getattr(load, name) for name in same
+            ):
+                yield row
+
+    def slower(self, load: Question, drafting: str) -> Iterator[str]:
+        """A note if fewer GPUs were measured faster at this load."""
+        mine = min(self._measured(load, drafting), key=_tpot_ms, default=None)
+        others = self._measured(load, drafting, "layout")
+        fewer = (row for row in others if row.num_gpus < load.num_gpus)
+        best = min(fewer, key=_tpot_ms, default=None)
+        if mine and best and best.tpot_ms * SLOWER < mine.tpot_ms:
+            yield (
+                f"measured slower than with fewer GPUs: {layout_text(*mine.layout)} "
+                f"{time_text(mine.tpot_ms)} per token ({mine.date or 'no date'}), "
+                f"{layout_text(*best.layout)} {time_text(best.tpot_ms)} "
+                f"({best.date or 'no date'}); the runs may differ in more than their GPUs"
+            )
 
     @property
     def promised(self) -> Sequence[float]:

@@ -100,6 +100,16 @@ class Estimate:
         return self.tok_s_per_gpu.inverse(usd_per_gpu_hour / 3600 * 1e6)
 
 
+LIFTS = {
+    "unmeasured": "measure it",
+    "layout": "choose a layout that divides heads and experts, or more GPUs",
+    "outside": "ask inside the measured range, or measure it",
+    "acceptance": "give the acceptance length",
+    "modes": "give mtp, or measure it",
+    "wide": "measure it",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why there is no number, the nearest rows, and what to measure on the user's GPUs.
@@ -119,3 +129,8 @@ class Refusal:
     @property
     def nearest(self) -> tuple[Neighbor, ...]:
         return self.look()
+
+    @property
+    def lift(self) -> str:
+        """What would give an answer."""
+        return LIFTS[self.kind]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, log2
+from functools import cache
+from math import exp, inf, log2
 
 from ..facts import hardware
-from . import names
+from . import names, roofline
 from .cells import REACH, Cell, Drafting
 from .interpolation import FAR, Kernel
-from .intervals import Spread
 from .measurements import DisaggregatedRow, Row
 from .question import Question
-from .roofline import FULL
+from .roofline import FULL, Shape
 
 BOARD = 8  # GPUs of the usual server: a layout of so many is estimated from smaller ones
 MODES_APART = 1.2  # from here on, drafting or not is another answer
@@ -34,6 +34,23 @@ def impossible(asked: Question) -> str:
     if experts % asked.ep:
         return f"{experts} experts cannot be shared by EP {asked.ep}"
     return ""
+
+
+def doubt(asked: Question, cell: Cell, draft: Drafting) -> tuple[str, str] | None:
+    """The kind and the reason of the first refusal that needs no interval, if there is one."""
+    has_run = cell.has_run(asked.layout)
+    full = 0.0 if has_run else roofline.kv_cache_share(asked, cell.shape, asked.gpu)
+    if full == inf:
+        return (
+            "layout",
+            f"the weights leave no room for a KV cache on {asked.num_gpus} {asked.gpu}",
+        )
+    if reason := outside(asked, cell, full):
+        return "outside", reason
+    if draft.missing:
+        return "acceptance", draft.missing
+    reason = two_modes(asked, cell, draft)
+    return ("modes", reason) if reason else None
 
 
 def outside(asked: Question, cell: Cell, full: float) -> str:
@@ -57,10 +74,10 @@ def outside(asked: Question, cell: Cell, full: float) -> str:
     return ""
 
 
-def two_modes(asked: Question, cell: Cell, draft: Drafting, spread: Spread) -> str:
+def two_modes(asked: Question, cell: Cell, draft: Drafting) -> str:
     """Why the rows give two answers to one question, if they do."""
     if draft.is_open:
-        apart = spread.times(asked.osl).e2e.value
+        apart = cell.spread(asked, draft.curve).times(asked.osl).e2e.value
         apart /= cell.spread(asked, "on").times(asked.osl).e2e.value
         if max(apart, 1 / apart) > MODES_APART:
             return (
@@ -77,6 +94,24 @@ def two_modes(asked: Question, cell: Cell, draft: Drafting, spread: Spread) -> s
     return ""
 
 
+@cache
+def _shape(model: str) -> Shape | None:
+    facts = names.facts_of(model)
+    return roofline.shape_of(facts) if facts else None
+
+
+def floor_ms(asked: Question) -> dict[str, float] | None:
+    """The least times that peak arithmetic and bandwidth allow a request alone on its GPUs, by the
+    names of targets; `None` for a model of unknown shape. Every draft token is taken."""
+    model = _shape(asked.model)
+    if model is None or asked.precision not in roofline.WEIGHT_BYTES:
+        return None
+    gpu = roofline.speeds(asked.gpu, asked.precision)
+    first, step = roofline.least_ms(replace(asked, concurrency=1), model, gpu)
+    each = step / (1 + (asked.mtp or 0))
+    return {"ttft_ms": first, "itl_ms": each, "e2e_ms": first + (asked.osl - 1) * each}
+
+
 def unused_text(unused: Sequence[Row | DisaggregatedRow], gpu: str) -> str:
     """The measurements of a model that no estimate uses, as text."""
     few = sum(isinstance(row, Row) for row in unused)
@@ -88,19 +123,18 @@ def unused_text(unused: Sequence[Row | DisaggregatedRow], gpu: str) -> str:
 
 
 def measurements(question: Question, kernel: Kernel) -> tuple[Question, ...]:
-    """Loads of the deployment to measure, the most informative one first.
+    """Loads of the deployment to measure: that of the question, then the most informative ones.
 
-    Each is the one that reduces the variance over all loads most, after those before it. The load
-    of the question counts as much as all others together.
+    Each is the one that reduces the variance over all loads most, after those before it.
     """
     loads = sorted({*LOADS, question.concurrency})
     unknown = _covariances(kernel, loads)
-    shares = [len(loads) if load == question.concurrency else 1 for load in loads]
     left = list(range(len(loads)))
     chosen: list[int] = []
     while left and len(chosen) < MEASUREMENTS:
-        gains = [_gain(unknown, shares, index, kernel) for index in range(len(loads))]
-        best = max(left, key=gains.__getitem__)
+        gains = [_gain(unknown, index, kernel) for index in range(len(loads))]
+        asked = loads.index(question.concurrency)
+        best = max(left, key=gains.__getitem__) if chosen else asked
         left.remove(best)
         chosen.append(loads[best])
         unknown = _after(unknown, best, kernel)
@@ -124,13 +158,10 @@ def _covariances(kernel: Kernel, loads: Sequence[int]) -> list[list[float]]:
     return [[covariance(load, other) for other in loads] for load in loads]
 
 
-def _gain(
-    unknown: Sequence[Sequence[float]], shares: Sequence[int], index: int, kernel: Kernel
-) -> float:
+def _gain(unknown: Sequence[Sequence[float]], index: int, kernel: Kernel) -> float:
     """How much a measurement there lowers the variances of all loads."""
     measured = unknown[index][index] + kernel.scales.noise**2
-    gains = (share * cell**2 for share, cell in zip(shares, unknown[index], strict=True))
-    return sum(gains) / measured
+    return sum(cell**2 for cell in unknown[index]) / measured
 
 
 def _after(unknown: Sequence[Sequence[float]], index: int, kernel: Kernel) -> list[list[float]]:

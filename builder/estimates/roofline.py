@@ -185,6 +185,13 @@ def first_terms(load: Load, model: Shape, gpu: Speeds) -> tuple[float, ...]:
     )
 
 
+def least_ms(load: Load, model: Shape, gpu: Speeds) -> tuple[float, float]:
+    """What no software is faster than: the products of a new prompt with the weights, and reading
+    the weights once for a step."""
+    _, _, weights, _, _ = _per_step(load, model, gpu)
+    return max(2 * model.active / load.num_gpus * load.isl / gpu.flops_per_ms, weights), weights
+
+
 def total(factors: Sequence[float], terms: Sequence[float]) -> float:
     return fsum(map(mul, factors, terms))
 

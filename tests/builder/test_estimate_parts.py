@@ -74,8 +74,8 @@ def test_knots_are_own_sizes_and_others_that_are_not_near_to_one() -> None:
 def test_a_measurement_tells_most_where_most_is_unknown() -> None:
     kernel: Any = SimpleNamespace(scales=SimpleNamespace(noise=0.5))
     unknown = [[4.0, 2.0], [2.0, 1.0]]
-    assert refusals._gain(unknown, [1, 3], 0, kernel) == pytest.approx((16 + 3 * 4) / 4.25)
-    assert refusals._gain(unknown, [1, 3], 1, kernel) == pytest.approx((4 + 3 * 1) / 1.25)
+    assert refusals._gain(unknown, 0, kernel) == pytest.approx((16 + 4) / 4.25)
+    assert refusals._gain(unknown, 1, kernel) == pytest.approx((4 + 1) / 1.25)
     after = refusals._after(unknown, 0, kernel)
     assert after == [
         pytest.approx([4 - 16 / 4.25, 2 - 8 / 4.25]),

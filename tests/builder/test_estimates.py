@@ -24,6 +24,7 @@ from builder.estimates import (
     own_runs,
     roofline,
 )
+from builder.estimates.cells import key_of
 from builder.estimates.intervals import Interval
 from builder.estimates.measurements import OWN, Row, time_text
 from builder.estimates.names import facts_of
@@ -781,3 +782,19 @@ def test_rows_of_the_user_count_like_the_public_ones(estimator: Estimator) -> No
     one, other = found
     assert isinstance(one, Estimate) and isinstance(other, Estimate)
     assert one.tpot_ms == other.tpot_ms
+
+
+def test_more_gpus_that_were_measured_slower_are_named(estimator: Estimator) -> None:
+    rows = [row for row in estimator.rows if row.model == "gpt-oss-120b" and row.drafting != "on"]
+    some = next(row for row in rows if row.num_gpus == 4 and row.ttft_ms)
+    fewer = some._replace(id="fewer", tp=2, attention_dp=1, ep=1, tpot_ms=some.tpot_ms)
+    more = some._replace(id="more", tp=4, attention_dp=1, ep=1, tpot_ms=1.1 * some.tpot_ms)
+
+    def notes(*runs: Row) -> list[str]:
+        cell = Estimator(runs, estimator.fits)._cell(key_of(some), False)[0]
+        sizes = (some.isl, some.osl, some.concurrency)
+        return list(cell.slower(Question(*key_of(some), 4, 1, 1, *sizes), ""))
+
+    assert notes(fewer._replace(tpot_ms=2 * some.tpot_ms), more) == []
+    (note,) = notes(fewer, more)
+    assert "slower than with fewer GPUs: TP4" in note

@@ -131,7 +131,7 @@ def _estimate(context: RenderContext) -> Iterator[Block]:
         yield paragraph(f"No estimate of {load} concurrent requests: {found['refused']}.")
         if loads := found["measure"]:
             script = refusals.command(found["isl"], found["osl"], loads)
-            yield paragraph("Measure it, most informative load first: " + code(script))
+            yield paragraph("Measure it, the load that was asked for first: " + code(script))
     else:
         rows = tuple(
             (words, *(number(found[name][end]) for end in ("value", "low", "high")), unit)

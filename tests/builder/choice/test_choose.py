@@ -388,6 +388,24 @@ def test_an_objective_that_nobody_keeps_says_by_how_much_and_the_nearest(
     assert not (tmp_path / "chosen.yaml").exists()
 
 
+def test_a_target_below_what_the_gpus_can_do_is_impossible_and_nothing_is_to_measure(
+    write: Write, builder: Run
+) -> None:
+    done = builder("choose", write({"ttft_ms: 1000": "ttft_ms: 1"}), "--json")
+    assert done.returncode == 2
+    assert ":6: slo.ttft_ms: 1 ms is impossible: at peak arithmetic and bandwidth" in done.stderr
+    assert "slo.itl_ms" not in done.stderr
+    assert json.loads(done.stdout)["measure"] == []
+
+
+def test_the_point_that_was_asked_for_is_measured_first(select: Select) -> None:
+    found = select({"nvidia/DeepSeek-R1-0528-NVFP4-v2": "nvidia/DeepSeek-V3.2-NVFP4"})
+    asked = {option.candidate.question(32).layout for option in found.refused}
+    first = found.measurements()[0]
+    assert first.concurrency == 32 and first.layout in asked
+    assert "; measure it" in "".join(report.reason_texts(found))
+
+
 def test_without_evidence_there_is_a_plan_to_measure_and_no_number(
     builder: Run, tmp_path: Path
 ) -> None:
