@@ -167,33 +167,28 @@ def _run(program: Mapping[str, Any], what: str, image: str) -> bytes:
     """What a program prints of an image: its `manifest` or `config`."""
     *words, last = program[what]
     command = (program["name"], *words, last.replace("@", image))
-    values = {
-        "host": image.partition("/")[0],
-        "program": program["name"],
-        "login": program["login"],
-    }
+    host = image.partition("/")[0]
+    values = {"host": host, "program": program["name"], "login": program["login"]}
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TIMEOUT_S,
             start_new_session=True,
-            check=False,
-        )
+            check=True,
+        ).stdout
     except subprocess.TimeoutExpired:
-        problem = f"{image} cannot be looked up: {values['host']} did not answer in {TIMEOUT_S} s"
-        fix = f"run this on a machine that reaches {values['host']}"
-        raise BadFacts(Diagnostic("", problem, fix)) from None
-    if done.returncode == 0:
-        return done.stdout
-    said = one_line(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+        said = ended = f"timed out after {TIMEOUT_S} s"
+    except subprocess.CalledProcessError as error:
+        ended = f"failed with code {error.returncode}"
+        said = one_line(error.stderr.decode(errors="replace").strip().rpartition("\n")[2])
     for row in data_file.shipped("registries.yaml", plain_data.REGISTRIES)["errors"]:
         if re.search(row["matches"], said, re.IGNORECASE):
             problem = f"{image} {row['what'].format_map(values)}"
             found = Diagnostic("", problem, row["fix"].format_map(values), log=(said,))
             raise (BadInput if row["is_input"] else BadFacts)(found)
-    problem = f"{image} cannot be looked up: {program['name']} failed with code {done.returncode}"
+    problem = f"{image} cannot be looked up: {program['name']} {ended}"
     raise BadFacts(Diagnostic("", problem, f"try {' '.join(command)}", log=(said,)))
 
 

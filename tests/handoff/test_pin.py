@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 from builder import bundle, pipeline
+from builder.errors import BadFacts
+from builder.upgrade import pinning
 from tests import prefork
 from tests.conftest import ROOT
 
@@ -314,3 +316,17 @@ def test_a_deployment_file_takes_no_other_output(
 ) -> None:
     done = pin(deployment(tmp_path, registry.image("1.2.1")), "-o", tmp_path / "other.yaml")
     assert (done.returncode, (tmp_path / "other.yaml").exists()) == (2, False)
+
+
+def test_a_registry_that_does_not_answer_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = tmp_path / "skopeo"
+    silent.write_text("#!/bin/sh\nexec sleep 60\n")
+    silent.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(pinning, "TIMEOUT_S", 0.2)
+    file = deployment(tmp_path, f"registry.example/{REPOSITORY}:1.2.1")
+    with pytest.raises(BadFacts, match=r"registry\.example cannot be reached") as failed:
+        pinning.pin(str(file))
+    assert failed.value.diagnostics[0].log == ("timed out after 0.2 s",)
