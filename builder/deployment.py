@@ -89,10 +89,11 @@ FigureName = Annotated[str, Bounds(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 
 
 class Choice(Strict):
-    """How `choose` selected the values of a deployment.
+    """How `choose` or `tune` selected the values of a deployment.
 
     `settings` are the engine options that it decided, `reason` explains them, `source` names the
-    measurements behind it. `estimate` has the interval of each figure.
+    measurements behind it. `estimate` has the interval of each figure, or the spread of the
+    measured ones; `evidence` says which.
     """
 
     objective: Objective
@@ -100,6 +101,7 @@ class Choice(Strict):
     source: Annotated[str, Bounds(min_length=1, max_length=1000)]
     settings: dict[str, Any]
     estimate: dict[FigureName, dict[Literal["low", "value", "high"], float]]
+    evidence: Literal["estimated", "measured"] = "estimated"
 
 
 def open_choices(data: dict[str, Any], file: str) -> dict[str, Diagnostic]:

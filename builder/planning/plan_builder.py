@@ -206,13 +206,13 @@ class PlanBuilder:
         self._inputs = None
 
     def chosen(self, path: str) -> Decision | None:
-        """What `choose` decided, as long as `engine_config` still has its value."""
+        """What `choose` or `tune` decided, as long as `engine_config` still has its value."""
         choice = self.deployment.choice
         if choice is None or path not in choice.settings or path not in self.overrides:
             return None
         if (value := self.overrides[path]) != choice.settings[path]:
             return None
-        return Decision(path, value, choice.reason, "estimated", choice.source)
+        return Decision(path, value, choice.reason, choice.evidence, choice.source)
 
     def overriding(self, path: str) -> str | None:
         """The override that sets `path` itself or a mapping above it."""

@@ -175,11 +175,17 @@ def _prompts(
     """Text from a named or local tokenizer, else token ids, if the vocabulary size is known."""
     if options.tokenizer:
         return workload.from_tokenizer(options.tokenizer)
+    text_only = api == "openai_chat" or options.workload in ("agent", "sharegpt")
+    return prompts_of(system, version, text_only)
+
+
+def prompts_of(system: SystemUnderTest, version: str, text_only: bool = False) -> Prompts:
+    """Text from the tokenizer of what the server loads, else token ids if the vocabulary size is
+    known, else words."""
     folder = system.tokenizer
     if folder and importlib.util.find_spec("tokenizers"):
         return workload.from_tokenizer(folder)
     size = system.vocabulary_size(version)
-    text_only = api == "openai_chat" or options.workload in ("agent", "sharegpt")
     return workload.from_word_list() if size is None or text_only else workload.from_token_ids(size)
 
 

@@ -49,10 +49,13 @@ class Runner:
         reported: tuple[str, str | None],
         files: Results,
         progress: Progress,
+        is_lost: Callable[[Sequence[RequestRecord]], bool] = lambda _records: False,
     ) -> None:
-        """`reported` is the version and the model's name, as the server reports them."""
+        """`reported` is the version and the model's name, as the server reports them. A point whose
+        records so far are `is_lost` is stopped, and the outcome is `stopped`."""
         self._config, self._endpoint, self._files = config, system.endpoint, files
-        self._progress = progress
+        self._progress, self._is_lost = progress, is_lost
+        self._stop = threading.Event()
         self._last: MetricsReading | None = None  # unless requests came after it
         self._place = 0  # the next index in the workload: points share no prompts
         workload, slo = config.workload, config.metrics.slo
@@ -96,7 +99,7 @@ class Runner:
             raise
         finally:
             self._progress.close()
-        self.record(outcome="complete")
+        self.record(outcome="stopped" if self._stop.is_set() else "complete")
 
     def record(self, **facts: Any) -> None:
         self.document |= facts
@@ -137,6 +140,8 @@ class Runner:
             records.append(request)
             self._files.request(label(one), request)
             self._progress.on_request(request)
+            if self._is_lost(records):
+                self._stop.set()
 
         before, begun = self._last or server_metrics.read(self._endpoint), now()
         of = f"{number} of {len(self._config.levels)}"
@@ -164,10 +169,9 @@ class Runner:
         def received(record: RequestRecord) -> None:
             on_request(counted(record, config.prompts).packed())
 
-        stop = threading.Event()
         on_look = self._progress.on_look
         return workers.run(
-            plan, self._endpoint, config.api, processes, received, stop, on_look=on_look
+            plan, self._endpoint, config.api, processes, received, self._stop, on_look=on_look
         )
 
     def _add(self, one: LoadLevel, begun: str, measured: Mapping[str, Any]) -> None:

@@ -63,21 +63,24 @@ def parser(words: Sequence[str], every: bool = False) -> command.Parser:
         sub.set_defaults(run=run)
         return sub
 
-    sub = verb("up", _up, "start a target of a bundle and serve until it is stopped")
-    _add_up(sub)
+    _add_up(verb("up", _up, "start a target of a bundle and serve until it is stopped"))
     sub = verb("smoke", explaining(_smoke), "check a running server")
     _add_smoke(sub)
 
-    sub = verb(
-        "rehearse", _rehearse, "start, check and stop every target of a bundle without a GPU"
-    )
-    _add_rehearse(sub)
+    text = "start, check and stop every target of a bundle without a GPU"
+    _add_rehearse(verb("rehearse", _rehearse, text))
 
     sub = verb("bench", None, "measure the client-side latency and throughput of a running server")
     if every or used == "bench":
         from . import bench
 
         bench.add(sub, words[1:])
+
+    sub = verb("tune", _tune, "find the best deployment by starts on this machine")
+    if every or used == "tune":
+        from . import tune
+
+        tune.add(sub)
 
     sub = verb("diagnose", _diagnose, "name the cause of a failure from logs and state")
     _add_diagnose(sub)
@@ -86,9 +89,7 @@ def parser(words: Sequence[str], every: bool = False) -> command.Parser:
     _add_report(sub)
 
     sub = verb("attach", _attach, "put the results of runs into the bundle that they are of")
-    sub.add_argument("bundle", type=Path)
-    text = "the folder of a run or of a benchmark; all that the bundle shall hold"
-    sub.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=text)
+    _add_attach(sub)
 
     sub = verb(
         "slurm", None, "serve under Slurm: submit, status, logs, stop, replace, bench, probe"
@@ -165,6 +166,18 @@ def _diagnose(options: argparse.Namespace) -> None:
     from . import diagnose
 
     diagnose.run(options)
+
+
+def _tune(options: argparse.Namespace) -> None:
+    from . import tune
+
+    tune.run(options)
+
+
+def _add_attach(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bundle", type=Path)
+    text = "the folder of a run or of a benchmark; all that the bundle shall hold"
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=text)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:

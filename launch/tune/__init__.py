@@ -1,0 +1,1 @@
+"""Tunes a deployment by starts on real hardware, with a ledger that the same command resumes."""
