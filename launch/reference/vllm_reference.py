@@ -23,7 +23,7 @@ from builder.rules.validation import validate
 from tensorrt_llm import options as engine_options
 from tensorrt_llm.commands import serve
 from tensorrt_llm.logger import announce, configure, logger
-from tensorrt_llm.server import OpenAIServer, Surface
+from tensorrt_llm.server import Surface
 
 ENGINE, SERVER = "vllm", "vllm_serve"
 NAME = "vllm serve"
@@ -83,20 +83,11 @@ def _serve(release: Release, typed: Mapping[str, Any]) -> None:
         )
         logger.info("stopped by %s", signal.Signals(signal.sigwait(stops)).name)
         return
-    with serve.bind(flags.get("host") or "localhost", int(flags.get("port") or 8000)) as listener:
-        from tensorrt_llm.llmapi.llm import LLM
-
-        served = flags.get("served_model_name")
-        template = flags.get("chat_template")
-        with LLM(model, **_reference_options(release, options)) as llm:
-            server = OpenAIServer(
-                llm,
-                str(model),
-                serve.read_template(template) if template else None,
-                served[0] if isinstance(served, list) else served,
-                _surface(release),
-            )
-            serve.run(server.app, listener)
+    served = flags.get("served_model_name")
+    flags["model"] = str(model)
+    flags["served_model_name"] = served[0] if isinstance(served, list) else served
+    engine = {"model": flags["model"], **_reference_options(release, options)}
+    serve.answer(flags, engine, lambda: Surface(servers.load(SERVER), release))
 
 
 def _reference_options(release: Release, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,10 +118,3 @@ def _drafting(speculative: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_lookup_max": "max_matching_ngram_size",
     }
     return found | {word: speculative[name] for name, word in more.items() if name in speculative}
-
-
-def _surface(release: Release) -> Surface:
-    record = servers.load(SERVER)
-    version = f"{Path(release.name).name.removesuffix('.json')}+reference"
-    owner = record.model_owner or ENGINE
-    return Surface(version, owner, SERVER, release, record.paths["metrics"], ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -371,6 +372,18 @@ def test_langchain_calls_tools(serve: Serve) -> None:
     assert call["name"] == "get_weather" and call["args"].keys() >= {"city", "days"}
 
 
+@pytest.fixture
+def of_litellm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An event loop for LiteLLM, which opens one otherwise and never closes it; its own prices."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+@pytest.mark.usefixtures("of_litellm")
 @pytest.mark.filterwarnings("ignore")
 def test_litellm_calls_tools(serve: Serve) -> None:
     import litellm

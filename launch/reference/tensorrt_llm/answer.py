@@ -49,26 +49,27 @@ def _written(row: ToolParser, function: Function) -> Format:
     arguments: list[Format] = [{"type": "json_schema", "json_schema": schema}]
     if row.written_argument:
         arguments = list(_arguments(row.written_argument, schema))
-    before, after = row.written.replace("{name}", function["name"]).split("{arguments}")
-    return _sequence([_constant(before), *arguments, _constant(after)])
+    return _around(row.written.replace("{name}", function["name"]), "{arguments}", arguments)
 
 
 def _arguments(written: str, schema: Mapping[str, Any]) -> Iterator[Format]:
     """The required arguments, or all of them where none is required."""
     properties = schema.get("properties", {})
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     for key in schema.get("required") or properties:
         value = properties.get(key, {})
         text = written.replace("{key}", key).replace("{is_text}", str(_is_text(value)).lower())
-        before, after = text.split("{value}")
-        form: Format = {"type": "json_schema", "json_schema": _with_definitions(value, schema)}
+        form: Format = {"type": "json_schema", "json_schema": {**value, **definitions}}
         if _is_text(value):
             words = [re.escape(str(word)) for word in value.get("enum", ())]
             form = {"type": "regex", "pattern": "|".join(words) or SHORT_TEXT}
-        yield _sequence([_constant(before), form, _constant(after)])
+        yield _around(text, "{value}", [form])
 
 
-def _with_definitions(value: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {**value, **{key: schema[key] for key in ("$defs", "definitions") if key in schema}}
+def _around(text: str, place: str, inner: Sequence[Format]) -> Format:
+    """A text with parts at a place in it."""
+    before, after = ({"type": "const_string", "value": part} for part in text.split(place))
+    return {"type": "sequence", "elements": [before, *inner, after]}
 
 
 def _is_text(value: Mapping[str, Any]) -> bool:
@@ -169,9 +170,9 @@ def _certain(text: str, marks: Iterable[str]) -> str:
 
 
 def _value(value: Any, schema: Mapping[str, Any]) -> Any:
-    if not isinstance(value, str) or _is_text(schema):
-        return value.strip() if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
     try:
-        return json.loads(value)
+        return value.strip() if _is_text(schema) else json.loads(value)
     except ValueError:
         return value.strip()

@@ -33,6 +33,8 @@ _STATES = ("conv_states", "recurrent_states")
 # need memory, and more of them at once are no faster.
 _PROMPT_TOKENS = 1024
 
+_Combine = Callable[[list[torch.Tensor]], torch.Tensor]
+
 
 class Decoding:
     """One sequence: its caches, the inputs of its current step and their hidden states.
@@ -87,12 +89,8 @@ def in_batches(
         parts = zip(*(inputs[row] for row in group), strict=True)
         stacked = [_stack(part, dim=1) for part in parts]
         joined = _join([caches[row] for row in group])
-        output = forward(
-            *stacked,
-            cache=joined,
-            use_cache=True,
-            **_positions(lengths, stacked[0]),
-        )
+        positions = _positions(lengths, stacked[0])
+        output = forward(*stacked, cache=joined, use_cache=True, **positions)
         for number, (row, length) in enumerate(zip(group, lengths, strict=True)):
             outputs[row] = output[number : number + 1, -inputs[row][0].shape[1] :]
             caches[row].layers = [_part(layer, number, length) for layer in joined.layers]
@@ -146,55 +144,49 @@ def _positions(lengths: Sequence[int], inputs: torch.Tensor) -> dict[str, torch.
 
 def _stack(rows: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
     """A batch of tensors `[1, ...]`, padded at the start of a dimension to the same size."""
-    sizes = [row.shape[dim] for row in rows]
-    longest = max(sizes)
-    if min(sizes) == longest:
-        return torch.cat(list(rows))
-    shape = list(rows[0].shape)
-    shape[0], shape[dim] = len(rows), longest
-    batch = rows[0].new_zeros(shape)
-    for number, (row, size) in enumerate(zip(rows, sizes, strict=True)):
-        batch[number : number + 1].narrow(dim, longest - size, size).copy_(row)
-    return batch
+    longest = max(row.shape[dim] for row in rows)
+    padded = []
+    for row in rows:
+        shape = list(row.shape)
+        shape[dim] = longest - row.shape[dim]
+        padded.append(torch.cat((row.new_zeros(shape), row), dim) if shape[dim] else row)
+    return torch.cat(padded)
 
 
 def _join(caches: Sequence[DynamicCache]) -> DynamicCache:
     joined = copy.copy(caches[0])
-    joined.layers = [
-        _join_layers(layers) for layers in zip(*(cache.layers for cache in caches), strict=True)
-    ]
-    return joined
-
-
-def _join_layers(layers: Sequence[Any]) -> Any:
-    first = layers[0]
-    joined = _copy(first)
-    for name in _BY_TOKEN:
-        if getattr(first, name, None) is not None:
-            setattr(joined, name, _stack([getattr(layer, name) for layer in layers], dim=-2))
-    for name in _STATES:
-        for key, state in getattr(first, name, {}).items():
-            if state is not None:
-                states = [getattr(layer, name)[key] for layer in layers]
-                getattr(joined, name)[key] = torch.cat(states)
-    if isinstance(first, DynamicSlidingWindowLayer):
-        joined.cumulative_length = max(layer.cumulative_length for layer in layers)
+    joined.layers = []
+    for layers in zip(*(cache.layers for cache in caches), strict=True):
+        layer = _combined(layers, lambda tensors: _stack(tensors, dim=-2), torch.cat)
+        if isinstance(layer, DynamicSlidingWindowLayer):
+            layer.cumulative_length = max(one.cumulative_length for one in layers)
+        joined.layers.append(layer)
     return joined
 
 
 def _part(joined: Any, row: int, length: int) -> Any:
     """A layer of one sequence of `length` tokens, from that of a batch."""
-    layer = _copy(joined)
-    for name in _BY_TOKEN:
-        if (tensor := getattr(joined, name, None)) is not None:
-            setattr(layer, name, tensor[row : row + 1, ..., -length:, :])
-    for name in _STATES:
-        for key, state in getattr(joined, name, {}).items():
-            if state is not None:
-                getattr(layer, name)[key] = state[row : row + 1]
+    rows = slice(row, row + 1)
+    layer = _combined(
+        [joined], lambda batch: batch[0][rows, ..., -length:, :], lambda batch: batch[0][rows]
+    )
     if isinstance(joined, DynamicSlidingWindowLayer):
         layer.cumulative_length = length
     return layer
+
+
+def _combined(layers: Sequence[Any], by_token: _Combine, states: _Combine) -> Any:
+    """A copy of the first layer, whose tensors are made from those of all layers."""
+    first = layers[0]
+    copied = _copy(first)
+    for name in _BY_TOKEN:
+        if getattr(first, name, None) is not None:
+            setattr(copied, name, by_token([getattr(layer, name) for layer in layers]))
+    for name in _STATES:
+        for key, state in getattr(first, name, {}).items():
+            if state is not None:
+                getattr(copied, name)[key] = states([getattr(layer, name)[key] for layer in layers])
+    return copied
 
 
 def _copy(layer: Any) -> Any:

@@ -27,7 +27,6 @@ from .networks import DEVICE, Network, build
 from .options import Drafting
 from .weights import Weights
 
-WHERE = "speculative_config"
 # The names of MTP tensors in a checkpoint, and the place of each in the one-layer model. `{layer}`
 # is the number of the first MTP layer. The first matching prefix counts.
 _MTP_NAMES: tuple[tuple[str, str], ...] = (
@@ -101,6 +100,7 @@ class _Chain:
 
     config: Any
     captured: tuple[int, ...] = ()
+    _head: Any
 
     def draft(self, sequences: Sequence[Decoding]) -> None:
         inputs = [self._first(sequence) for sequence in sequences]
@@ -121,33 +121,31 @@ class _Chain:
 
     def _first(self, sequence: Decoding) -> tuple[torch.Tensor, ...]:
         """The accepted inputs of `forward` that it has not seen, `[1, T, ...]` each."""
-        raise NotImplementedError
+        return _tensor([*sequence.inputs[1:], sequence.next_token]), sequence.hidden
 
     def forward(self, *inputs: torch.Tensor, **cache: Any) -> torch.Tensor:
-        """Hidden states `[B, T, hidden_size]`."""
+        """Hidden states `[B, T, hidden_size]`, here of tokens and the hidden states before them."""
         raise NotImplementedError
 
     def _token(self, hidden: torch.Tensor) -> int:
         """The likeliest token after a hidden state `[hidden_size]`."""
-        raise NotImplementedError
+        return int(self._head(hidden).argmax())
 
 
 class DraftModel(_Chain):
     """A whole model with the vocabulary of the main one."""
 
     def __init__(self, network: Network) -> None:
-        self.config, self._model = network.config, network.module
+        self.config, self._body = network.config, network.module.base_model
+        self._head = network.module.get_output_embeddings()
 
     def _first(self, sequence: Decoding) -> tuple[torch.Tensor, ...]:
         seen = 1 if sequence.draft_cache.get_seq_length() else 0
         return (_tensor([*sequence.inputs[seen:], sequence.next_token]),)
 
     def forward(self, *inputs: torch.Tensor, **cache: Any) -> torch.Tensor:
-        output: torch.Tensor = self._model.base_model(*inputs, **cache).last_hidden_state
+        output: torch.Tensor = self._body(*inputs, **cache).last_hidden_state
         return output
-
-    def _token(self, hidden: torch.Tensor) -> int:
-        return int(self._model.get_output_embeddings()(hidden).argmax())
 
 
 class MtpLayer(_Chain):
@@ -165,6 +163,7 @@ class MtpLayer(_Chain):
         own = {name: tensors[name] for name in tensors if name.startswith(_OWN)}
         rest = {name: tensors[name] for name in tensors if name not in own}
         self.layer = build(main.kind, self.config, rest)
+        self._head = self.layer.get_output_embeddings()
         norm, hidden = type(self.layer.base_model.norm), config.hidden_size
         self._own = torch.nn.ModuleDict(
             {
@@ -176,21 +175,14 @@ class MtpLayer(_Chain):
         self._own.load_state_dict(own)
         self._own.to(DEVICE).eval()
 
-    def _first(self, sequence: Decoding) -> tuple[torch.Tensor, ...]:
-        return _tensor([*sequence.inputs[1:], sequence.next_token]), sequence.hidden
-
     def forward(self, *inputs: torch.Tensor, **cache: Any) -> torch.Tensor:
-        """Of tokens `[B, T]` and of hidden states of the tokens before them."""
         tokens, hidden = inputs
         embedding = self._own["enorm"](self.layer.get_input_embeddings()(tokens))
-        joined = torch.cat((embedding, self._own["hnorm"](hidden)), dim=-1)
+        joined = self._own["eh_proj"](torch.cat((embedding, self._own["hnorm"](hidden)), dim=-1))
         output: torch.Tensor = self.layer.base_model(
-            inputs_embeds=self._own["eh_proj"](joined), **cache
+            inputs_embeds=joined, **cache
         ).last_hidden_state
         return output
-
-    def _token(self, hidden: torch.Tensor) -> int:
-        return int(self.layer.get_output_embeddings()(hidden).argmax())
 
 
 class _Eagle3Layer(torch.nn.Module):
@@ -239,40 +231,36 @@ class Eagle3Head(_Chain):
         width = size * len(self.captured)
         if tensors["fc.weight"].shape != (size, width) or embedding.embedding_dim != size:
             what = f"{checkpoint.name} does not fit hidden states of {main.checkpoint.name}"
-            raise BadFacts(Diagnostic(WHERE, what, "take a head that was trained for this model"))
+            raise _unfit(what, "take a head that was trained for this model")
         self._embedding, self._width = embedding, width
-        body = LlamaForCausalLM(self.config).model
-        body.layers[0], body.norm = _Eagle3Layer(self.config), torch.nn.Identity()
-        self._body = body
-        self._rest = torch.nn.ModuleDict(
+        own = torch.nn.ModuleDict(
             {
                 "fc": torch.nn.Linear(width, size, bias=False),
+                "midlayer": _Eagle3Layer(self.config),
                 "norm": LlamaRMSNorm(size, eps=self.config.rms_norm_eps),
                 "lm_head": torch.nn.Linear(size, len(tensors["lm_head.weight"]), bias=False),
             }
         )
-        self._distances = tensors.get("d2t")
-        layer = {n.removeprefix("midlayer."): t for n, t in tensors.items() if "midlayer." in n}
-        body.layers[0].load_state_dict(layer)
-        rest = {name: tensors[name] for name in tensors if name.startswith(tuple(self._rest))}
-        self._rest.load_state_dict(rest)
-        for module in (self._body, self._rest):
+        own.load_state_dict({n: t for n, t in tensors.items() if n.startswith(tuple(own))})
+        self._body = LlamaForCausalLM(self.config).model
+        self._body.layers[0], self._body.norm = own["midlayer"], torch.nn.Identity()
+        for module in (own, self._body):
             module.to(DEVICE).eval()
+        self._fc, self._head = own["fc"], torch.nn.Sequential(own["norm"], own["lm_head"])
+        self._distances = tensors.get("d2t")
 
     def _first(self, sequence: Decoding) -> tuple[torch.Tensor, ...]:
-        captured = sequence.hidden[..., -self._width :]
-        tokens = _tensor([*sequence.inputs[1:], sequence.next_token])
-        return tokens, self._rest["fc"](captured)
+        tokens, hidden = super()._first(sequence)
+        return tokens, self._fc(hidden[..., -self._width :])
 
     def forward(self, *inputs: torch.Tensor, **cache: Any) -> torch.Tensor:
-        """Of tokens `[B, T]` and of the fused or own hidden states of the tokens before them."""
         tokens, hidden = inputs
         joined = torch.cat((self._embedding(tokens), hidden), dim=-1)
         output: torch.Tensor = self._body(inputs_embeds=joined, **cache).last_hidden_state
         return output
 
     def _token(self, hidden: torch.Tensor) -> int:
-        number = int(self._rest["lm_head"](self._rest["norm"](hidden)).argmax())
+        number = super()._token(hidden)
         return number if self._distances is None else number + int(self._distances[number])
 
 
@@ -289,43 +277,38 @@ def load(given: Drafting, main: Network, mtp: Weights) -> Drafter:
     checkpoint, tensors, _ = weights.load(folder)
     if checkpoint.architecture.draft_head != (given.method == "eagle3"):
         what = f"{checkpoint.name} is no draft for {given.method}"
-        raise BadFacts(
-            Diagnostic(WHERE, what, "compare decoding_type with the draft's config.json")
-        )
+        raise _unfit(what, "compare decoding_type with the draft's config.json")
     if given.method == "eagle3":
         return Eagle3Head(checkpoint, tensors, main, given.layers)
     network = Network(checkpoint, tensors)
-    sizes = [model.config.vocab_size for model in (network, main)]
-    if sizes[0] != sizes[1]:
-        what = f"{checkpoint.name} has {sizes[0]} tokens in its vocabulary, the model {sizes[1]}"
-        raise BadFacts(Diagnostic(WHERE, what, "take a draft model of the same family"))
+    own, wanted = network.config.vocab_size, main.config.vocab_size
+    if own != wanted:
+        what = f"{checkpoint.name} has {own} tokens in its vocabulary, the model {wanted}"
+        raise _unfit(what, "take a draft model of the same family")
     return DraftModel(network)
 
 
 def _mtp_layer(main: Network, mtp: Weights) -> MtpLayer:
+    """That of the first MTP layer; the layers after it are not used."""
     checkpoint = main.checkpoint
     if not mtp:
-        what = f"{checkpoint.name} has no MTP layer"
-        raise BadFacts(Diagnostic(WHERE, what, "leave speculative_config out"))
+        raise _unfit(f"{checkpoint.name} has no MTP layer", "leave speculative_config out")
     if checkpoint.architecture.name not in _WITH_MTP:
         what = f"the reference engine has no MTP layer of {checkpoint.architecture.name}"
-        raise BadFacts(Diagnostic(WHERE, what, "leave speculative_config out to rehearse"))
+        raise _unfit(what, "leave speculative_config out to rehearse")
     layer = checkpoint.text_config["num_hidden_layers"]
-    tensors = main.ends | {
-        place: tensor
-        for name, tensor in mtp.items()
-        if (place := _mtp_place(name, layer)) is not None
-    }
+    places = [(prefix.format(layer=layer), place) for prefix, place in _MTP_NAMES]
+    tensors = dict(main.ends)
+    for name, tensor in mtp.items():
+        for prefix, place in places:
+            if name.startswith(prefix):
+                tensors[place + name.removeprefix(prefix)] = tensor
+                break
     return MtpLayer(main, tensors)
 
 
-def _mtp_place(name: str, layer: int) -> str | None:
-    """Where an MTP tensor belongs; `None` for MTP layers after the first, which are not used."""
-    for prefix, place in _MTP_NAMES:
-        prefix = prefix.format(layer=layer)
-        if name.startswith(prefix):
-            return place + name.removeprefix(prefix)
-    return None
+def _unfit(what: str, remedy: str) -> BadFacts:
+    return BadFacts(Diagnostic("speculative_config", what, remedy))
 
 
 def _tensor(tokens: list[int]) -> torch.Tensor:

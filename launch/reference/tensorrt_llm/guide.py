@@ -46,10 +46,9 @@ def format_of(params: GuidedDecodingParams, backend: str) -> Format:
     if len(given) != 1:
         raise ValueError(f"guided decoding takes one guide, got {', '.join(given) or 'none'}")
     [(name, value)] = given.items()
-    if name == "json_object":
-        return {"type": "json_schema", "json_schema": {"type": "object"}}
-    if name == "json":
-        return {"type": "json_schema", "json_schema": _document(name, value)}
+    if name in ("json", "json_object"):
+        schema = _document(name, value if name == "json" else {"type": "object"})
+        return {"type": "json_schema", "json_schema": schema}
     if name == "regex":
         return {"type": "regex", "pattern": value}
     if name == "grammar":

@@ -10,7 +10,6 @@ import transformers
 
 from builder.diagnostics import Diagnostic
 from builder.errors import BadFacts
-from builder.facts.architecture import Architecture
 from builder.facts.checkpoint import Checkpoint
 
 from .weights import Weights
@@ -37,44 +36,28 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 class Network:
     """A language model in float32, on the CPU or a GPU.
 
-    `ends` are its embedding and output head by name, as far as it has them apart.
+    `ends` are its embedding and output head by name, as far as it has them apart. Raises `BadFacts`
+    if transformers has no language model of the architecture.
     """
 
     def __init__(self, checkpoint: Checkpoint, tensors: Weights) -> None:
         self.checkpoint = checkpoint
-        self.kind: Any = _class(checkpoint.architecture)
-        self.config = self.kind.config_class.from_dict(_fields(checkpoint))
-        plain = _unnest(tensors, checkpoint.architecture)
-        self.ends = {name: plain[name] for name in sorted(_ENDS & set(plain))}
-        self.module = build(self.kind, self.config, plain)
-
-
-def _class(architecture: Architecture) -> Any:
-    """The class of transformers. Raises `BadFacts` if it has no language model of that name."""
-    name = _LANGUAGE_MODELS.get(architecture.name, architecture.name)
-    kind = getattr(transformers, name, None) if name.endswith(_LANGUAGE_MODEL_SUFFIX) else None
-    if kind is None:
-        what = f"the reference engine has no model for {architecture.name}"
-        remedy = "start the bundle with the real engine; plan and render do not need this"
-        raise BadFacts(Diagnostic("config.json: architectures", what, remedy))
-    return kind
-
-
-def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The config without its quantization and the name of its type.
-
-    The first is undone at load; the second is known from the class, and Kimi-K2 names another.
-    """
-    dropped = ("quantization_config", "model_type")
-    return {
-        k: v for k, v in copy.deepcopy(dict(checkpoint.written_config)).items() if k not in dropped
-    }
-
-
-def _unnest(tensors: Weights, architecture: Architecture) -> Weights:
-    if architecture.text_config is None:
-        return tensors
-    return {_unnested(name): tensor for name, tensor in tensors.items()}
+        architecture = checkpoint.architecture
+        name = _LANGUAGE_MODELS.get(architecture.name, architecture.name)
+        is_one = name.endswith(_LANGUAGE_MODEL_SUFFIX)
+        self.kind: Any = getattr(transformers, name, None) if is_one else None
+        if self.kind is None:
+            what = f"the reference engine has no model for {architecture.name}"
+            remedy = "start the bundle with the real engine; plan and render do not need this"
+            raise BadFacts(Diagnostic("config.json: architectures", what, remedy))
+        fields = copy.deepcopy(dict(checkpoint.written_config))
+        fields.pop("quantization_config", None)  # undone at load
+        fields.pop("model_type", None)  # known from the class; Kimi-K2 names another
+        self.config = self.kind.config_class.from_dict(fields)
+        if architecture.text_config is not None:
+            tensors = {_unnested(name): tensor for name, tensor in tensors.items()}
+        self.ends = {name: tensors[name] for name in sorted(_ENDS & set(tensors))}
+        self.module = build(self.kind, self.config, tensors)
 
 
 def _unnested(name: str) -> str:
@@ -95,13 +78,11 @@ def build(kind: Any, config: Any, tensors: Weights) -> Any:
         experts_implementation="eager",
         output_loading_info=True,
     )
-    problems = [
-        Diagnostic(
-            kind.__name__, f"{key.replace('_', ' ')}: {', '.join(sorted(map(str, names))[:8])}"
-        )
-        for key, names in info.items()
-        if names
-    ]
+    problems = []
+    for key, names in info.items():
+        if names:
+            what = f"{key.replace('_', ' ')}: {', '.join(sorted(map(str, names))[:8])}"
+            problems.append(Diagnostic(kind.__name__, what))
     if problems:
         raise BadFacts(problems)
     return model.to(DEVICE).eval()

@@ -154,15 +154,12 @@ class GenerationRequest(BaseModel, extra="forbid", populate_by_name=True):
 
     def sampling(self, **own: Any) -> SamplingParams:
         """The engine's parameters; the server samples at temperature 1 unless told otherwise."""
-        own |= {
-            field.name: getattr(self, field.name)
-            for field in fields(SamplingParams)
-            if field.name in GenerationRequest.model_fields
-        }
-        own["temperature"] = 1.0 if self.temperature is None else self.temperature
-        own["top_p"] = 1.0 if self.top_p is None else self.top_p
-        own["guided_decoding"] = guide_of(self.response_format)
-        return SamplingParams(**own)
+        names = {field.name for field in fields(SamplingParams)} & set(type(self).model_fields)
+        given = {name: getattr(self, name) for name in names}
+        for name in ("temperature", "top_p"):
+            given[name] = 1.0 if given[name] is None else given[name]
+        given["guided_decoding"] = guide_of(self.response_format)
+        return SamplingParams(**{**given, **own})
 
 
 class CompletionRequest(GenerationRequest):
@@ -180,12 +177,7 @@ class CompletionRequest(GenerationRequest):
         return [self.prompt] if one else list(self.prompt)
 
     def to_sampling_params(self) -> SamplingParams:
-        return self.sampling(
-            max_tokens=self.max_tokens,
-            logprobs=self.logprobs or None,  # 0 asks for none
-            add_special_tokens=self.add_special_tokens,
-            detokenize=self.detokenize,
-        )
+        return self.sampling(logprobs=self.logprobs or None)  # 0 asks for none
 
 
 class FunctionTool(BaseModel, extra="forbid"):
@@ -237,11 +229,10 @@ class ChatCompletionRequest(GenerationRequest):
             "parallel_tool_calls": self.parallel_tool_calls is not None,
         }
         release = options.release()
-        if lacks := [name for name in release.requests_lack if asked[name]]:
-            texts = [
-                f"{name}: release {release.name} refuses it; {_INSTEAD[name]}" for name in lacks
-            ]
-            raise ValueError("; ".join(texts))
+        lacks = [name for name in release.requests_lack if asked[name]]
+        if lacks:
+            refuses = f"release {release.name} refuses it"
+            raise ValueError("; ".join(f"{name}: {refuses}; {_INSTEAD[name]}" for name in lacks))
         return self
 
     @property
@@ -259,11 +250,8 @@ class ChatCompletionRequest(GenerationRequest):
         return [one for one in self.functions if one["name"] == self.named]
 
     def to_sampling_params(self) -> SamplingParams:
-        return self.sampling(
-            max_tokens=self.max_completion_tokens,
-            logprobs=(self.top_logprobs or 1) if self.logprobs else None,
-            add_special_tokens=self.add_special_tokens,
-        )
+        logprobs = (self.top_logprobs or 1) if self.logprobs else None
+        return self.sampling(max_tokens=self.max_completion_tokens, logprobs=logprobs)
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
@@ -417,14 +405,18 @@ class OpenAIResponse:
         self._chat = isinstance(body, ChatCompletionRequest)
         self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._created = int(time.time())
+        stream = body.stream_options
+        self._has_usage = bool(stream and stream.include_usage)
+        self._is_continuous = bool(
+            stream and stream.include_usage and stream.continuous_usage_stats
+        )
         self._opened: set[int] = set()
         self._closed: set[int] = set()
 
     def whole(self) -> dict[str, Any]:
         choices = []
         for number, request in enumerate(self._requests):
-            for output in request.outputs:
-                choices.append(self._choice(number, request, output, streamed=False))
+            choices += [self._choice(number, request, one, False) for one in request.outputs]
         whole = {**self._envelope(choices, streamed=False), "usage": self._usage()}
         if self._body.is_prefill:
             whole["prompt_token_ids"] = self._requests[0].prompt_token_ids
@@ -443,8 +435,7 @@ class OpenAIResponse:
             if index in self._closed or not (output.token_ids_diff or output.finish_reason):
                 continue
             chunk = self._envelope([self._choice(number, request, output, streamed=True)])
-            options = self._body.stream_options
-            if options and options.include_usage and options.continuous_usage_stats:
+            if self._is_continuous:
                 chunk["usage"] = self._usage()
             if output.finish_reason:
                 self._closed.add(index)
@@ -452,10 +443,7 @@ class OpenAIResponse:
 
     def last_chunk(self) -> dict[str, Any] | None:
         """The usage, where it is asked for."""
-        options = self._body.stream_options
-        if not options or not options.include_usage:
-            return None
-        return {**self._envelope([]), "usage": self._usage()}
+        return {**self._envelope([]), "usage": self._usage()} if self._has_usage else None
 
     def _index(self, number: int, output: CompletionOutput) -> int:
         return number * self._body.n + output.index
@@ -471,10 +459,8 @@ class OpenAIResponse:
         }
 
     def _usage(self) -> dict[str, Any]:
-        prompt = completion = 0
-        for request in self._requests:
-            prompt += len(request.prompt_token_ids)
-            completion += sum(output.length for output in request.outputs)
+        prompt = sum(len(request.prompt_token_ids) for request in self._requests)
+        completion = sum(request.output_length for request in self._requests)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
@@ -535,13 +521,13 @@ class OpenAIResponse:
         }
 
     def _scored(self, token: int, entries: dict[int, Logprob]) -> dict[str, Any]:
-        def one(token: int) -> dict[str, Any]:
-            text = self._decode(token)
-            return {"token": text, "logprob": entries[token].logprob, "bytes": list(text.encode())}
-
         wanted = getattr(self._body, "top_logprobs", 0) or 0
         top = sorted(entries, key=lambda t: entries[t].logprob, reverse=True)[:wanted]
-        return {**one(token), "top_logprobs": [one(other) for other in top]}
+        rows = []
+        for one in (token, *top):
+            text, logprob = self._decode(one), entries[one].logprob
+            rows.append({"token": text, "logprob": logprob, "bytes": list(text.encode())})
+        return {**rows[0], "top_logprobs": rows[1:]}
 
     def _decode(self, token: int) -> str:
         return str(self._tokenizer.decode([token]))

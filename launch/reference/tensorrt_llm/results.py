@@ -79,12 +79,14 @@ class RequestPerfMetrics:
         def between(start: timedelta, end: timedelta) -> float:
             return (end - start).total_seconds()
 
-        decode_s = between(timing.first_token_time, timing.last_token_time)
-        return {
+        found = {
             "e2e": between(timing.arrival_time, timing.last_token_time),
             "ttft": between(timing.arrival_time, timing.first_token_time),
             "queue": between(timing.arrival_time, timing.first_scheduled_time),
-        } | ({"itl": decode_s / (num_tokens - 1)} if num_tokens > 1 else {})
+        }
+        if num_tokens > 1:
+            found["itl"] = (found["e2e"] - found["ttft"]) / (num_tokens - 1)
+        return found
 
 
 @dataclass(slots=True)
@@ -106,9 +108,8 @@ class CompletionOutput:
     disaggregated_params: Any = None
     request_perf_metrics: RequestPerfMetrics | None = None
 
-    _last_text_len: int = field(default=0, init=False, repr=False)
-    _last_token_ids_len: int = field(default=0, init=False, repr=False)
-    _last_logprobs_len: int = field(default=0, init=False, repr=False)
+    # Lengths of text, tokens and log probabilities before the last step.
+    _seen: tuple[int, int, int] = field(default=(0, 0, 0), init=False, repr=False)
 
     @property
     def length(self) -> int:
@@ -116,21 +117,19 @@ class CompletionOutput:
 
     @property
     def text_diff(self) -> str:
-        return self.text[self._last_text_len :]
+        return self.text[self._seen[0] :]
 
     @property
     def token_ids_diff(self) -> list[int]:
-        return self.token_ids[self._last_token_ids_len :]
+        return self.token_ids[self._seen[1] :]
 
     @property
     def logprobs_diff(self) -> Logprobs:
-        return self.logprobs[self._last_logprobs_len :]
+        return self.logprobs[self._seen[2] :]
 
     def mark(self) -> None:
         """Begin a step: what is there now is no longer new."""
-        self._last_text_len = len(self.text)
-        self._last_token_ids_len = len(self.token_ids)
-        self._last_logprobs_len = len(self.logprobs)
+        self._seen = len(self.text), len(self.token_ids), len(self.logprobs)
 
     def apply(self, update: CompletionOutput) -> None:
         self.text += update.text
@@ -191,7 +190,12 @@ class RequestOutput:
     def avg_decoded_tokens_per_iter(self) -> float | None:
         if not self.decoding_iter:
             return None
-        return sum(output.length for output in self.outputs) / self.decoding_iter
+        return self.output_length / self.decoding_iter
+
+    @property
+    def output_length(self) -> int:
+        """Tokens of all outputs so far."""
+        return sum(output.length for output in self.outputs)
 
     def abort(self) -> None:
         """End the request at the engine's next step; may be called at any time, from any thread."""

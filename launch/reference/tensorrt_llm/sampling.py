@@ -110,14 +110,12 @@ class SamplingParams:
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """The stop strings; empty ones, which stop nothing, are left out."""
-        given = (self.stop,) if isinstance(self.stop, str) else (self.stop or ())
-        return tuple(text for text in given if text)
+        return _words(self.stop)
 
     @property
     def bad_words(self) -> tuple[str, ...]:
         """The words that must not come; empty ones are left out."""
-        given = (self.bad,) if isinstance(self.bad, str) else (self.bad or ())
-        return tuple(text for text in given if text)
+        return _words(self.bad)
 
     @property
     def unsupported(self) -> list[str]:
@@ -137,6 +135,10 @@ _UNSUPPORTED = (
     *("top_p_decay", "no_repeat_ngram_size", "return_context_logits", "return_generation_logits"),
     *("return_encoder_output", "additional_model_outputs", "lookahead_config"),
 )
+
+
+def _words(given: str | list[str] | None) -> tuple[str, ...]:
+    return tuple(filter(None, [given] if isinstance(given, str) else given or ()))
 
 
 def _asked(value: Any) -> bool:
@@ -305,11 +307,8 @@ class StopStrings:
         found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
             at, stop = min(found, key=lambda hit: hit[0])
-            text = self._held[: at + len(stop) * self._include_in_output]
-            self._held = ""
-            return text, stop
-        keep = self._possible_start()
-        end = len(self._held) - keep
+            return self.flush()[: at + len(stop) * self._include_in_output], stop
+        end = len(self._held) - self._possible_start()
         text, self._held = self._held[:end], self._held[end:]
         return text, None
 

@@ -52,19 +52,12 @@ class Sequence:
         self._stops = StopStrings(params.stop_strings, params.include_stop_str_in_output)
         self._output: list[int] = []
         self._cumulative_logprob = 0.0
-        self._iterations = 0
+        self._iterations = self._sent_iterations = 0
+        self._update = results.CompletionOutput(index)  # what was not sent yet
         self.drafted = self.accepted = 0  # in the last step
         self._metrics = results.RequestPerfMetrics(
             results.TimingMetrics(arrival_time=results.steady_time())
         )
-        self._start_pending()
-
-    def _start_pending(self) -> None:
-        self._pending_tokens: list[int] = []
-        self._pending_text = ""
-        self._pending_logprobs: results.Logprobs = []
-        self._pending_iterations = 0
-        self._prompt_logprobs: results.Logprobs | None = None
 
     @property
     def length(self) -> int:
@@ -81,16 +74,15 @@ class Sequence:
             self._metrics.timing_metrics.first_scheduled_time = results.steady_time()
             self._metrics.first_iter = iteration
         self._iterations += 1
-        self._pending_iterations += 1
 
     def end(self, iteration: int) -> bool:
         """Choose the tokens of a computed step and send what is due. True after the last one."""
         timing = self._metrics.timing_metrics
         has_prompt = not (self._params.exclude_input_from_output or self.request.streaming)
         if self._iterations == 1 and has_prompt:
-            self._pending_tokens += self.request.prompt_token_ids
+            self._update.token_ids += self.request.prompt_token_ids
             pieces = map(self._detokenizer.push, self.request.prompt_token_ids)
-            self._pending_text += "".join(pieces)
+            self._update.text += "".join(pieces)
         reason, stop = self._choose()
         timing.last_token_time = results.steady_time()
         if self._iterations == 1:
@@ -139,17 +131,15 @@ class Sequence:
         self._output.append(token)
         if stops and not self._params.include_stop_str_in_output:
             return "stop", token
-        self._pending_tokens.append(token)
+        self._update.token_ids.append(token)
         if self._params.logprobs is not None:
-            self._pending_logprobs.append(top_logprobs(logprobs, self._params.logprobs, token))
+            self._update.logprobs.append(top_logprobs(logprobs, self._params.logprobs, token))
         text, stop = self._detokenizer.push(token), None
         if len(self._output) >= (self._params.min_tokens or 0):
             text, stop = self._stops.push(text)
-        self._pending_text += text
-        if stop is not None:
-            return "stop", stop
-        if stops:
-            return "stop", token
+        self._update.text += text
+        if stop is not None or stops:
+            return "stop", token if stop is None else stop
         if token in self._end_ids:
             return "stop", None
         return ("length", None) if len(self._output) >= self._max_tokens else (None, None)
@@ -158,14 +148,14 @@ class Sequence:
         following = [*self.request.prompt_token_ids[1:], None]
         values = torch.log_softmax(logits.float().cpu(), dim=-1)
         count = self._params.prompt_logprobs or 0
-        self._prompt_logprobs = [
+        self._update.prompt_logprobs = [
             top_logprobs(row, count, token) for row, token in zip(values, following, strict=True)
         ]
 
     def finish(self, reason: results.FinishReason, stop: int | str | None, iteration: int) -> None:
         if not isinstance(stop, str) and reason != "cancelled":
             text, late_stop = self._stops.push(self._detokenizer.flush())
-            self._pending_text += text + self._stops.flush()
+            self._update.text += text + self._stops.flush()
             if late_stop is not None:
                 reason, stop = "stop", late_stop
         self._metrics.last_iter = iteration
@@ -178,22 +168,17 @@ class Sequence:
     def _give(
         self, reason: results.FinishReason | None = None, stop: int | str | None = None
     ) -> None:
-        params = self._params
-        measured = reason and (params.return_perf_metrics or self._options.return_perf_metrics)
-        update = results.CompletionOutput(
-            index=self.index,
-            token_ids=self._pending_tokens,
-            text=self._pending_text if params.detokenize else "",
-            logprobs=self._pending_logprobs,
-            prompt_logprobs=self._prompt_logprobs or [],
-            cumulative_logprob=None if params.logprobs is None else self._cumulative_logprob,
-            finish_reason=reason,
-            stop_reason=stop,
-            request_perf_metrics=self._metrics if measured else None,
-        )
-        iterations = self._pending_iterations
-        self._start_pending()
-        self.request.put((update, iterations))
+        params, update = self._params, self._update
+        self._update = results.CompletionOutput(self.index)
+        if not params.detokenize:
+            update.text = ""
+        if params.logprobs is not None:
+            update.cumulative_logprob = self._cumulative_logprob
+        update.finish_reason, update.stop_reason = reason, stop
+        if reason and (params.return_perf_metrics or self._options.return_perf_metrics):
+            update.request_perf_metrics = self._metrics
+        self.request.put((update, self._iterations - self._sent_iterations))
+        self._sent_iterations = self._iterations
 
 
 class Scheduler:
@@ -240,9 +225,8 @@ class Scheduler:
         self._thread.join()
 
     def _reason_of_end(self) -> str:
-        if self._crash:
-            return f"the engine loop has crashed: {self._crash!r}"
-        return "the engine was shut down"
+        crash = self._crash
+        return f"the engine loop has crashed: {crash!r}" if crash else "the engine was shut down"
 
     def _run(self) -> None:
         torch.set_num_threads(NUM_THREADS)

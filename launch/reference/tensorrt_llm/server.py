@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from jinja2 import TemplateError
 from pydantic import ValidationError
 
+from builder.facts import servers
 from builder.facts.chat_turns import ReasoningParser, ToolParser
 from builder.facts.release import Release
+from builder.facts.servers import Server
 from builder.observability import metrics
 from builder.rules import answer_parsers
 
@@ -26,7 +28,7 @@ from . import options
 from .answer import AnswerReader, call_of, reasoned, schema_of
 from .guide import Format, GuidedDecodingParams, format_of
 from .llmapi.llm import LLM
-from .logger import __version__, logger
+from .logger import logger
 from .meters import Meters
 from .protocol import (
     ChatCompletionRequest,
@@ -44,38 +46,41 @@ from .sampling import SamplingParams
 class Surface:
     """What differs between the servers that this one replaces.
 
-    `server` is its record's name and `release` the engine's, whose metrics it has. `model_owner` is
-    the owner in the list of models, `metrics_path` where Prometheus reads, and
-    `endpoints` are the server's additional endpoints. Only a server that `has_tools` takes `tools`;
-    `tools` and `reasoning` are what its parsers read. With `calls_named` the model calls the
-    function that a request names; without, the whole answer is taken for its arguments.
+    `server` is its record and `release` the engine's, whose metrics it has; `endpoints` are all
+    that the server has. Only a server that `has_tools` takes `tools`; `tools` and `reasoning` are
+    what its parsers read.
     """
 
-    version: str
-    model_owner: str
-    server: str
+    server: Server
     release: Release
-    metrics_path: str
-    endpoints: tuple[tuple[str, str], ...]
+    endpoints: tuple[tuple[str, str], ...] = ()
     has_tools: bool = False
     tools: ToolParser | None = None
     reasoning: ReasoningParser | None = None
-    calls_named: bool = False
+
+    @property
+    def version(self) -> str:
+        return f"{Path(self.release.name).name.removesuffix('.json')}+reference"
+
+    @property
+    def calls_named(self) -> bool:
+        """Whether the model calls the function that a request names.
+
+        Without, the whole answer is taken for its arguments.
+        """
+        return "tool_choice.function.name" in self.release.requests_lack
 
 
 def own_surface(tool_parser: str | None = None, reasoning_parser: str | None = None) -> Surface:
     """That of `trtllm-serve` of the release that the reference engine follows, with its parsers."""
     release = options.release()
-    path = "/prometheus/metrics"
-    others = tuple(row for row in release.endpoints if row != ("GET", path) and row[0] != "ANY")
     tools = answer_parsers.tool_parser(release, tool_parser)
     reasoning = answer_parsers.reasoning_parser(release, reasoning_parser)
     for name, row in ((tool_parser, tools), (reasoning_parser, reasoning)):
         if name and row is None:
             logger.warning("parser %s: what it reads is not known here, and stays text", name)
-    own = (__version__, "tensorrt_llm", "trtllm_serve", release, path, others)
-    named = "tool_choice.function.name" in release.requests_lack
-    return Surface(*own, True, tools, reasoning, named)
+    record = servers.load("trtllm_serve")
+    return Surface(record, release, release.endpoints, True, tools, reasoning)
 
 
 class OpenAIServer:
@@ -92,11 +97,12 @@ class OpenAIServer:
         self._surface = surface or own_surface()
         self._llm = llm
         self._chat_template = chat_template
+        self._metrics_path = self._surface.server.paths["metrics"]
         self._started = int(time.time())
         folder = Path(model)
         own_name = folder.resolve().name if folder.is_dir() else model
         self.model_name = served_model_name or own_name
-        server, release = self._surface.server, self._surface.release
+        server, release = self._surface.server.name, self._surface.release
         self._meters = Meters(
             metrics.of_server(server, release),
             metrics.names(server, release.metric_prefix),
@@ -122,11 +128,11 @@ class OpenAIServer:
         if ("POST", "/v1/responses") in self._surface.endpoints:
             routes["POST", "/v1/responses"] = self._responses
         if self._llm.args.return_perf_metrics:
-            routes["GET", self._surface.metrics_path] = self._prometheus
+            routes["GET", self._metrics_path] = self._prometheus
         for (method, path), handler in routes.items():
             self.app.add_api_route(path, handler, methods=[method], response_model=None)
         for method, path in self._surface.endpoints:
-            if (method, path) not in routes:
+            if (method, path) not in routes and method != "ANY" and path != self._metrics_path:
                 self.app.add_api_route(path, _not_here, methods=[method], response_model=None)
 
     async def _health(self) -> Response:
@@ -146,8 +152,9 @@ class OpenAIServer:
         return {"version": self._surface.version}
 
     async def _models(self) -> dict[str, Any]:
+        owner = self._surface.server.model_owner
         card = {"id": self.model_name, "object": "model", "created": self._started}
-        return {"object": "list", "data": [{**card, "owned_by": self._surface.model_owner}]}
+        return {"object": "list", "data": [{**card, "owned_by": owner}]}
 
     async def _iteration_stats(self) -> list[dict[str, Any]]:
         self._collect()
@@ -180,10 +187,10 @@ class OpenAIServer:
         try:
             prompt = body.prompt_token_ids or self._render(body)
         except (ValueError, TypeError, TemplateError) as fault:
-            return self._error(error_body(f"chat template: {fault}"), 400)
+            return self._bad(f"chat template: {fault}")
         surface = self._surface
         if body.tools and not surface.has_tools:
-            return self._error(error_body("tools: not supported by the reference engine"), 400)
+            return self._bad("tools: not supported by the reference engine")
         row = surface.reasoning
         if row and row.asked_by:
             asked = body.chat_template_kwargs or {}
@@ -203,10 +210,9 @@ class OpenAIServer:
     async def _responses(self, body: ResponsesRequest, raw: Request) -> Response:
         try:
             chat = body.chat()
-        except ValidationError as fault:
-            return self._error(error_body(_texts(fault.errors())), 400)
         except ValueError as fault:
-            return self._error(error_body(str(fault)), 400)
+            what = _texts(fault.errors()) if isinstance(fault, ValidationError) else str(fault)
+            return self._bad(what)
         answer = await self._chat_completions(chat, raw)
         if answer.status_code != 200:
             return answer
@@ -273,10 +279,12 @@ class OpenAIServer:
             await _finish(requests, raw)
         except (ValueError, RequestError) as fault:
             _abort(requests)
-            return self._failure(fault)
+            # The fault of a request is the client's, unless the engine is down.
+            is_up = self._llm._check_health()
+            return self._bad(str(fault)) if is_up else self._unavailable(str(fault))
         except asyncio.CancelledError:  # a server that was stopped waits no longer
             _abort(requests)
-            return self._error(_unavailable("the server was stopped before the end"), 503)
+            return self._unavailable("the server was stopped before the end")
         for request in requests:
             self._record(request)
         return JSONResponse(response.whole())
@@ -291,18 +299,19 @@ class OpenAIServer:
 
     async def _refuse(self, _: Request, fault: Exception) -> JSONResponse:
         assert isinstance(fault, RequestValidationError)
-        return self._error(error_body(_texts(fault.errors())), 400)
+        return self._bad(_texts(fault.errors()))
 
-    def _error(self, body: Mapping[str, Any], status: int) -> JSONResponse:
-        """Known of the release (openai_server.py, 2026): refused bodies. Others are assumed."""
+    def _bad(self, message: str) -> JSONResponse:
+        """Known of the release (openai_server.py, 2026): refused bodies count as errors."""
+        return self._error(message, "BadRequestError", 400)
+
+    def _error(self, message: str, kind: str, status: int) -> JSONResponse:
         self._meters.add("errors", http_code=str(status))
-        return JSONResponse(body, status)
+        return JSONResponse(error_body(message, kind, status), status)
 
-    def _failure(self, fault: Exception) -> JSONResponse:
-        """The fault of a request is the client's, unless the engine is down."""
-        if self._llm._check_health():
-            return self._error(error_body(str(fault)), 400)
-        return self._error(_unavailable(str(fault)), 503)
+    def _unavailable(self, message: str) -> JSONResponse:
+        """That these count as errors too is assumed."""
+        return self._error(message, "ServiceUnavailableError", 503)
 
     async def _stream(
         self, response: OpenAIResponse, requests: Sequence[RequestOutput]
@@ -350,7 +359,7 @@ class OpenAIServer:
         for word, seconds in measured.latencies_s(request.outputs[0].length).items():
             self._meters.add(word, seconds)
         self._meters.add("tokens_in", len(request.prompt_token_ids))
-        self._meters.add("tokens_out", sum(output.length for output in request.outputs))
+        self._meters.add("tokens_out", request.output_length)
         self._perf_metrics.append(
             {"request_id": request.request_id, "perf_metrics": _perf_metrics_json(measured)}
         )
@@ -378,10 +387,6 @@ def _abort(requests: Sequence[RequestOutput]) -> None:
             request.abort()
 
 
-def _unavailable(message: str) -> dict[str, Any]:
-    return error_body(message, "ServiceUnavailableError", 503)
-
-
 def _perf_metrics_json(metrics: RequestPerfMetrics) -> dict[str, Any]:
     """Points in time in seconds; of drafts only where there were some."""
     document = asdict(metrics)
@@ -397,15 +402,14 @@ def _perf_metrics_json(metrics: RequestPerfMetrics) -> dict[str, Any]:
 
 
 def _texts(errors: Sequence[Any]) -> str:
-    """Each error with its field, if it has one."""
-    messages = [(_field(error), error["msg"].removeprefix("Value error, ")) for error in errors]
-    return "; ".join(": ".join(filter(None, parts)) for parts in messages)
-
-
-def _field(error: Mapping[str, Any]) -> str:
-    """Where an error is; that of a body which is no JSON has a position in the place of a field."""
-    where = [str(part) for part in error["loc"] if part != "body"]
-    return f"at byte {where[0]}" if error["type"] == "json_invalid" else ".".join(where)
+    """Each error with its field; that of a body which is no JSON has a position instead."""
+    texts = []
+    for error in errors:
+        where = ".".join(str(part) for part in error["loc"] if part != "body")
+        place = f"at byte {where}" if error["type"] == "json_invalid" else where
+        message = error["msg"].removeprefix("Value error, ")
+        texts.append(f"{place}: {message}" if place else message)
+    return "; ".join(texts)
 
 
 async def _not_here() -> JSONResponse:

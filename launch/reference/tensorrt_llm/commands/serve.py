@@ -26,6 +26,8 @@ from ..logger import announce, configure, logger
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from ..server import Surface
+
 DISAGGREGATED = "disaggregated"
 _SERVER_FLAGS = frozenset(
     {"model", "host", "port", "log_level", "extra_llm_api_options", "tool_parser"}
@@ -145,20 +147,29 @@ def _serve(release: Release, flags: Mapping[str, Any], typed: Mapping[str, Any])
     announce()
     engine = engine_options(release, flags, typed)
     options.check(engine)
-    with bind(flags["host"] or "localhost", int(flags["port"] or 8000)) as listener:
-        from ..llmapi.llm import LLM
-        from ..server import OpenAIServer, own_surface
+    _report_idle(release, typed, engine)
 
-        _report_idle(release, typed, engine)
+    def surface() -> Surface:
+        from ..server import own_surface
+
+        return own_surface(flags.get("tool_parser"), engine.get("reasoning_parser"))
+
+    answer(flags, engine, surface)
+
+
+def answer(
+    flags: Mapping[str, Any], engine: Mapping[str, Any], surface: Callable[[], Surface]
+) -> None:
+    """Serve until a signal. A port that is taken fails before the slow imports."""
+    with bind(flags.get("host") or "localhost", int(flags.get("port") or 8000)) as listener:
+        from ..llmapi.llm import LLM
+        from ..server import OpenAIServer
+
+        template = flags.get("chat_template")
+        template = read_template(template) if template else None
         with LLM(**engine) as llm:
-            template = flags.get("chat_template")
-            server = OpenAIServer(
-                llm,
-                flags["model"],
-                read_template(template) if template else None,
-                flags.get("served_model_name"),
-                own_surface(flags.get("tool_parser"), engine.get("reasoning_parser")),
-            )
+            name = flags.get("served_model_name")
+            server = OpenAIServer(llm, flags["model"], template, name, surface())
             run(server.app, listener)
 
 

@@ -23,7 +23,6 @@ from .. import model as models
 from .. import options as engine_options
 from ..guide import Format, GuidedDecodingParams
 from ..logger import announce, logger
-from ..model import Model
 from ..results import CompletionOutput, RequestError, RequestOutput
 from ..sampling import SamplingParams
 from ..scheduler import Scheduler, Sequence
@@ -54,7 +53,11 @@ class LLM:
             what = "is not a folder; the reference engine downloads nothing"
             raise BadFacts(Diagnostic(str(model), what, "give a checkpoint folder"))
         self._model = models.load(folder, self.args.drafting)
-        self.tokenizer = _tokenizer(tokenizer, folder, self._model)
+        if tokenizer is None or isinstance(tokenizer, str | Path):
+            tokenizer = AutoTokenizer.from_pretrained(
+                tokenizer or folder, config=self._model.config, trust_remote_code=False
+            )
+        self.tokenizer = tokenizer
         longest = int(self._model.config.max_position_embeddings)
         wanted = self.args.max_seq_len
         if wanted is not None and wanted > longest:
@@ -62,7 +65,9 @@ class LLM:
         self.max_seq_len = min(wanted or longest, longest)
         # Random weights end neither texts nor lists, and call no tool: guides see to it.
         self.is_miniature = getattr(self.tokenizer, "init_kwargs", {}).get("producer") == PRODUCER
-        self._end_ids = _end_ids(self._model, self.tokenizer)
+        more = self._model.checkpoint.generation_config.get("eos_token_id")
+        ends = [tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])]
+        self._end_ids = frozenset(token for token in ends if token is not None)
         self._ids = itertools.count(1)
         self._scheduler = Scheduler(self._model, self.args)
         atexit.register(_shutdown, weakref.ref(self._scheduler))
@@ -149,10 +154,8 @@ class LLM:
     ) -> list[Sequence]:
         params = request.sampling_params
         seed = random.getrandbits(62) if params.seed is None else params.seed
-        # As the engine has them: each as it is tokenized by itself.
-        bad_words = [
-            self.tokenizer.encode(word, add_special_tokens=False) for word in params.bad_words
-        ]
+        encode = self.tokenizer.encode  # of a word by itself, as the engine does
+        bad_words = [encode(word, add_special_tokens=False) for word in params.bad_words]
         return [
             Sequence(
                 request,
@@ -183,21 +186,17 @@ class LLM:
 
     def _tokenize(self, inputs: Prompt, params: SamplingParams) -> tuple[str | None, list[int]]:
         if isinstance(inputs, Mapping):
-            unknown = set(inputs) - {"prompt", "prompt_token_ids"}
-            if unknown:
-                names = ", ".join(sorted(unknown))
-                raise ValueError(f"prompt with {names}: not supported by the reference engine")
+            if unknown := sorted(set(inputs) - {"prompt", "prompt_token_ids"}):
+                what = f"prompt with {', '.join(unknown)}"
+                raise ValueError(f"{what}: not supported by the reference engine")
             given = inputs.get("prompt_token_ids")
             inputs = inputs["prompt"] if given is None else list(given)
-        prompt = inputs if isinstance(inputs, str) else None
-        tokens = (
-            self.tokenizer.encode(inputs, add_special_tokens=params.add_special_tokens)
-            if isinstance(inputs, str)
-            else [int(token) for token in inputs]
-        )
-        if params.truncate_prompt_tokens is not None:
-            tokens = tokens[-params.truncate_prompt_tokens :]
-        return prompt, tokens
+        prompt = None
+        if isinstance(inputs, str):
+            prompt = inputs
+            inputs = self.tokenizer.encode(inputs, add_special_tokens=params.add_special_tokens)
+        tokens = [int(token) for token in inputs]
+        return prompt, tokens[-(params.truncate_prompt_tokens or 0) :]
 
     def _check_prompt(self, tokens: list[int], is_computed: bool) -> None:
         if not tokens:
@@ -248,18 +247,3 @@ def _shutdown(reference: weakref.ref[Scheduler]) -> None:
     """A thread that computes while the interpreter goes down would crash it."""
     if scheduler := reference():
         scheduler.shutdown()
-
-
-def _tokenizer(given: Any, folder: Path, model: Model) -> Any:
-    if given is not None and not isinstance(given, str | Path):
-        return given
-    return AutoTokenizer.from_pretrained(
-        given or folder, config=model.config, trust_remote_code=False
-    )
-
-
-def _end_ids(model: Model, tokenizer: Any) -> frozenset[int]:
-    """The tokens that end a text: the tokenizer's own, and those of the generation config."""
-    more = model.checkpoint.generation_config.get("eos_token_id")
-    listed = more if isinstance(more, list) else [more]
-    return frozenset(token for token in (tokenizer.eos_token_id, *listed) if token is not None)
