@@ -25,6 +25,7 @@ engine_config:
   max_batch_size: 4
   max_num_tokens: 8192
   disable_overlap_scheduler: false
+  enable_chunked_prefill: false
   cuda_graph_config: {{batch_sizes: [1, 2, 4]}}
   kv_cache_config: {{free_gpu_memory_fraction: 0.8}}
 """
