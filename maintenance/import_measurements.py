@@ -1,10 +1,10 @@
 """Takes public measurements into `builder/data/measurements`: repairs them, and says what it did.
 
-    python -m maintenance.import_measurements ROWS.csv [--newer NEWER.csv]
+    python -m maintenance.import_measurements ROWS.csv [--newer NEWER.csv] [--configurations C.csv]
 
 ROWS.csv is in the form of AIConfigurator's table of measured rows, NEWER.csv in that of our own
-collection of published figures. The same files give the same bytes. Run
-`python -m maintenance.fit_estimates` afterwards.
+collection of published figures; C.csv has what runs of InferenceX were configured as, by day. The
+same files give the same bytes. Run `python -m maintenance.fit_estimates` afterwards.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from builder.estimates.measurements import DisaggregatedRow, Row
 from builder.facts import hardware
 
 from . import infer_drafting
+from .join_configurations import SOURCE, Configurations, check, join
 
 Raw = Mapping[str, str]
 
@@ -47,6 +48,8 @@ REPAIRS = {
     "as DeepSeek-V3",
     "precision": "the precision is not given; that of the checkpoint",
     "repeated": "the same measurement listed more than once, to the digit or rounded: one is kept",
+    "joined_drafting": "whether MTP drafts tokens, from the benchmark's configuration of that day",
+    "joined_servers": "the servers of both pools and their layouts, from the same configurations",
     "drafting": "whether MTP drafts tokens is nowhere said; inferred from runs at the same points",
 }
 LEFT_OUT = {
@@ -68,10 +71,13 @@ class Import:
     disaggregated: list[DisaggregatedRow] = field(default_factory=list)
     repairs: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
 
 
-def take(raw: Sequence[Raw], newer: Sequence[Raw] = ()) -> Import:
-    """Rows of both files, in an order of their own."""
+def take(
+    raw: Sequence[Raw], newer: Sequence[Raw] = (), configurations: Sequence[Raw] = ()
+) -> Import:
+    """Rows of both files, in an order of their own; pools with what was configured for them."""
     found = Import()
     for row in raw:
         if row["mode"] == "agg":
@@ -83,7 +89,14 @@ def take(raw: Sequence[Raw], newer: Sequence[Raw] = ()) -> Import:
     found.rows = sorted(infer_drafting.infer(list(_without_repeats(found))), key=_order)
     found.others.sort(key=_order)
     found.repairs["drafting"] = sum(bool(row.drafting and row.mtp is None) for row in found.rows)
-    found.disaggregated = sorted(set(found.disaggregated), key=lambda row: _order(row.server))
+    pools = list(_pools_without_repeats(found))
+    if configurations:
+        table = Configurations(configurations)
+        found.checked = check(pools, table)
+        pools = join(pools, table)
+    found.disaggregated = sorted(pools, key=lambda row: _order(row.server))
+    for name in ("drafting", "servers"):
+        found.repairs[f"joined_{name}"] = sum(name in row.joined for row in pools)
     return found
 
 
@@ -257,6 +270,20 @@ def _without_repeats(found: Import) -> Iterator[Row]:
             yield row
 
 
+def _pools_without_repeats(found: Import) -> Iterator[DisaggregatedRow]:
+    """The same for two pools: the listing with the numbers of servers, or the first."""
+    kept: dict[tuple[object, ...], list[Row]] = {}
+    every = set(found.disaggregated)
+    for row in sorted(every, key=lambda row: (row.decode_workers is None, row.server.id)):
+        server = row.server
+        same = kept.setdefault((*key_of(server), server.isl, server.osl, server.concurrency), [])
+        if any(_is_copy(server, other) for other in same):
+            found.repairs["repeated"] += 1
+        else:
+            same.append(server)
+            yield row
+
+
 def _is_copy(row: Row, other: Row) -> bool:
     """Whether both times are the same, as no two runs have them."""
     return abs(row.tpot_ms / other.tpot_ms - 1) < COPY and (
@@ -272,6 +299,7 @@ def index(found: Import, texts: Mapping[str, str]) -> str:
                 name: {"rows": text.count("\n") - 1, "sha256": measurements.digest(text)}
                 for name, text in texts.items()
             },
+            "joined": {"source": SOURCE, "checked": dict(found.checked)},
             "repairs": {
                 name: {"rows": found.repairs[name], "what": what} for name, what in REPAIRS.items()
             },
@@ -287,12 +315,13 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("rows", type=Path)
     parser.add_argument("--newer", type=Path)
+    parser.add_argument("--configurations", type=Path)
     options = parser.parse_args(words)
-    return command.run(lambda: _run(options.rows, options.newer))
+    return command.run(lambda: _run(options.rows, options.newer, options.configurations))
 
 
-def _run(rows: Path, newer: Path | None) -> None:
-    found = take(raw(rows), raw(newer) if newer else ())
+def _run(rows: Path, *others: Path | None) -> None:
+    found = take(raw(rows), *(raw(path) if path else () for path in others))
     texts = {
         measurements.AGGREGATED.name: measurements.write(found.rows, Row._fields),
         measurements.OTHERS.name: measurements.write(found.others, Row._fields),

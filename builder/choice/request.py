@@ -16,9 +16,11 @@ from ..facts.published_results import flatten
 from ..planning import Facts
 from ..rules.options import normalise
 from ..schema import Before, Bounds, Strict
+from ..targets import disaggregated
 
 USUAL_OBJECTIVE: Objective = "output_tokens_per_s_per_gpu"
 MAX_REQUESTS_PER_S = 1e6
+SERVING = ("aggregated", "disaggregated")
 CHOSEN_BY_SIZE = "pipeline_parallel_size"
 
 
@@ -100,6 +102,7 @@ class ChoiceRequest:
     slo: Slo
     objective: Objective
     prices_usd: Mapping[str, float]
+    is_disaggregated: bool = False
 
 
 def read(
@@ -113,6 +116,7 @@ def read(
     Raises `BadInput` or `BadFacts` with every independent error, each at its file and line.
     """
     document = site.with_profile(deployment.read(reference, overrides, more_targets))
+    document, is_disaggregated = _serving(document)
     hardware, workload = _open_parts(document)
     bases = tuple(_base(document, gpu, hardware, workload) for gpu in dict.fromkeys(hardware.gpu))
     request = bases[0].deployment
@@ -124,10 +128,25 @@ def read(
         request.slo or Slo(),
         request.objective or USUAL_OBJECTIVE,
         _prices(request, hardware.gpu),
+        is_disaggregated,
     )
     if diagnostics := list(_diagnostics(found, with_draft)):
         raise BadInput(document.locate_all(diagnostics))
     return found
+
+
+def _serving(document: Document) -> tuple[Document, bool]:
+    """The document without `serving`, and whether it asks for separate prefill servers."""
+    given = document.data.get("serving", SERVING[0])
+    if given not in SERVING:
+        what = f"{given!r} is neither {' nor '.join(SERVING)}"
+        raise BadInput(document.locate_all([Diagnostic("serving", what, "give one of them")]))
+    is_disaggregated = given == SERVING[1]
+    if is_disaggregated and not set(document.targets()) & {*disaggregated.TARGETS}:
+        what = "needs a target that runs prefill and decode servers"
+        fix = f"add {' or '.join(disaggregated.TARGETS)} to targets"
+        raise BadInput(document.locate_all([Diagnostic("serving", what, fix)]))
+    return closed(document, {"serving": None}), is_disaggregated
 
 
 def closed(document: Document, values: Mapping[str, Any]) -> Document:

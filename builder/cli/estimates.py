@@ -90,10 +90,16 @@ def run_estimate(options: argparse.Namespace) -> None:
     from .. import pipeline
     from ..estimates import Refusal, plan_estimate
 
-    plan = pipeline.plan(options.deployment, options.set, ()).plan
+    planned = pipeline.plan(options.deployment, options.set, ())
+    if planned.prefill is not None:
+        from . import pools
+
+        pools.run_estimate(planned.plan, planned.prefill.plan, options)
+        return
+    plan = planned.plan
     if plan.deployment.role != "agg":
         what = f"{plan.deployment.name} is one side of disaggregated serving"
-        remedy = "estimates cover whole servers; measurements do not separate prefill and decode"
+        remedy = "estimate the decode deployment that names its prefill servers"
         raise BadInput(Diagnostic("role", what, remedy))
     loads = options.concurrency or [plan.deployment.workload.concurrency]
     asked = [plan_estimate.question_of(plan, load) for load in loads]
@@ -287,6 +293,11 @@ def run_choose(options: argparse.Namespace) -> None:
     from ..estimates import plan_estimate
 
     asked = request.read(options.deployment, options.set, options.target)
+    if asked.is_disaggregated:
+        from . import pools
+
+        pools.run_choose(asked, options)
+        return
     estimator = plan_estimate.estimator(asked.bases[0].model, options.rows)
     found = selection.select(asked, estimator)
     chosen = report.chosen(found)

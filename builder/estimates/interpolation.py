@@ -50,6 +50,25 @@ class Scales:
     near: float
     noise: float
 
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        return self.isl, self.osl, self.tp, self.attention_dp, self.ep
+
+    @property
+    def kinds(self) -> tuple[float, ...]:
+        return self.gpu, self.engine, self.precision, self.release, self.drafting
+
+
+class PoolScales(NamedTuple):
+    """The same of pools, whose curves have other sizes and kinds."""
+
+    concurrency: float
+    sizes: tuple[float, ...]
+    kinds: tuple[float, ...]
+    far: float
+    near: float
+    noise: float
+
 
 class Curve(NamedTuple):
     """A measurement without its concurrency: the log2 of ISL, OSL, TP, attention DP and EP; GPU,
@@ -69,11 +88,10 @@ class Point(NamedTuple):
 class Kernel:
     """The covariance of the log residuals of two points."""
 
-    def __init__(self, scales: Scales) -> None:
+    def __init__(self, scales: Scales | PoolScales) -> None:
         self.scales = scales
-        sizes = scales.isl, scales.osl, scales.tp, scales.attention_dp, scales.ep
-        self._sizes = tuple(1 / scale for scale in sizes)
-        self._kinds = scales.gpu, scales.engine, scales.precision, scales.release, scales.drafting
+        self._sizes = tuple(1 / scale for scale in scales.sizes)
+        self._kinds = scales.kinds
         self.slope = 1 / scales.concurrency
         self.far, self.near = scales.far**2, scales.near**2
         # The variance of a new measurement without any known row.

@@ -38,6 +38,7 @@ PRECISIONS = ("bf16", "fp8", "fp4", "int4", "int8", "w4a8", "w8a16")
 _COUNTED: Any = {"*": {"rows": int, "what": str}}
 MEASUREMENT_INDEX: Any = {
     "files": {"*": {"rows": int, "sha256": str}},
+    "joined": {"source": str, "checked": {"*": int}},
     "repairs": _COUNTED,
     "left_out": _COUNTED,
 }
@@ -111,7 +112,8 @@ class Row(NamedTuple):
 
 class DisaggregatedRow(NamedTuple):
     """One measurement of separate prefill and decode servers. `server` is a row of one decode
-    server with the load of all; the numbers of servers are `None` where they are unknown."""
+    server with the load of all; the numbers of servers are `None` where they are unknown. `joined`
+    names what comes from the benchmark's configurations."""
 
     server: Row
     decode_workers: int | None
@@ -119,6 +121,16 @@ class DisaggregatedRow(NamedTuple):
     prefill_tp: int
     prefill_attention_dp: int
     prefill_ep: int
+    joined: str = ""
+
+    @property
+    def servers(self) -> tuple[int | None, int | None, int, int, int]:
+        """The numbers of servers, and the layout of a prefill server."""
+        return self.decode_workers, self.prefill_workers, *self.prefill_layout
+
+    @property
+    def prefill_layout(self) -> Layout:
+        return self.prefill_tp, self.prefill_attention_dp, self.prefill_ep
 
     def cells(self) -> tuple[Any, ...]:
         return (*self.server, *self[1:])
@@ -126,7 +138,7 @@ class DisaggregatedRow(NamedTuple):
     def describe(self) -> str:
         """The row in a few words, its values last."""
         row = self.server
-        decode, prefill = layout_text(*row.layout), layout_text(*self[3:])
+        decode, prefill = layout_text(*row.layout), layout_text(*self.prefill_layout)
         return (
             f"{row.deployed()}, separate servers: prefill {_times(self.prefill_workers)}{prefill}, "
             f"decode {_times(self.decode_workers)}{decode}, {row.measured}"
@@ -185,7 +197,7 @@ _TIME = _Kind(_checked(float, lambda value: isfinite(value) and value > 0), "a n
 _TEXT = _Kind(_checked(str, bool), "a text")
 _KINDS: Mapping[str, _Kind] = {
     **dict.fromkeys(("id", "source", "model", "gpu"), _TEXT),
-    **dict.fromkeys(("date", "release", "published"), _Kind(str, "a text")),
+    **dict.fromkeys(("date", "release", "published", "joined"), _Kind(str, "a text")),
     "engine": _one_of(*ENGINES),
     "precision": _one_of(*PRECISIONS),
     **dict.fromkeys(("tp", "attention_dp", "ep", "isl", "osl", "concurrency"), _COUNT),
@@ -195,7 +207,7 @@ _KINDS: Mapping[str, _Kind] = {
     "ttft_ms": _TIME.optional(),
     "tpot_ms": _TIME,
     **dict.fromkeys(("prefill_workers", "decode_workers"), _COUNT.optional()),
-    **dict.fromkeys(DisaggregatedRow._fields[3:], _COUNT),
+    **dict.fromkeys(DisaggregatedRow._fields[3:6], _COUNT),
 }
 _UNLIKE = frozenset(("id", "ttft_ms", "tpot_ms"))  # columns of which no two cells are alike
 

@@ -23,6 +23,7 @@ from .interpolation import Kernel
 from .intervals import Interval
 from .measurements import Row, layout_text
 from .names import STAGES, layout_of
+from .pools import Pools
 from .question import Estimate, Question, Refusal, rows_text
 
 INTERVAL = "80 %"
@@ -57,6 +58,19 @@ def question_of(plan: Plan, concurrency: int | None = None) -> Question:
         release=request.engine.release,
         mtp=drafts,
     )
+
+
+def pools_of(decode: Plan, prefill: Plan, concurrency: int | None = None) -> Pools:
+    """The question about prefill and decode servers, which the options of a target count.
+
+    The load of a decode deployment is that of one server; `concurrency` is that of all.
+    """
+    options = next(row for row in decode.deployment.targets.values() if row.get("prefill"))
+    servers = int(options.get("servers") or options.get("replicas") or 1)
+    asked, other = question_of(decode), question_of(prefill)
+    asked = replace(asked, concurrency=concurrency or asked.concurrency * servers)
+    count = int(options["prefill"].get("servers") or 1)
+    return Pools(asked, servers, count, *other.layout)
 
 
 def unmeasured_part(plan: Plan) -> str:

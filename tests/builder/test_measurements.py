@@ -32,6 +32,7 @@ from tests.tables import by_table
 
 PUBLIC = ROOT.parent / "shared" / "facts" / "measured-rows.csv"
 NEWER = PUBLIC.with_name("measured-rows-2026-11.csv")
+CONFIGURATIONS = PUBLIC.with_name("inferencex-configurations-2026-11.csv")
 
 
 class TestFiles:
@@ -129,9 +130,8 @@ class TestImport:
 
     @pytest.mark.skipif(not PUBLIC.is_file(), reason=ABSENT)
     def test_the_files_are_what_the_command_makes_of_the_public_table(self) -> None:
-        found = import_measurements.take(
-            import_measurements.raw(PUBLIC), import_measurements.raw(NEWER)
-        )
+        files = map(import_measurements.raw, (PUBLIC, NEWER, CONFIGURATIONS))
+        found = import_measurements.take(*files)
         assert measurements.write(found.rows, Row._fields) == AGGREGATED.read_text()
         assert measurements.write(found.others, Row._fields) == OTHERS.read_text()
         apart = (row.cells() for row in found.disaggregated)
