@@ -62,7 +62,9 @@ def run(options: argparse.Namespace) -> None:
     if untuned not in layouts:
         layouts.append(untuned)
     search = _search(request, layouts, options, options.gpu_hours)
-    for line in _plan_lines(request, search, layouts, refused, options):
+    expected = search.forecast()
+    _check_budget(options.gpu_hours, expected)
+    for line in _plan_lines(request, expected, layouts, refused, options):
         (print if options.dry_run else say)(line)
     if options.dry_run:
         return
@@ -91,6 +93,16 @@ def _check_size(
         what = f"a server would take {most} GPUs, and a node has {of_node}"
         remedy = f"tune servers of one node: hardware.num_gpus at most {of_node}"
         raise BadInput(Diagnostic(f"{where}: hardware.num_gpus", what, remedy))
+
+
+def _check_budget(gpu_hours: float, expected: Mapping[str, float]) -> None:
+    """Raises `BadInput` if the hours do not cover the first start."""
+    from builder.tuning.search import START_HOURS
+
+    if not expected["starts"]:
+        what = f"{gpu_hours:g} allows no start with its loads"
+        remedy = f"a start is assumed to take {START_HOURS * 60:.0f} minutes until one is measured"
+        raise BadInput(Diagnostic("--gpu-hours", what, f"give more; {remedy}"))
 
 
 def _untuned(request: ChoiceRequest, layouts: Sequence[Candidate]) -> Candidate:
@@ -137,13 +149,12 @@ def _search(
 
 def _plan_lines(
     request: ChoiceRequest,
-    search: Search,
+    expected: Mapping[str, float],
     layouts: Sequence[Candidate],
     refused: Sequence[str],
     options: argparse.Namespace,
 ) -> Iterator[str]:
     """What to expect before the first start; a dry run also lists the candidates in their order."""
-    expected = search.forecast()
     of_gpus = request.bases[0].deployment.hardware
     yield f"{request.document.name}: {len(layouts)} layouts on {of_gpus.gpu}"
     if options.dry_run:

@@ -137,6 +137,14 @@ def test_a_dry_run_prints_candidates_and_cost_and_starts_nothing(
     assert not planted.output.exists()
 
 
+def test_hours_that_no_start_fits_into_are_refused(
+    planted: Planted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(planted.arguments("--gpu-hours", "0.1")) == 2
+    assert "0.1 allows no start" in capsys.readouterr().err
+    assert not planted.output.exists()
+
+
 def test_an_allocation_of_several_nodes_is_refused(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
