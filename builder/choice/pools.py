@@ -36,6 +36,7 @@ SIDES = (1, 2, 3, 4, 6, 8, 12)  # numbers of servers of one side that are tried
 ESTIMATED = 24  # of the candidates with the best values, that get intervals
 PLANNED = 6  # of the best, until one can be planned
 MTP_WITHOUT_DEPTH = 1  # draft tokens where the nearest measurements do not say how many
+Missed = tuple[Pools, float, float]  # a question, its TPOT and TTFT in ms
 COUNTS = {"slurm": "servers", "kubernetes": "replicas"}  # options with the number of servers
 
 
@@ -54,9 +55,12 @@ class PoolOption:
 
     @property
     def title(self) -> str:
-        drafts = " MTP" if self.asked.server.mtp else ""
-        gpus = pools.num_gpus(self.asked)
-        return f"{self.asked.title}{drafts} on {gpus} {self.asked.server.gpu}"
+        return _title(self.asked)
+
+
+def _title(asked: Pools) -> str:
+    drafts = " MTP" if asked.server.mtp else ""
+    return f"{asked.title}{drafts} on {pools.num_gpus(asked)} {asked.server.gpu}"
 
 
 def select(request: ChoiceRequest) -> list[PoolOption]:
@@ -69,18 +73,21 @@ def select(request: ChoiceRequest) -> list[PoolOption]:
         raise BadInput(Diagnostic("workload.request_rate", what, "give workload.concurrency"))
     found: list[PoolOption] = []
     refusals: list[str] = []
+    missed: list[Missed] = []
     for base in request.bases:
         cell = pools.cell(key_of(_server(base, Sharding(1), None, 1)))
         if cell is None:
             model, gpu = base.model, base.facts.gpu.name
             refusals.append(f"no measurements of prefill and decode servers for {model} on {gpu}")
             continue
-        found += _options(request, base, cell, refusals)
-    if not found:
+        found += _options(request, base, cell, refusals, missed)
+    if not found and not missed:
         _refuse(request, refusals)
     met = [option for option in found if _meets(request, option.found)]
     if not met:
-        _missed(request, found)
+        for option in found:
+            missed.append((option.asked, option.found.tpot_ms.value, option.found.ttft_ms.value))
+        _miss(request, missed)
     return sorted(met, key=lambda option: _worth(request, option.found), reverse=True)
 
 
@@ -122,9 +129,12 @@ def _numbers(server: Question, prefill: Sharding, least: int, most: int) -> Iter
 
 
 def _options(
-    request: ChoiceRequest, base: Base, cell: PoolCell, refusals: list[str]
+    request: ChoiceRequest, base: Base, cell: PoolCell, refusals: list[str], missed: list[Missed]
 ) -> list[PoolOption]:
-    """The candidates whose values come nearest to what is wanted, with intervals."""
+    """The candidates whose values come nearest to what is wanted, with intervals.
+
+    If no value meets the targets, the nearest is added to `missed`.
+    """
     ranked: list[tuple[tuple[bool, float], int, Sharding, Sharding, Pools]] = []
     modes = {pools.drafts(row) for row in cell.own}
     for prefill, decode, asked in _candidates(request, base, cell):
@@ -133,8 +143,13 @@ def _options(
             continue
         tpot, ttft = cell.values(asked)
         ranked.append((_rank(request, asked, tpot, ttft), len(ranked), prefill, decode, asked))
+    best = nlargest(ESTIMATED, ranked)
+    if best and not best[0][0][0]:
+        asked = best[0][-1]
+        missed.append((asked, *cell.values(asked)))
+        return []
     found = []
-    for _, _, prefill, decode, asked in nlargest(ESTIMATED, ranked):
+    for _, _, prefill, decode, asked in best:
         answer = pools.estimate_in(cell, asked)
         if isinstance(answer, Refusal):
             refusals.append(answer.reason.partition(": ")[0])
@@ -146,14 +161,21 @@ def _options(
 def _rank(
     request: ChoiceRequest, asked: Pools, tpot_ms: float, ttft_ms: float
 ) -> tuple[bool, float]:
-    """Whether the values meet the targets, and what is wanted, more of it first."""
+    """Whether the values meet the targets, and more of what is wanted, or nearer to the targets."""
+    if (excess := _excess(request, asked, tpot_ms, ttft_ms)) > 1:
+        return False, -excess
     one = asked.server
     e2e_ms = ttft_ms + (one.osl - 1) * tpot_ms
-    limits = request.slo.limits_ms
-    values = {"itl_ms": tpot_ms, "ttft_ms": ttft_ms * pools.LIKELY, "e2e_ms": e2e_ms}
-    meets = all(values[name] <= limit for name, limit in limits.items())
     speed = one.concurrency * one.osl * 1000 / e2e_ms / pools.num_gpus(asked)
-    return meets, -e2e_ms if request.objective == "latency" else speed
+    return True, -e2e_ms if request.objective == "latency" else speed
+
+
+def _excess(request: ChoiceRequest, asked: Pools, tpot_ms: float, ttft_ms: float) -> float:
+    """The largest of the times, each as a multiple of its target; 0 without targets."""
+    e2e_ms = ttft_ms + (asked.server.osl - 1) * tpot_ms
+    values = {"itl_ms": tpot_ms, "ttft_ms": ttft_ms * pools.LIKELY, "e2e_ms": e2e_ms}
+    limits = request.slo.limits_ms
+    return max((values[name] / limit for name, limit in limits.items()), default=0.0)
 
 
 def _meets(request: ChoiceRequest, found: PoolEstimate) -> bool:
@@ -183,13 +205,12 @@ def _refuse(request: ChoiceRequest, refusals: list[str]) -> None:
     )
 
 
-def _missed(request: ChoiceRequest, found: list[PoolOption]) -> None:
-    """Raises which limits no candidate meets, with the nearest."""
-    least = min(option.found.tpot_ms.value for option in found)
-    first = min(option.found.ttft_ms.value for option in found)
+def _miss(request: ChoiceRequest, missed: list[Missed]) -> None:
+    """Raises that no candidate meets the targets, with the nearest."""
+    asked, tpot_ms, ttft_ms = min(missed, key=lambda one: _excess(request, *one))
     what = (
-        f"no candidate meets the targets: the least TPOT is {number(least)} ms, "
-        f"the least TTFT {number(first)} ms"
+        f"no candidate meets the targets; the nearest, {_title(asked)}, has a TPOT of "
+        f"{number(tpot_ms)} ms and a TTFT of {number(ttft_ms)} ms"
     )
     raise BadInput(Diagnostic("slo", what, "raise the limits, or allow more GPUs"))
 

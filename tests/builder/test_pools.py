@@ -101,7 +101,8 @@ def test_a_chosen_deployment_renders_for_slurm_and_kubernetes(
 @pytest.mark.parametrize(
     ("old", "new", "code", "says"),
     [
-        ("itl_ms: 20", "itl_ms: 0.1", 2, "no candidate meets the targets"),
+        ("itl_ms: 20", "itl_ms: 0.1", 2, "no candidate meets the targets; the nearest"),
+        ("ttft_ms: 3000", "ttft_ms: 1", 2, "no candidate meets the targets; the nearest"),
         ("disaggregated", "split", 2, "'split' is neither aggregated nor disaggregated"),
         ("gb200", "h200", 3, "no candidate has an estimate"),
     ],
