@@ -285,12 +285,18 @@ def _impossible(found: Selection) -> list[Diagnostic]:
         _at(
             found,
             f"slo.{name}",
-            f"{_ms(limits[name])} is impossible: at peak arithmetic and bandwidth one request "
-            f"alone needs {_ms(least)}",
+            impossible_text(limits[name], least),
             remedy,
         )
         for name, least in found.impossible.items()
     ]
+
+
+def impossible_text(limit_ms: float, least_ms: float) -> str:
+    return (
+        f"{_ms(limit_ms)} is impossible: at peak arithmetic and bandwidth one request "
+        f"alone needs {_ms(least_ms)}"
+    )
 
 
 def _gpus_for(option: Option, times: float) -> int:

@@ -145,16 +145,7 @@ class Selection:
     @cached_property
     def impossible(self) -> dict[str, float]:
         """The least time of each target that no candidate can meet, whatever runs on it."""
-        given = (path for base in self.request.bases for path in base.overrides)
-        if any(path.startswith("speculative_config") for path in given):
-            return {}  # by which a step may give any number of tokens
-        asked = {option.candidate.question(1) for option in self.options}
-        floors = [floor for one in asked if (floor := floor_ms(one))]
-        if len(floors) < len(asked):
-            return {}
-        least = {name: min(one[name] for one in floors) for name in self.request.slo.limits_ms}
-        limits = self.request.slo.limits_ms
-        return {name: time for name, time in least.items() if time > limits[name]}
+        return impossible_limits(self.request, {one.candidate.question(1) for one in self.options})
 
     def measurements(self) -> list[Question]:
         """What to measure if evidence is missing: first loads that were asked for, and of these
@@ -178,6 +169,20 @@ class Selection:
 
     def _ranked(self, options: Iterable[Option]) -> list[Option]:
         return sorted(options, key=lambda option: rank(option, self.request))
+
+
+def impossible_limits(request: ChoiceRequest, asked: Iterable[Question]) -> dict[str, float]:
+    """The least time in ms of each target that none of the servers can meet with one request."""
+    given = (path for base in request.bases for path in base.overrides)
+    if any(path.startswith("speculative_config") for path in given):
+        return {}  # by which a step may give any number of tokens
+    floors = [floor_ms(one) for one in asked]
+    known = [floor for floor in floors if floor]
+    if len(known) < len(floors):
+        return {}
+    limits = request.slo.limits_ms
+    least = {name: min(one[name] for one in known) for name in limits}
+    return {name: time for name, time in least.items() if time > limits[name]}
 
 
 def rank(option: Option, request: ChoiceRequest) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ def run(options: argparse.Namespace) -> None:
     request = candidates.read(options.deployment, options.set)
     layouts, refused = candidates.layouts(request)
     _check_size(request, layouts, refused)
+    _check_limits(request, layouts)
     untuned = _untuned(request, layouts)
     if untuned not in layouts:
         layouts.append(untuned)
@@ -93,6 +95,21 @@ def _check_size(
         what = f"a server would take {most} GPUs, and a node has {of_node}"
         remedy = f"tune servers of one node: hardware.num_gpus at most {of_node}"
         raise BadInput(Diagnostic(f"{where}: hardware.num_gpus", what, remedy))
+
+
+def _check_limits(request: ChoiceRequest, layouts: Sequence[Candidate]) -> None:
+    """Raises `BadInput` for targets that these GPUs cannot meet."""
+    from builder.choice.report import impossible_text
+    from builder.choice.selection import impossible_limits
+
+    asked = {replace(one.question, concurrency=1) for one in layouts}
+    least = impossible_limits(request, asked)
+    if least:
+        limits, remedy = request.slo.limits_ms, "raise it, or allow more or faster GPUs"
+        raise BadInput(
+            Diagnostic(f"slo.{name}", impossible_text(limits[name], time), remedy)
+            for name, time in least.items()
+        )
 
 
 def _check_budget(gpu_hours: float, expected: Mapping[str, float]) -> None:
@@ -169,7 +186,8 @@ def _plan_lines(
         f"expect {starts:.0f} starts (at most {options.starts}), {hours:.1f} GPU hours (at most "
         f"{options.gpu_hours:g}), {expected['wall_hours']:.1f} hours"
     )
-    yield "and two more starts at the end: the winner again next to the untuned plan"
+    final = f", about {2 * hours / starts:.1f} GPU hours" if starts else ""
+    yield f"and two more starts at the end{final}: the winner again next to the untuned plan"
 
 
 def _ordered(

@@ -137,11 +137,18 @@ def test_a_dry_run_prints_candidates_and_cost_and_starts_nothing(
     assert not planted.output.exists()
 
 
-def test_hours_that_no_start_fits_into_are_refused(
-    planted: Planted, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--gpu-hours", "0.1"), "0.1 allows no start"),
+        (("--set", "slo.itl_ms=0.01"), "slo.itl_ms: 0.01 ms is impossible"),
+    ],
+)
+def test_what_no_start_can_reach_is_refused(
+    planted: Planted, capsys: pytest.CaptureFixture[str], words: tuple[str, str], says: str
 ) -> None:
-    assert main(planted.arguments("--gpu-hours", "0.1")) == 2
-    assert "0.1 allows no start" in capsys.readouterr().err
+    assert main(planted.arguments(*words)) == 2
+    assert says in capsys.readouterr().err
     assert not planted.output.exists()
 
 
