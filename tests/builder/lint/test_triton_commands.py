@@ -16,14 +16,17 @@ COMPOSE = TABLES["COMPOSE"]
 POD = TABLES["POD"]
 DOCKERFILE = TABLES["DOCKERFILE"]
 OTHERS = TABLES["OTHERS"]
+PORTS = TABLES["PORTS"]
+TWO = TABLES["TWO"]
+EXPOSED = TABLES["EXPOSED"]
 GOOD = {
     "SCRIPT": ("a.sh", SCRIPT),
     "COMPOSE": ("a.yaml", COMPOSE),
     "POD": ("b.yaml", POD),
     "DOCKERFILE": ("Dockerfile", DOCKERFILE),
-    "PORTS": ("c.yaml", TABLES["PORTS"]),
-    "TWO": ("c.sh", TABLES["TWO"]),
-    "EXPOSED": ("Dockerfile", TABLES["EXPOSED"]),
+    "PORTS": ("c.yaml", PORTS),
+    "TWO": ("c.sh", TWO),
+    "EXPOSED": ("Dockerfile", EXPOSED),
 }
 
 
