@@ -154,8 +154,9 @@ class LLM:
     ) -> list[Sequence]:
         params = request.sampling_params
         seed = random.getrandbits(62) if params.seed is None else params.seed
-        encode = self.tokenizer.encode  # of a word by itself, as the engine does
-        bad_words = [encode(word, add_special_tokens=False) for word in params.bad_words]
+        bad_words = [  # each by itself, as the engine does
+            self.tokenizer.encode(word, add_special_tokens=False) for word in params.bad_words
+        ]
         return [
             Sequence(
                 request,
