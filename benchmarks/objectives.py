@@ -45,7 +45,7 @@ PAGE = figures.Page(
     "objectives",
 )
 ITL_QUANTILES, TTFT_QUANTILE = (0.25, 0.5, 0.75), 0.8
-LEAST_KEPT_PERCENT, LEAST_RATIO = 97.0, 0.9
+LEAST_KEPT_PERCENT, LEAST_RATIO, LEAST_CHOSEN = 96.0, 0.9, 0.5
 THUMB_LOAD = 64  # streams of the rule of thumb: all GPUs, so many at a time
 
 
@@ -126,22 +126,25 @@ def limited(point: Point, limits: Limits) -> Point:
     found, promised = point.found, point.promised
     if isinstance(found, Estimate) and found.e2e_ms.half_width > limits.half_width:
         found = promised = Refusal(found.question, "wide", "", ())
-    if isinstance(promised, Estimate):
-        above = promised.tpot_ms.high / promised.tpot_ms.value - 1
-        if above > limits.promised_margin:
-            promised = Refusal(promised.question, "wide", "", ())
     return replace(point, found=found, promised=promised)
 
 
-def by_promise(objective: Objective, worth: float = WORTH_MEASURING) -> Point | None:
-    """The choice of `builder choose`: none if a likely point is worth so much more."""
+def by_promise(
+    objective: Objective,
+    worth: float = WORTH_MEASURING,
+    margin: float = MOST_PROMISED_MARGIN,
+) -> Point | None:
+    """The choice of `builder choose`: none if a likely point is worth so much more. A promise
+    beyond the margin counts only where it keeps the objective."""
     told = [
         (point, point.promised)
         for point in objective.points
         if isinstance(point.promised, Estimate)
     ]
-    sure = _fastest(pair for pair in told if objective.is_below(pair[1], "high"))
-    likely = _fastest(pair for pair in told if objective.is_below(pair[1], "value"))
+    surely = [pair for pair in told if objective.is_below(pair[1], "high")]
+    within = [pair for pair in told if pair[1].tpot_ms.high <= (1 + margin) * pair[1].tpot_ms.value]
+    sure = _fastest(surely)
+    likely = _fastest([*surely, *(pair for pair in within if objective.is_below(pair[1], "value"))])
     if sure is None or likely is None:
         return None
     return sure if likely.told_tok_s <= worth * sure.told_tok_s else None
@@ -275,7 +278,8 @@ def picked(found: Sequence[Point]) -> Limits:
 def outcome_of(found: Sequence[Point], limits: Limits) -> dict[str, float]:
     """The outcome of the conservative bound with other limits."""
     asked = objectives(limited(point, limits) for point in found)
-    return outcome(asked, partial(by_promise, worth=limits.worth))
+    choose = partial(by_promise, worth=limits.worth, margin=limits.promised_margin)
+    return outcome(asked, choose)
 
 
 def refusals(asked: Sequence[Objective]) -> dict[str, int]:
@@ -334,6 +338,8 @@ def misses(document: Mapping[str, Any]) -> Iterator[str]:
     own = document["choosers"][OWN]
     if own["kept_percent"] < LEAST_KEPT_PERCENT:
         yield f"{own['kept_percent']:.1f} % of the objectives were kept, not {LEAST_KEPT_PERCENT:g}"
+    if (share := own["chosen"] / own["objectives"]) < LEAST_CHOSEN:
+        yield f"{share:.0%} of the objectives get a choice, not {LEAST_CHOSEN:.0%}"
     if own["ratio_median"] < LEAST_RATIO:
         yield f"the chosen has {own['ratio_median']:.2f} of the best, not {LEAST_RATIO:g}"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from math import ceil
 from typing import Any
@@ -217,7 +217,7 @@ class Search:
 
     def __init__(self, request: ChoiceRequest, estimator: Estimator) -> None:
         self.request, self._workload = request, request.workload
-        self._estimate = cache(estimator.promise)
+        self._estimate = cache(partial(estimator.promise, limits_ms=request.slo.limits_ms))
         self._plans: dict[tuple[Any, ...], Planned] = {}
         self._too_small: dict[tuple[Any, ...], tuple[int, Planned]] = {}
         self._impossible: dict[tuple[Any, ...], Planned | None] = {}

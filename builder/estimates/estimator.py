@@ -18,6 +18,8 @@ from .intervals import (
     MOST_HALF_WIDTH,
     MOST_OWN_HALF_WIDTH,
     MOST_PROMISED_MARGIN,
+    NO_LIMITS,
+    Limits,
     Spread,
     Times,
 )
@@ -58,16 +60,19 @@ class Estimator:
 
     def estimate(self, question: Question) -> Estimate | Refusal:
         """An estimate, or the reason why it is refused."""
-        return self._answer(question, promised=False)
+        return self._answer(question)
 
-    def promise(self, question: Question) -> Estimate | Refusal:
+    def promise(self, question: Question, limits_ms: Limits = NO_LIMITS) -> Estimate | Refusal:
         """The same with upper ends of TPOT and TTFT that a choice can rely on.
+
+        An end more than the margin above its value counts only if it meets all targets, which are
+        `limits_ms` by the names of `Times.keep`.
 
         An 80 % interval says too little of the fastest of many: that one is chosen for its
         estimate, and so rather where that is too good. Nine curves of ten of the same cell, asked
         without their own rows, lie below the promised ends with all their loads.
         """
-        return self._answer(question, promised=True)
+        return self._answer(question, limits_ms)
 
     def idle_runs(self, questions: Iterable[Question]) -> tuple[str, ...]:
         """A note if the user gave runs, and none is of a cell that is asked about."""
@@ -77,7 +82,7 @@ class Estimator:
         said = "; ".join(f"{key.model} {key.precision}, {key.gpu}, {key.engine}" for key in own)
         return (f"no run of yours is of this model, GPU, precision and engine, but of {said}",)
 
-    def _answer(self, question: Question, promised: bool) -> Estimate | Refusal:
+    def _answer(self, question: Question, limits_ms: Limits | None = None) -> Estimate | Refusal:
         asked = names.in_row_names(question)
         key = key_of(asked)
         if not (releases := self.rows.releases(key)):
@@ -89,14 +94,14 @@ class Estimator:
             notes: tuple[str, ...] = ()
         else:
             cell, notes = self._cell(key, bool(minor(asked.release or "")))
-            found = self._answer_of(cell, question, asked, promised)
+            found = self._answer_of(cell, question, asked, limits_ms)
         if (given := names.weight_precision(question.precision)) != asked.precision:
             what = f"precision {given} is read as {asked.precision}"
             notes = (f"{what}: this model was measured in that precision only", *notes)
         return replace(found, notes=(*notes, *found.notes)) if notes else found
 
     def _answer_of(
-        self, cell: Cell, question: Question, asked: Question, promised: bool
+        self, cell: Cell, question: Question, asked: Question, limits_ms: Limits | None
     ) -> Estimate | Refusal:
         draft = cells.drafting(asked, cell)
         if doubt := refusals.doubt(asked, cell, draft):
@@ -109,10 +114,10 @@ class Estimator:
             return self._refuse(
                 question, asked, "wide", f"{what}, at most {widest:.0%} is answered"
             )
-        if promised:
+        if limits_ms is not None:
             times = _times(spread, asked, draft, cell.promised)
             above = times.tpot.high / times.tpot.value - 1
-            if above > margin:
+            if above > margin and not times.keep(limits_ms):
                 what = (
                     "the curves of this cell differ: the conservative bound needs "
                     f"{above:.0%} more time per token, at most {margin:.0%} counts"

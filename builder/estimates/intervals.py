@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, floor, hypot, log, log10
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..number_format import fitting
 from .interpolation import RequestMs
+
+Limits = Mapping[str, float]  # milliseconds, by the names of `Times.keep`
+NO_LIMITS: Limits = MappingProxyType({})
 
 # Largest half widths of the time to the last token, as a share of it.
 MOST_HALF_WIDTH = 0.17
@@ -77,6 +81,15 @@ class Times:
         high = hypot(first.high - first.value, rest.high - rest.value)
         whole = Interval(whole_ms - low, whole_ms, whole_ms + high)
         return cls(rest.map(1 / (osl - 1)), first, whole)
+
+    def keep(self, limits_ms: Limits) -> bool:
+        """Whether the upper ends meet the limits of `ttft_ms`, `itl_ms` and `e2e_ms`."""
+        high = {
+            "ttft_ms": self.ttft.high,
+            "itl_ms": self.tpot.high,
+            "e2e_ms": self.e2e.high,
+        }
+        return all(high[name] <= limit for name, limit in limits_ms.items())
 
     def drafted(self, gain: Interval) -> Times:
         """The same with drafts, which divide the time per output token by a gain."""

@@ -194,13 +194,19 @@ class TestPromises:
                 assert other.high >= one.high
             assert promised.tpot_ms.high > found.tpot_ms.high
 
-    def test_where_curves_of_a_cell_differ_nothing_is_promised(self, estimator: Estimator) -> None:
+    def test_where_curves_of_a_cell_differ_only_limits_not_touched_are_promised(
+        self, estimator: Estimator
+    ) -> None:
         cell = "gpt-oss-120b b200 fp4 tensorrt_llm"
         ends = {
             name: {**cells, cell: [9.0, 9.0]} for name, cells in estimator.fits.promises.items()
         }
         wider = Estimator(estimator.rows, replace(estimator.fits, promises=ends))
-        found = wider.promise(GPT)
+        promised = wider.promise(GPT)
+        assert isinstance(promised, Estimate)
+        touched = {"itl_ms": 0.9 * promised.tpot_ms.high}
+        assert isinstance(wider.promise(GPT, {"itl_ms": promised.tpot_ms.high}), Estimate)
+        found = wider.promise(GPT, touched)
         assert isinstance(found, Refusal)
         assert found.kind == "wide"
         assert "the conservative bound needs" in found.reason

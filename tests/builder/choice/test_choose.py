@@ -151,7 +151,7 @@ def test_of_refusals_at_a_rate_the_first_that_tells_most_is_kept(
     kinds: dict[int, str],
     kept: int,
 ) -> None:
-    def refuse(asked: Question) -> Refusal:
+    def refuse(asked: Question, **_limits: object) -> Refusal:
         return Refusal(asked, kinds.get(asked.concurrency, "outside"), "no row", ())
 
     monkeypatch.setattr(estimator, "promise", refuse)
@@ -251,7 +251,7 @@ def test_a_rate_that_nobody_keeps_up_with_is_refused_with_the_most(
 
 def test_as_many_gpus_as_a_refused_rate_names_keep_up_and_fewer_do_not(select: Select) -> None:
     def chosen(most: int) -> str:
-        changes = {"concurrency: 32": "request_rate: 20", "at_most: 8": f"at_most: {most}"}
+        changes = {"concurrency: 32": "request_rate: 30", "at_most: 8": f"at_most: {most}"}
         found = select(changes | {"slo: {ttft_ms: 1000, itl_ms: 20, percentile: p50}\n": ""})
         return "" if found.kept else str(report.refusal(found))
 
