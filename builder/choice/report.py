@@ -280,22 +280,18 @@ def refusal(found: Selection) -> ToolkitError:
 def _impossible(found: Selection) -> list[Diagnostic]:
     """Targets below what the GPUs' peak arithmetic and memory bandwidth allow."""
     limits = found.request.slo.limits_ms
-    remedy = "raise it, or allow more or faster GPUs"
     return [
-        _at(
-            found,
-            f"slo.{name}",
-            impossible_text(limits[name], least),
-            remedy,
-        )
+        _at(found, f"slo.{name}", *impossible_text(limits[name], least))
         for name, least in found.impossible.items()
     ]
 
 
-def impossible_text(limit_ms: float, least_ms: float) -> str:
+def impossible_text(limit_ms: float, least_ms: float) -> tuple[str, str]:
+    """What is wrong with such a target, and the remedy."""
     return (
         f"{_ms(limit_ms)} is impossible: at peak arithmetic and bandwidth one request "
-        f"alone needs {_ms(least_ms)}"
+        f"alone needs {_ms(least_ms)}",
+        "raise it, or allow more or faster GPUs",
     )
 
 

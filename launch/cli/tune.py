@@ -105,9 +105,9 @@ def _check_limits(request: ChoiceRequest, layouts: Sequence[Candidate]) -> None:
     asked = {replace(one.question, concurrency=1) for one in layouts}
     least = impossible_limits(request, asked)
     if least:
-        limits, remedy = request.slo.limits_ms, "raise it, or allow more or faster GPUs"
+        limits = request.slo.limits_ms
         raise BadInput(
-            Diagnostic(f"slo.{name}", impossible_text(limits[name], time), remedy)
+            Diagnostic(f"slo.{name}", *impossible_text(limits[name], time))
             for name, time in least.items()
         )
 
